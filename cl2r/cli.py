@@ -1,0 +1,157 @@
+"""The command line. Light to start: torch is imported by the commands that train."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+import yaml
+from click.shell_completion import CompletionItem, get_completion_class
+
+from cl2r import __version__
+from cl2r.config import Config, field_keys, override, presets, read_layer, resolve
+from cl2r.errors import InputError, TrainingError
+from cl2r.methods.catalog import METHODS
+
+
+class KeyType(click.ParamType):  # type: ignore[type-arg]  # generic in recent click only
+    """KEY=VALUE whose keys complete in the shell."""
+
+    name = "key=value"
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """Config fields, each followed by `=`."""
+        keys = (f"{key}=" for key in field_keys())
+        return [CompletionItem(key) for key in keys if key.startswith(incomplete)]
+
+
+def _complete_presets(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
+    return [name for name in presets() if name.startswith(incomplete)]
+
+
+@click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="cl2r", message="%(prog)s %(version)s")
+@click.pass_context
+def cli(context: click.Context) -> None:
+    """Train chains of models, search old galleries with new ones, measure whether it still works."""
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
+
+
+@cli.command()
+@click.argument("preset", default="icons", shell_complete=_complete_presets)
+@click.option("--data", metavar="PATH", help="A data set by name, an .npz file or a folder.")
+@click.option("--tasks", type=int, metavar="T", help="Number of tasks.")
+@click.option("--method", metavar="NAME", shell_complete=lambda *_: list(METHODS), help="See `cl2r methods`.")
+@click.option("--seed", type=int, help="Seed of every random stream.")
+@click.option("--set", "overrides", multiple=True, type=KeyType(), help="Override a field, e.g. method.lambda_base=3.")
+@click.option("--out", type=click.Path(path_type=Path), default=Path("results"), show_default=True, metavar="DIR")
+@click.option("--show-config", is_flag=True, help="Print the resolved config and stop.")
+def run(
+    preset: str,
+    data: str | None,
+    tasks: int | None,
+    method: str | None,
+    seed: int | None,
+    overrides: tuple[str, ...],
+    out: Path,
+    show_config: bool,
+) -> None:
+    """Train one chain of models and print its compatibility matrix. PRESET is a name or a YAML file."""
+    options = _option_layers(data, tasks, method, seed)
+    config = resolve([read_layer(preset), *options, *map(override, overrides)])
+    if show_config:
+        click.echo(describe(config))
+    else:
+        _train(config, out)
+
+
+def _option_layers(data: str | None, tasks: int | None, method: str | None, seed: int | None) -> list[dict[str, Any]]:
+    layers: list[dict[str, Any]] = []
+    if data is not None:
+        layers.append({"data": {"name": data}})
+    if tasks is not None:
+        layers.append({"scenario": {"n_tasks": tasks, "initial": None, "increment": None}})
+    if method is not None:
+        layers.append({"method": {"name": method}})
+    if seed is not None:
+        layers.append({"seed": seed})
+    return layers
+
+
+def describe(config: Config) -> str:
+    """The resolved config, a line a section."""
+    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, default_flow_style=None, width=110).rstrip()
+
+
+def _train(config: Config, out: Path) -> None:
+    from cl2r.engine.records import write_run
+    from cl2r.engine.run import execute, plan_run
+    from cl2r.progress import ProgressLine
+    from cl2r.tables import matrix_table, metrics_table
+
+    plan = plan_run(config)
+    click.echo(describe(config))
+    progress = ProgressLine(len(plan.keys))
+    try:
+        result = execute(plan, out, progress)
+    finally:
+        progress.close()
+    folder = write_run(result, out)
+    click.echo(f"\ncompatibility matrix, {len(plan.report_pairs)} report pairs (* = compatible)")
+    click.echo(matrix_table(result.report))
+    click.echo(f"\n{metrics_table(result.report)}")
+    click.echo(f"\n{sum(not link.reused for link in result.links)} links trained, {result.seconds:.0f} s; {folder}")
+
+
+@cli.command()
+def methods() -> None:
+    """List the methods."""
+    for info in METHODS.values():
+        fixed = ", ".join(f"{key}={value}" for key, value in info.defaults.items())
+        click.echo(f"{info.name:<9} {info.title}\n{'':<9} {fixed}; carries {info.carries}; φ: {info.feature}")
+
+
+@cli.command()
+def datasets() -> None:
+    """List the data sets, and how to bring your own."""
+    from cl2r.data import DATASETS
+    from cl2r.data.folder import LAYOUT
+
+    for name, info in DATASETS.items():
+        height, width, channels = info.image_shape
+        click.echo(f"{name:<9} {info.description}")
+        size = f"{info.images} images of {height}x{width}x{channels}"
+        click.echo(
+            f"{'':<9} {info.classes} classes to learn, {info.open_classes} open; {size}; licence: {info.licence}"
+        )
+    click.echo("FILE.npz  arrays x_train, y_train, x_open, y_open (uint8 images N x H x W [x C], integer labels)")
+    click.echo(f"DIR       {LAYOUT}")
+
+
+@cli.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print the completion script of a shell, e.g. eval "$(cl2r completion bash)"."""
+    kind = get_completion_class(shell)
+    assert kind is not None
+    click.echo(kind(cli, {}, "cl2r", "_CL2R_COMPLETE").source())
+
+
+def main() -> None:
+    """Entry point: bad input ends in one line and exit code 2, a failed run in 1, Ctrl-C in 130."""
+    try:
+        code = cli.main(prog_name="cl2r", standalone_mode=False) or 0
+    except (InputError, click.ClickException) as error:
+        message = error.format_message() if isinstance(error, click.ClickException) else str(error)
+        code = _complain(message, 2)
+    except TrainingError as error:
+        code = _complain(str(error), 1)
+    except (KeyboardInterrupt, click.Abort):
+        code = _complain("stopped; the same command goes on where it stopped", 130)
+    sys.exit(code)
+
+
+def _complain(message: str, code: int) -> int:
+    print(f"cl2r: {message}", file=sys.stderr)
+    return code

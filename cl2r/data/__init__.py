@@ -1,0 +1,61 @@
+"""Data sets: the embedded icons by name, or a user's own .npz file or folder by path."""
+
+import difflib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from cl2r.data.dataset import ImageSet, OfficialPairs
+from cl2r.data.folder import load_folder
+from cl2r.data.icons import load_icons
+from cl2r.data.npz import load_npz
+from cl2r.errors import InputError
+
+__all__ = ["DATASETS", "DatasetInfo", "ImageSet", "OfficialPairs", "load_dataset"]
+
+
+@dataclass(frozen=True)
+class DatasetInfo:
+    """What a listing of the data sets shows, and how to load one."""
+
+    description: str
+    classes: int
+    open_classes: int
+    images: int
+    image_shape: tuple[int, int, int]
+    licence: str
+    load: Callable[[], ImageSet]
+
+
+DATASETS: dict[str, DatasetInfo] = {
+    "icons": DatasetInfo(
+        description="icon drawings: a class is a concept, an image one designer's drawing of it",
+        classes=100,
+        open_classes=20,
+        images=10005,
+        image_shape=(32, 32, 1),
+        licence="MIT, Apache-2.0, ISC, BSD-3-Clause or Unlicense by icon set: embedded/icons120_sources.tsv",
+        load=load_icons,
+    ),
+}
+
+
+def load_dataset(name_or_path: str, size: int = 32, channels: int = 3) -> ImageSet:
+    """Load a known data set, an .npz file or a folder; `size` and `channels` apply to folders only."""
+    if name_or_path in DATASETS:
+        return DATASETS[name_or_path].load()
+    path = Path(name_or_path).expanduser()
+    if path.is_dir():
+        return load_folder(path, size, channels)
+    if path.suffix == ".npz":
+        return load_npz(path)
+    if path.exists():
+        raise InputError(f"{path}: a data set is an .npz file or a folder")
+    raise InputError(_unknown(name_or_path))
+
+
+def _unknown(name: str) -> str:
+    nearest = difflib.get_close_matches(name, DATASETS, n=1)
+    hint = f"did you mean {nearest[0]!r}? " if nearest else ""
+    known = ", ".join(DATASETS)
+    return f"unknown data set {name!r}: {hint}known are {known}, or give the path of a folder or .npz"

@@ -1,0 +1,109 @@
+"""A data set in one .npz file: x_train, y_train, x_open, y_open and, optionally, class_names."""
+
+import zipfile
+import zlib
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+
+from cl2r.data.dataset import Images, ImageSet, Labels, require_disjoint
+from cl2r.errors import InputError
+
+REQUIRED = ("x_train", "y_train", "x_open", "y_open")
+UNREADABLE = (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error)
+
+Array = npt.NDArray[np.generic]
+
+
+def load_npz(path: str | Path) -> ImageSet:
+    """Read images (N,H,W) or (N,H,W,C) in uint8 and labels that are integers or strings."""
+    path = Path(path)
+    arrays = _read(path)
+    train_names, y_train = _labels(path, "y_train", arrays["y_train"])
+    open_names, y_open = _labels(path, "y_open", arrays["y_open"])
+    if (arrays["y_train"].dtype.kind in "iu") != (arrays["y_open"].dtype.kind in "iu"):
+        raise InputError(f"{path}: y_train and y_open must both be integers or both be strings")
+    require_disjoint(str(path), train_names, open_names)
+    return ImageSet(
+        name=path.stem,
+        x_train=_images(path, "x_train", arrays["x_train"]),
+        y_train=y_train,
+        x_open=_images(path, "x_open", arrays["x_open"]),
+        y_open=y_open,
+        class_names=_class_names(path, arrays.get("class_names"), train_names),
+    )
+
+
+def _read(path: Path) -> dict[str, Array]:
+    if not path.is_file():
+        raise InputError(f"{path}: no such file; expected an .npz with {', '.join(REQUIRED)}")
+    try:
+        with path.open("rb") as file, _archive(path, file) as archive:
+            return _read_keys(path, archive)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error})") from error
+
+
+def _archive(path: Path, file: BinaryIO) -> np.lib.npyio.NpzFile:
+    try:
+        archive = np.load(file, allow_pickle=False)
+    except UNREADABLE as error:
+        raise InputError(f"{path}: not a readable .npz archive, write it with numpy.savez ({error})") from error
+    if not isinstance(archive, np.lib.npyio.NpzFile):
+        raise InputError(f"{path}: holds a single array, expected an .npz with {', '.join(REQUIRED)}")
+    return archive
+
+
+def _read_keys(path: Path, archive: np.lib.npyio.NpzFile) -> dict[str, Array]:
+    missing = [key for key in REQUIRED if key not in archive.files]
+    if missing:
+        present = ", ".join(archive.files) or "nothing"
+        raise InputError(f"{path}: {', '.join(missing)} missing; the file holds {present}")
+    wanted = [*REQUIRED, *(key for key in ("class_names",) if key in archive.files)]
+    return {key: _read_key(path, archive, key) for key in wanted}
+
+
+def _read_key(path: Path, archive: np.lib.npyio.NpzFile, key: str) -> Array:
+    try:
+        array: Array = archive[key]
+    except UNREADABLE as error:
+        if "allow_pickle" in str(error):
+            hint = "holds Python objects, which are never loaded: store plain numbers or strings"
+        else:
+            hint = f"is damaged, write the file again ({error})"
+        raise InputError(f"{path}: {key} {hint}") from error
+    return array
+
+
+def _images(path: Path, key: str, x: Array) -> Images:
+    if x.dtype != np.uint8:
+        raise InputError(f"{path}: {key} is {x.dtype}, expected uint8 with pixel values 0..255")
+    if x.ndim == 3:
+        x = x[..., None]
+    if x.ndim != 4 or x.shape[3] not in (1, 3):
+        raise InputError(f"{path}: {key} has shape {x.shape}, expected (N,H,W) or (N,H,W,C) with C 1 or 3")
+    return x.astype(np.uint8, copy=False)
+
+
+def _labels(path: Path, key: str, y: Array) -> tuple[list[str], Labels]:
+    """Distinct labels in sorted order, and every label as its place in that order."""
+    if y.dtype.kind not in "iuUS" or y.ndim != 1:
+        found = f"{y.dtype} of shape {y.shape}"
+        raise InputError(f"{path}: {key} must be integers or strings of shape (N,), found {found}")
+    if y.dtype.kind == "S":
+        y = np.char.decode(y.astype(np.bytes_), "utf-8")
+    distinct, places = np.unique(y, return_inverse=True)
+    return [str(label) for label in distinct], places.astype(np.int64)
+
+
+def _class_names(path: Path, names: Array | None, labels: list[str]) -> tuple[str, ...]:
+    if names is None:
+        return tuple(labels)
+    if names.dtype.kind != "U" or names.shape != (len(labels),):
+        found = f"{names.dtype} of shape {names.shape}"
+        raise InputError(
+            f"{path}: class_names must be {len(labels)} strings, one a training label in sorted order, found {found}"
+        )
+    return tuple(str(name) for name in names)

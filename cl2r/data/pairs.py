@@ -1,0 +1,152 @@
+"""Verification pairs of open-set images: same class or not, in folds.
+
+All pairs of a kind are numbered; distinct numbers are drawn and turned back into pairs. So every pair is
+equally likely, none comes twice, none joins an image with itself, and all existing pairs can be asked for.
+Folds are dealt round robin over each kind: every fold has the same share of positives (10 folds as in LFW).
+Sweeps look at tuning pairs only, tables at report pairs only, and no image is in both.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from cl2r.data.dataset import ImageSet, Labels, OfficialPairs
+from cl2r.errors import InputError
+from cl2r.seeding import numpy_stream
+
+
+@dataclass(frozen=True, eq=False)
+class Pairs:
+    """Rows of x_open to compare, whether they show the same class, and the fold of each pair."""
+
+    query: Labels
+    gallery: Labels
+    same: npt.NDArray[np.bool_]
+    folds: Labels
+
+    def __len__(self) -> int:
+        return len(self.query)
+
+
+def draw_pairs(
+    labels: Labels, rows: Labels, positives: int, negatives: int, folds: int, rng: np.random.Generator
+) -> Pairs:
+    """Draw distinct pairs of the given rows, positives first, each pair in a random orientation."""
+    grouped = rows[np.argsort(labels[rows], kind="stable")]
+    sizes = _class_sizes(labels[rows])
+    _check_request(positives, negatives, folds)
+    _check_supply(len(rows), sizes, positives, negatives)
+    first, second = np.concatenate(
+        [
+            _unrank_positives(sizes, rng.choice(_count_positives(sizes), positives, replace=False)),
+            _unrank_negatives(sizes, rng.choice(_count_negatives(sizes), negatives, replace=False)),
+        ],
+        axis=1,
+    )
+    swap = rng.random(positives + negatives) < 0.5
+    return Pairs(
+        query=grouped[np.where(swap, second, first)],
+        gallery=grouped[np.where(swap, first, second)],
+        same=np.repeat([True, False], [positives, negatives]),
+        folds=np.concatenate([np.arange(positives) % folds, np.arange(negatives) % folds]),
+    )
+
+
+def available_pairs(labels: Labels, rows: Labels) -> tuple[int, int]:
+    """How many distinct positive and negative pairs the given rows allow."""
+    sizes = _class_sizes(labels[rows])
+    return _count_positives(sizes), _count_negatives(sizes)
+
+
+def tuning_and_report_pairs(
+    dataset: ImageSet, positives: int, negatives: int, folds: int, seed: int, tuning_share: float = 0.5
+) -> tuple[Pairs | None, Pairs]:
+    """Pairs to tune on and pairs to report, without a common image; no tuning pairs if tuning_share is 0.
+
+    Official pairs are reported as they are; tuning pairs then come from the open images they do not name,
+    and there are none if those images do not suffice.
+    """
+    if not 0 <= tuning_share < 1:
+        raise InputError(f"eval.tuning_share = {tuning_share}: must be at least 0 and below 1")
+    labels = dataset.y_open
+    if dataset.pairs is not None:
+        report = _from_official(dataset.pairs)
+        tuning_rows = np.setdiff1d(np.arange(len(labels)), np.concatenate([report.query, report.gallery]))
+        supply = available_pairs(labels, tuning_rows)
+        wanted = tuning_share > 0 and supply[0] >= positives and supply[1] >= negatives
+    else:
+        tuning_rows, report_rows = _split_images(labels, tuning_share, numpy_stream(seed, "pair_split"))
+        stream = numpy_stream(seed, "report_pairs")
+        report = draw_pairs(labels, report_rows, positives, negatives, folds, stream)
+        wanted = tuning_share > 0
+    if not wanted:
+        return None, report
+    stream = numpy_stream(seed, "tuning_pairs")
+    return draw_pairs(labels, tuning_rows, positives, negatives, folds, stream), report
+
+
+def _from_official(pairs: OfficialPairs) -> Pairs:
+    return Pairs(pairs.query, pairs.gallery, pairs.same, pairs.folds)
+
+
+def _split_images(labels: Labels, share: float, rng: np.random.Generator) -> tuple[Labels, Labels]:
+    """Split every class at random: the first `share` of its images, rounded down, and the others."""
+    shuffled = rng.permutation(len(labels))
+    grouped = shuffled[np.argsort(labels[shuffled], kind="stable")]
+    sizes = _class_sizes(labels)
+    place = np.arange(len(labels)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    first = place < np.repeat(np.floor(share * sizes), sizes)
+    return np.sort(grouped[first]), np.sort(grouped[~first])
+
+
+def _class_sizes(labels: Labels) -> Labels:
+    return np.unique(labels, return_counts=True)[1].astype(np.int64)
+
+
+def _count_positives(sizes: Labels) -> int:
+    return int((sizes * (sizes - 1) // 2).sum())
+
+
+def _count_negatives(sizes: Labels) -> int:
+    total = int(sizes.sum())
+    return total * (total - 1) // 2 - _count_positives(sizes)
+
+
+def _unrank_positives(sizes: Labels, ranks: Labels) -> Labels:
+    """Places (2, n), among images grouped by class, of the positive pairs with these numbers."""
+    pairs_before = np.cumsum(sizes * (sizes - 1) // 2)
+    group = np.searchsorted(pairs_before, ranks, side="right")
+    inside = ranks - np.concatenate([[0], pairs_before])[group]
+    # pair number j(j-1)/2 + i is (i, j) with i < j; the square root may be off by one for large numbers
+    j = ((1 + np.sqrt(1 + 8 * inside.astype(np.float64))) / 2).astype(np.int64)
+    j -= j * (j - 1) // 2 > inside
+    j += j * (j + 1) // 2 <= inside
+    start = np.concatenate([[0], np.cumsum(sizes)])[group]
+    return np.stack([start + inside - j * (j - 1) // 2, start + j])
+
+
+def _unrank_negatives(sizes: Labels, ranks: Labels) -> Labels:
+    """Places (2, n), among images grouped by class, of the negative pairs with these numbers."""
+    total = int(sizes.sum())
+    class_end = np.repeat(np.cumsum(sizes), sizes)
+    partners_before = np.cumsum(total - class_end)  # each image is paired with all images of later classes
+    first = np.searchsorted(partners_before, ranks, side="right")
+    inside = ranks - np.concatenate([[0], partners_before])[first]
+    return np.stack([first, class_end[first] + inside])
+
+
+def _check_request(positives: int, negatives: int, folds: int) -> None:
+    if not 1 <= folds <= min(positives, negatives):
+        asked = f"eval.folds = {folds} with {positives} positive and {negatives} negative pairs"
+        raise InputError(f"{asked}: folds must be at least 1 and each needs a pair of either kind")
+
+
+def _check_supply(images: int, sizes: Labels, positives: int, negatives: int) -> None:
+    supply = _count_positives(sizes), _count_negatives(sizes)
+    if positives > supply[0] or negatives > supply[1]:
+        raise InputError(
+            f"eval.positives = {positives}, eval.negatives = {negatives}: the {images} open images to draw "
+            f"from allow {supply[0]} positive and {supply[1]} negative pairs; "
+            "lower eval.positives / eval.negatives"
+        )

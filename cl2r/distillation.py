@@ -1,0 +1,31 @@
+"""Feature distillation: how far φ_t moved from φ_{t-1}, and the weight λ_t of that term."""
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+LambdaRule = Literal["new_over_old", "old_over_new", "total_over_new", "const"]
+
+
+def feature_distillation(new: Tensor, old: Tensor) -> Tensor:
+    """L_FD = mean over the rows of 1 − cos(φ_t(x), φ_{t-1}(x)). No rows: 0, with a gradient of 0."""
+    with torch.autocast(new.device.type, enabled=False):
+        if new.shape[0] == 0:
+            return new.float().sum()
+        return (1 - functional.cosine_similarity(new.float(), old.float(), dim=-1)).mean()
+
+
+def distillation_weight(base: float, rule: LambdaRule, new_classes: int, old_classes: int) -> float:
+    """λ_t. `new_over_old` is the paper's λ_base·√(k_n/k_0); LUCIR has `old_over_new`, PODNet `total_over_new`."""
+    if old_classes < 1 or new_classes < 1:
+        raise ValueError(f"λ_t needs old and new classes, got k_0={old_classes}, k_n={new_classes}")
+    ratio = {
+        "new_over_old": new_classes / old_classes,
+        "old_over_new": old_classes / new_classes,
+        "total_over_new": (old_classes + new_classes) / new_classes,
+        "const": 1.0,
+    }[rule]
+    return base * math.sqrt(ratio)

@@ -1,0 +1,79 @@
+"""From stored features to the compatibility matrix, its metrics and their intervals. Needs no model."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from cl2r.augment import Normalise
+from cl2r.compatibility import (
+    Intervals,
+    average_compatibility,
+    backward_compatibility,
+    backward_compatibility_curve,
+    bootstrap_matrices,
+    compatibility_matrix,
+    forward_compatibility,
+    intervals,
+    mean_accuracy,
+)
+from cl2r.config import EvalConfig
+from cl2r.data.pairs import Pairs
+from cl2r.seeding import numpy_stream
+from cl2r.verification import fold_weights, pair_correctness, squared_distances
+
+EXTRACTION_BATCH = 500
+
+Features = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """C and everything read off it, on one set of pairs. Intervals are None where no bootstrap was asked for."""
+
+    matrix: npt.NDArray[np.float64]
+    ac: float
+    bc: float
+    fc: float
+    mean: float
+    bc_curve: npt.NDArray[np.float64]
+    intervals: Intervals | None
+
+
+def extract(extractor: nn.Module, images: Tensor, normalise: Normalise) -> Tensor:
+    """φ of every image, in order, on the CPU."""
+    extractor.eval()
+    with torch.inference_mode():
+        parts = [extractor(normalise(batch)).float().cpu() for batch in torch.split(images, EXTRACTION_BATCH)]
+    return torch.cat(parts)
+
+
+def _judgements(new: Features, old: Features, pairs: Pairs) -> npt.NDArray[np.bool_]:
+    """Which pairs are judged rightly with queries by the new model and gallery by the old one."""
+    distances = squared_distances(new[pairs.query], old[pairs.gallery])
+    return pair_correctness(distances, pairs.same, pairs.folds)
+
+
+def evaluate(features: Sequence[Features], pairs: Pairs, config: EvalConfig) -> Evaluation:
+    """C[t, k] from queries by φ_t and gallery by φ_k; `features[t]` holds the open images by model t."""
+    tasks = len(features)
+    weights = fold_weights(pairs.folds)
+    correct = np.stack([_judgements(features[t], features[k], pairs) for t in range(tasks) for k in range(t + 1)])
+    cells = correct @ weights
+    matrix = compatibility_matrix(lambda t, k: float(cells[t * (t + 1) // 2 + k]), tasks)
+    bounds = None
+    if config.bootstrap:
+        rng = numpy_stream(config.pairs_seed, "bootstrap")
+        bounds = intervals(matrix, bootstrap_matrices(correct, pairs.same, weights, tasks, config.bootstrap, rng=rng))
+    return Evaluation(
+        matrix=matrix,
+        ac=average_compatibility(matrix, config.ties),
+        bc=backward_compatibility(matrix),
+        fc=forward_compatibility(matrix),
+        mean=mean_accuracy(matrix),
+        bc_curve=backward_compatibility_curve(matrix),
+        intervals=bounds,
+    )

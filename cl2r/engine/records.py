@@ -1,0 +1,105 @@
+"""What a finished run leaves for people and for `analysis`: frames (Parquet), the result (JSON), the config (YAML)."""
+
+import hashlib
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from cl2r.compatibility import empirical_compatibility
+from cl2r.config import fields, to_yaml
+from cl2r.engine.evaluation import Evaluation
+from cl2r.engine.run import Plan, RunResult
+
+
+def run_name(plan: Plan) -> str:
+    """Readable, and different for every run that could give another result."""
+    config = plan.config
+    content = json.dumps([plan.keys, config.eval.model_dump(mode="json")])
+    digest = hashlib.sha256(content.encode()).hexdigest()[:8]
+    data = plan.dataset.name.replace("/", "_")
+    return f"{data}-{config.method.name}-T{len(plan.keys)}-s{config.seed}-{digest}"
+
+
+def write_run(result: RunResult, root: Path) -> Path:
+    """Write everything below `root`/runs/<name>; an equal run writes the same files again."""
+    name = run_name(result.plan)
+    folder = root / "runs" / name
+    folder.mkdir(parents=True, exist_ok=True)
+    for frame, rows in frames(result, name).items():
+        pd.DataFrame(rows).to_parquet(folder / f"{frame}.parquet", index=False)
+    (folder / "config.yaml").write_text(to_yaml(result.plan.config))
+    (folder / "result.json").write_text(json.dumps(summary(result, name), indent=1))
+    return folder
+
+
+def frames(result: RunResult, name: str) -> dict[str, list[dict[str, Any]]]:
+    """The four frames, a list of rows each: `runs`, `tasks`, `matrix`, `curves`."""
+    tasks, curves = [], []
+    for link in result.links:
+        record = dict(link.record)
+        here = {"run": name, "task": link.task}
+        curves += [here | row for row in record.pop("curves")]
+        metrics = record.pop("metrics")
+        tasks.append(here | {"key": link.key, "reused": link.reused} | record | metrics)
+    matrix = _matrix_rows(result.report, name, "report")
+    if result.tuning is not None:
+        matrix += _matrix_rows(result.tuning, name, "tuning")
+    return {"runs": [_run_row(result, name)], "tasks": tasks, "matrix": matrix, "curves": curves}
+
+
+def _run_row(result: RunResult, name: str) -> dict[str, Any]:
+    row: dict[str, Any] = {"run": name, "status": "finished", "tasks": len(result.links)}
+    row |= {key: _scalar(value) for key, value in fields(result.plan.config).items()}
+    row |= _metrics(result.report, "")
+    if result.tuning is not None:
+        row |= _metrics(result.tuning, "tuning_")
+    row["train_seconds"] = sum(link.record["seconds"] for link in result.links)
+    row["links_trained"] = sum(not link.reused for link in result.links)
+    return row | {"wall_seconds": result.seconds}
+
+
+def _scalar(value: Any) -> Any:
+    return json.dumps(value) if isinstance(value, list) else value
+
+
+def _metrics(evaluation: Evaluation, prefix: str) -> dict[str, float]:
+    row = {"AC": evaluation.ac, "BC": evaluation.bc, "FC": evaluation.fc, "mean_accuracy": evaluation.mean}
+    bounds = evaluation.intervals
+    if bounds is not None:
+        for metric, (low, high) in {"AC": bounds.ac, "BC": bounds.bc, "FC": bounds.fc}.items():
+            row |= {f"{metric}_low": low, f"{metric}_high": high}
+    return {prefix + metric: value for metric, value in row.items()}
+
+
+def _matrix_rows(evaluation: Evaluation, name: str, pairs: str) -> list[dict[str, Any]]:
+    compatible, bounds = empirical_compatibility(evaluation.matrix), evaluation.intervals
+    rows = []
+    for t in range(len(evaluation.matrix)):
+        for k in range(t + 1):
+            row = {"run": name, "pairs": pairs, "t": t + 1, "k": k + 1, "accuracy": evaluation.matrix[t, k]}
+            row["compatible"] = bool(compatible[t, k]) if k < t else None
+            if bounds is not None:
+                row |= {"low": bounds.low[t, k], "high": bounds.high[t, k], "p_compatible": bounds.compatible[t, k]}
+            rows.append(row)
+    return rows
+
+
+def summary(result: RunResult, name: str) -> dict[str, Any]:
+    """The run as plain JSON; numbers that do not exist (above the diagonal, AC of one task) are null."""
+    entry: dict[str, Any] = {"run": name, "config": result.plan.config.model_dump(mode="json")}
+    entry["links"] = [{"task": link.task, "key": link.key, "reused": link.reused} for link in result.links]
+    evaluations = {"report": result.report, "tuning": result.tuning}
+    for pairs, evaluation in evaluations.items():
+        if evaluation is not None:
+            values: dict[str, Any] = {metric: _json(value) for metric, value in _metrics(evaluation, "").items()}
+            values["C"] = [[_json(cell) for cell in row] for row in evaluation.matrix.tolist()]
+            values["BC(t)"] = [_json(value) for value in evaluation.bc_curve.tolist()]
+            entry[pairs] = values
+    return entry
+
+
+def _json(value: float) -> float | None:
+    return None if math.isnan(value) else value

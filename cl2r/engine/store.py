@@ -1,0 +1,160 @@
+"""The store of links: what a run has learned after each task, addressed by content.
+
+A link is a folder of safetensors files and a record, and a manifest with their checksums. Every file is written aside
+and renamed, the manifest last: without a manifest a link does not exist, and a link whose files do not match it is
+reported and trained again, never used. Tensors and JSON only; nothing that is read back can run code.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load as tensors_from_bytes
+from safetensors.torch import save as tensors_to_bytes
+from torch import Tensor
+
+from cl2r.errors import InputError
+
+Tensors = dict[str, Tensor]
+STATE, FEATURES, RECORD, MANIFEST, PARTIAL = (
+    "state.safetensors",
+    "features.safetensors",
+    "record.json",
+    "manifest.json",
+    "partial.json",
+)
+
+
+class DamagedError(Exception):
+    """A link or an epoch was found, but its bytes are not those that were written."""
+
+
+@dataclass(frozen=True)
+class Partial:
+    """A task interrupted after `epoch` epochs of stage `stage`."""
+
+    stage: int
+    epoch: int
+    tensors: Tensors
+    record: dict[str, Any]
+
+
+class LinkStore:
+    """Links below `root`/links. `warn` hears of every damaged link by name."""
+
+    def __init__(self, root: Path, warn: Callable[[str], None]) -> None:
+        self.root, self.warn = root / "links", warn
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            probe = self.root / f".probe-{os.getpid()}"
+            probe.write_bytes(b"")
+            probe.unlink()
+        except OSError as error:
+            raise InputError(f"cannot write to {root}: {error.strerror}") from error
+
+    def save(self, key: str, state: Tensors, features: Tensors, record: dict[str, Any]) -> None:
+        """Write link `key`; it exists from the moment its manifest does. Its unfinished epochs are dropped."""
+        files = {STATE: _pack(state), FEATURES: _pack(features), RECORD: json.dumps(record).encode()}
+        for name, content in files.items():
+            _write(self.root / key / name, content)
+        checksums = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
+        _write(self.root / key / MANIFEST, json.dumps(checksums).encode())
+        self._drop_partial(key)
+
+    def has(self, key: str) -> bool:
+        """Whether link `key` is there, whole. A damaged one is reported and removed."""
+        if not (self.root / key / MANIFEST).exists():
+            return False
+        try:
+            for name in (STATE, FEATURES, RECORD):
+                self._read(key, name)
+        except DamagedError as error:
+            self.warn(f"link {key} is damaged ({error}); it will be trained again")
+            shutil.rmtree(self.root / key)
+            return False
+        return True
+
+    def state(self, key: str) -> Tensors:
+        """What the next task needs."""
+        return tensors_from_bytes(self._read(key, STATE))
+
+    def features(self, key: str) -> Tensor:
+        """φ_t of every open image, row by row."""
+        return tensors_from_bytes(self._read(key, FEATURES))["open"]
+
+    def record(self, key: str) -> dict[str, Any]:
+        """Seconds, losses, figures of the task."""
+        record: dict[str, Any] = json.loads(self._read(key, RECORD))
+        return record
+
+    def _read(self, key: str, name: str) -> bytes:
+        try:
+            checksums = json.loads((self.root / key / MANIFEST).read_text())
+            content = (self.root / key / name).read_bytes()
+            expected = checksums[name]
+        except FileNotFoundError as error:
+            raise DamagedError(f"{name} is missing") from error
+        except (ValueError, KeyError, TypeError) as error:
+            raise DamagedError(f"{MANIFEST} does not parse") from error
+        if hashlib.sha256(content).hexdigest() != expected:
+            raise DamagedError(f"{name}: the checksum differs")
+        return content
+
+    def save_partial(self, key: str, partial: Partial) -> None:
+        """Remember an unfinished task; replaces the epoch remembered before."""
+        name = f"stage{partial.stage}-epoch{partial.epoch:04d}.safetensors"
+        content = _pack(partial.tensors)
+        _write(self.root / key / name, content)
+        entry = {
+            "file": name,
+            "sha256": hashlib.sha256(content).hexdigest(),
+            "stage": partial.stage,
+            "epoch": partial.epoch,
+            "record": partial.record,
+        }
+        _write(self.root / key / PARTIAL, json.dumps(entry).encode())
+        for stale in (self.root / key).glob("stage*.safetensors"):
+            if stale.name != name:
+                stale.unlink()
+
+    def partial(self, key: str) -> Partial | None:
+        """The last whole epoch of an unfinished task, if any; a damaged one is reported and dropped."""
+        path = self.root / key / PARTIAL
+        if not path.exists():
+            return None
+        try:
+            entry = json.loads(path.read_text())
+            content = (path.parent / str(entry["file"])).read_bytes()
+            if hashlib.sha256(content).hexdigest() != entry["sha256"]:
+                raise ValueError("the checksum differs")
+            return Partial(entry["stage"], entry["epoch"], tensors_from_bytes(content), entry["record"])
+        except (ValueError, KeyError, TypeError, OSError, SafetensorError) as error:
+            self.warn(f"unfinished epoch of link {key} is damaged ({error}); the task starts again")
+            self._drop_partial(key)
+            return None
+
+    def _drop_partial(self, key: str) -> None:
+        (self.root / key / PARTIAL).unlink(missing_ok=True)
+        for stale in (self.root / key).glob("stage*.safetensors"):
+            stale.unlink()
+
+
+def _pack(tensors: Tensors) -> bytes:
+    return tensors_to_bytes({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Aside, flushed to disk, renamed: a reader sees the old bytes or the new ones."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    with aside.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    aside.replace(path)

@@ -1,0 +1,162 @@
+"""The only SGD loop. It runs the stages of a task epoch by epoch and can go on after any of them."""
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from cl2r.augment import Normalise, crop_and_flip, draw
+from cl2r.batches import epoch_batches, shard
+from cl2r.config import Config
+from cl2r.engine.store import Partial
+from cl2r.errors import TrainingError
+from cl2r.methods.base import Batch, Method, Stage
+from cl2r.seeding import numpy_stream, torch_stream
+
+Rows = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class TrainingImages:
+    """The training set on the device: uint8 images, labels in task order, and the task that owns each row."""
+
+    images: Tensor
+    labels: Tensor
+    task_of_row: Tensor
+    normalise: Normalise
+
+
+@dataclass(frozen=True)
+class EpochReport:
+    """What the progress line and the `curves` frame know of an epoch."""
+
+    task: int
+    stage: str
+    epoch: int
+    epochs: int
+    lr: float
+    images: int
+    seconds: float
+    losses: dict[str, float]
+
+
+@dataclass
+class TaskRecord:
+    """What a finished task leaves behind besides tensors; JSON-ready."""
+
+    curves: list[dict[str, Any]] = field(default_factory=list)
+    images: int = 0
+    seconds: float = 0.0
+
+    def add(self, report: EpochReport) -> None:
+        """Append an epoch."""
+        row = {"stage": report.stage, "epoch": report.epoch, "lr": report.lr, "seconds": report.seconds}
+        self.curves.append({**row, **{f"loss_{name}": value for name, value in report.losses.items()}})
+        self.images += report.images
+        self.seconds += report.seconds
+
+
+@dataclass
+class TaskLoop:
+    """Trains one task. `save` is called after every epoch, `report` hears of it."""
+
+    config: Config
+    data: TrainingImages
+    report: Callable[[EpochReport], None]
+    rank: int = 0
+    world: int = 1
+
+    def run(
+        self, method: Method, new: Rows, memory: Rows, resume: Partial | None, save: Callable[[Partial], None]
+    ) -> TaskRecord:
+        """Run all stages of the task that `method` has begun, from `resume` on."""
+        record = TaskRecord(**resume.record) if resume else TaskRecord()
+        for number, stage in enumerate(method.stages()):
+            if resume and number < resume.stage:
+                continue
+            optimiser = self._optimiser(stage)
+            start = 0
+            if resume and number == resume.stage:
+                _restore(resume.tensors, method.network, optimiser)
+                start = resume.epoch
+            for epoch in range(start, stage.epochs):
+                batches = self._batches(method.task.index, new, memory, number, epoch)
+                report = self._epoch(method, stage, optimiser, epoch, batches)
+                record.add(report)
+                self.report(report)
+                save(Partial(number, epoch + 1, _snapshot(method.network, optimiser), vars(record)))
+        return record
+
+    def _batches(self, task: int, new: Rows, memory: Rows, stage: int, epoch: int) -> Iterator[Batch]:
+        """This worker's part of the augmented batches of one epoch."""
+        config, data = self.config, self.data
+        rng = numpy_stream(config.seed, "batches", task, stage, epoch)
+        generator = torch_stream(config.seed, "augmentation", task, stage, epoch)
+        padding = config.augment.padding
+        for rows in epoch_batches(config.batches.batching, new, memory, config.batches.size, rng):
+            augmentation = draw(len(rows), padding, config.augment.flip, generator).shard(self.rank, self.world)
+            index = torch.from_numpy(shard(rows, self.rank, self.world)).to(data.labels.device)
+            x = data.normalise(crop_and_flip(data.images[index], augmentation, padding))
+            yield Batch(x, data.labels[index], data.task_of_row[index], task)
+
+    def _optimiser(self, stage: Stage) -> torch.optim.SGD:
+        optim = self.config.optim
+        return torch.optim.SGD(
+            list(stage.parameters()), stage.lr, optim.momentum, weight_decay=optim.weight_decay, fused=True
+        )
+
+    def _learning_rate(self, stage: Stage, epoch: int) -> float:
+        optim = self.config.optim
+        return stage.lr * optim.gamma ** sum(milestone <= epoch for milestone in optim.milestones)
+
+    def _epoch(
+        self, method: Method, stage: Stage, optimiser: torch.optim.SGD, epoch: int, batches: Iterator[Batch]
+    ) -> EpochReport:
+        began, lr = time.perf_counter(), self._learning_rate(stage, epoch)
+        for group in optimiser.param_groups:
+            group["lr"] = lr
+        method.network.train()
+        steps, images, totals = 0, 0, dict[str, Tensor]()
+        for batch in batches:
+            losses = stage.loss(batch, method.network)
+            optimiser.zero_grad()
+            torch.stack(list(losses.values())).sum().backward()  # type: ignore[no-untyped-call]
+            optimiser.step()
+            steps, images = steps + 1, images + len(batch.y) * self.world
+            for name, value in losses.items():
+                totals[name] = totals.get(name, torch.zeros_like(value)) + value.detach()
+        means = {name: float(total) / steps for name, total in totals.items()}
+        task = method.task.index
+        _check_finite(means, task, epoch + 1)
+        seconds = time.perf_counter() - began
+        return EpochReport(task, stage.name, epoch + 1, stage.epochs, lr, images, seconds, means)
+
+
+def _check_finite(losses: dict[str, float], task: int, epoch: int) -> None:
+    for name, value in losses.items():
+        if not math.isfinite(value):
+            raise TrainingError(f"task {task}, epoch {epoch}: loss term {name!r} is {value}; try a lower optim.lr")
+
+
+def _snapshot(network: nn.Module, optimiser: torch.optim.SGD) -> dict[str, Tensor]:
+    tensors = {f"network/{name}": tensor for name, tensor in network.state_dict().items()}
+    for number, parameter in enumerate(optimiser.param_groups[0]["params"]):
+        buffer = optimiser.state[parameter].get("momentum_buffer")
+        if buffer is not None:
+            tensors[f"momentum/{number}"] = buffer
+    return tensors
+
+
+def _restore(tensors: dict[str, Tensor], network: nn.Module, optimiser: torch.optim.SGD) -> None:
+    prefix = "network/"
+    network.load_state_dict({k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)})
+    for number, parameter in enumerate(optimiser.param_groups[0]["params"]):
+        if f"momentum/{number}" in tensors:
+            momentum = torch.empty_like(parameter).copy_(tensors[f"momentum/{number}"])
+            optimiser.state[parameter]["momentum_buffer"] = momentum

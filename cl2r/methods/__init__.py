@@ -1,0 +1,1 @@
+"""One file a method family; `catalog` lists the methods, `registry` builds them."""

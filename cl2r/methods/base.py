@@ -1,0 +1,122 @@
+"""The contract between a method and the one training loop.
+
+A method contributes its network, its loss and what it carries from task to task; it never owns an epoch loop. More
+than one phase of training in a task is declared as stages, which the same loop runs one after the other.
+"""
+
+import abc
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from cl2r.config import Config
+
+Losses = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class TaskInfo:
+    """What a method may know of task t when it begins."""
+
+    index: int
+    old_classes: int
+    new_classes: int
+    memory_rows: int
+
+    @property
+    def seen_classes(self) -> int:
+        """N_t = k_0 + k_n."""
+        return self.old_classes + self.new_classes
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Rows of one step. A row is a memory row if its task id is below the current task, wherever it stands."""
+
+    x: Tensor
+    y: Tensor
+    task_id: Tensor
+    task: int
+
+    @property
+    def is_memory(self) -> Tensor:
+        """Mask of the memory rows."""
+        return self.task_id < self.task
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """φ(x) and the logits."""
+
+    features: Tensor
+    logits: Tensor
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One phase of training inside a task: which parameters, how long, at which rate, on which loss."""
+
+    name: str
+    epochs: int
+    lr: float
+    parameters: Callable[[], Iterable[nn.Parameter]]
+    loss: Callable[[Batch, nn.Module], Losses]
+
+
+class Method(abc.ABC):
+    """A chain of models φ_1..φ_T in the making. `network` maps images to `Outputs` and is what the loop trains."""
+
+    network: nn.Module
+
+    def __init__(self, config: Config, channels: int, num_outputs: int) -> None:
+        self.config, self.channels, self.num_outputs = config, channels, num_outputs
+
+    @abc.abstractmethod
+    def begin_task(self, task: TaskInfo) -> None:
+        """Get ready for a task: grow the head, keep a teacher. Called once a task, before any of its stages."""
+
+    @abc.abstractmethod
+    def loss(self, batch: Batch, network: nn.Module) -> Losses:
+        """Named terms; their sum is minimised. `network` is `self.network`, possibly wrapped for many workers."""
+
+    def stages(self) -> list[Stage]:
+        """The stages of the current task; by default one that trains the whole network on `loss`."""
+        optim = self.config.optim
+        lr = optim.lr if self.task.index == 1 or optim.lr_later is None else optim.lr_later
+        return [Stage("train", optim.epochs, lr, self.network.parameters, self.loss)]
+
+    @property
+    @abc.abstractmethod
+    def task(self) -> TaskInfo:
+        """The task begun last."""
+
+    @abc.abstractmethod
+    def extractor(self) -> nn.Module:
+        """A frozen copy of φ_t for evaluation: images in, feature rows of a size that never changes out."""
+
+    def metrics(self) -> dict[str, float]:
+        """Figures of the current task worth keeping in the `tasks` frame, e.g. λ_t."""
+        return {}
+
+    def end_task(self) -> None:  # noqa: B027  (a hook most methods do not need)
+        """Called once a task, after its last stage."""
+
+    def adapt_gallery(self, features: Tensor, old: int, new: int) -> Tensor:
+        """Gallery features of φ_old made ready for queries of φ_new; the identity unless the method maps galleries."""
+        return features
+
+    @abc.abstractmethod
+    def carry(self) -> dict[str, Tensor]:
+        """Every tensor the next task needs, besides the memory, which the engine keeps."""
+
+    @abc.abstractmethod
+    def restore(self, tensors: dict[str, Tensor], task: TaskInfo) -> None:
+        """Become the method whose `carry()` was `tensors` at the end of `task`."""
+
+
+def channels_last(module: nn.Module) -> nn.Module:
+    """3×3 convolutions on small maps run several times faster on a CPU in this layout, and no slower on a GPU."""
+    module.to(memory_format=torch.channels_last)
+    return module

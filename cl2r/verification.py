@@ -1,0 +1,182 @@
+"""1:1 verification: how well distances tell pairs of the same class from pairs of different classes.
+
+Features are compared on the unit sphere, d^2 = |q - g|^2 = 2 - 2 cos(q, g), and a pair is judged "same" when
+its distance lies below a threshold theta. Accuracy is cross-validated: theta is chosen on all folds but one,
+exactly (every place where the accuracy can change is tried), and applied to the fold left out. Folds are
+stratified by default, because folds cut from the order of the pairs tune theta on a class balance that the
+held-out fold does not have. Accuracies are rounded once from an exact fraction: AC compares them strictly, so
+ties must stay ties.
+"""
+
+from fractions import Fraction
+
+import numpy as np
+import numpy.typing as npt
+
+from cl2r.errors import InputError
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+
+
+def squared_distances(query: npt.ArrayLike, gallery: npt.ArrayLike) -> FloatArray:
+    """d^2 = 2 - 2 cos of each row of `query` with the same row of `gallery`; a zero row has cosine 0."""
+    q, g = np.asarray(query), np.asarray(gallery)
+    if q.ndim != 2 or q.shape != g.shape:
+        raise InputError(
+            f"query {q.shape} and gallery {g.shape}: give two 2-d arrays of the same shape, one row per pair"
+        )
+    inner = _row_products(q, g)
+    # One root of the product, not two roots: a row against itself then has cosine 1 and distance 0 exactly.
+    norms = np.sqrt(_row_products(q, q) * _row_products(g, g))
+    if not np.isfinite(norms).all():
+        row = int(np.argmin(np.isfinite(norms)))
+        raise InputError(f"query or gallery row {row} holds NaN or infinite values: check the features of this pair")
+    cosine = np.divide(inner, norms, out=np.zeros_like(inner), where=norms > 0)
+    return np.clip(2.0 - 2.0 * cosine, 0.0, 4.0)
+
+
+def stratified_folds(same: npt.ArrayLike, folds: int) -> IntArray:
+    """Fold id of each pair: the i-th positive and the i-th negative go to fold i % folds."""
+    labels = _labels(same)
+    positives = int(labels.sum())
+    scarce = min(positives, len(labels) - positives)
+    if not 2 <= folds <= scarce:
+        raise InputError(
+            f"folds={folds} with {positives} same and {len(labels) - positives} different pairs: "
+            f"need at least 2 folds and at least one pair of each kind per fold"
+        )
+    rank = np.where(labels, np.cumsum(labels), np.cumsum(~labels)) - 1
+    return (rank % folds).astype(np.int64)
+
+
+def fold_weights(folds_ids: npt.ArrayLike) -> FloatArray:
+    """Weight 1 / (F * size of its fold) of each pair: mean fold accuracy = sum(weights * correct)."""
+    _, ids, sizes = np.unique(np.asarray(folds_ids), return_inverse=True, return_counts=True)
+    weights: FloatArray = 1.0 / (len(sizes) * sizes[ids])
+    return weights
+
+
+def pair_correctness(distances: npt.ArrayLike, same: npt.ArrayLike, folds: int | npt.ArrayLike = 10) -> BoolArray:
+    """Whether each pair is judged rightly by the other folds' threshold (`folds`: count or fold ids)."""
+    d, labels = _pairs(distances, same)
+    return _judge(d, labels, _fold_ids(labels, folds))
+
+
+def verification_accuracy(distances: npt.ArrayLike, same: npt.ArrayLike, folds: int | npt.ArrayLike = 10) -> float:
+    """Mean over the folds of the accuracy on each fold (`folds`: count or fold ids)."""
+    d, labels = _pairs(distances, same)
+    ids = _fold_ids(labels, folds)
+    sizes = np.bincount(ids).tolist()
+    hits = np.bincount(ids[_judge(d, labels, ids)], minlength=len(sizes)).tolist()
+    return float(sum(map(Fraction, hits, sizes), Fraction(0)) / len(sizes))
+
+
+def tar_at_far(distances: npt.ArrayLike, same: npt.ArrayLike, far: float) -> float:
+    """True accept rate at the largest threshold that accepts at most the share `far` of the negatives."""
+    d, labels = _pairs(distances, same)
+    if not far >= 0:
+        raise InputError(f"far={far}: give a false accept rate of 0 or more")
+    if far >= 1:
+        return 1.0
+    negatives = d[~labels]
+    accepted = _largest_count(far, len(negatives))
+    # At theta = the (accepted+1)-th smallest negative, d < theta still leaves that negative and its ties out.
+    threshold = np.partition(negatives, accepted)[accepted]
+    return float(np.mean(d[labels] < threshold))
+
+
+def roc(distances: npt.ArrayLike, same: npt.ArrayLike) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """FAR, TAR and thresholds of "same iff d < theta": theta at each distinct distance, then infinity."""
+    d, labels = _pairs(distances, same)
+    order = np.argsort(d)
+    ordered = d[order]
+    last_of_value = np.flatnonzero(np.append(ordered[1:] > ordered[:-1], True))
+    accepted = np.append(0, last_of_value + 1)
+    hits = np.append(0, np.cumsum(labels[order])[last_of_value])
+    positives = hits[-1]
+    far: FloatArray = (accepted - hits) / (len(d) - positives)
+    tar: FloatArray = hits / positives
+    return far, tar, np.append(ordered[last_of_value], np.inf)
+
+
+def _row_products(a: npt.NDArray[np.floating], b: npt.NDArray[np.floating]) -> FloatArray:
+    products: FloatArray = np.einsum("nd,nd->n", a, b, dtype=np.float64)
+    return products
+
+
+def _judge(d: FloatArray, labels: BoolArray, ids: IntArray) -> BoolArray:
+    order = np.argsort(d)
+    ordered, ordered_ids = d[order], ids[order]
+    gain = np.where(labels, 1, -1)[order]
+    thresholds = np.empty(int(ids.max()) + 1)
+    for fold in range(len(thresholds)):
+        training = ordered_ids != fold
+        thresholds[fold] = _best_threshold(ordered[training], gain[training])
+    return np.equal(d < thresholds[ids], labels)
+
+
+def _best_threshold(ordered: FloatArray, gain: IntArray) -> float:
+    """The lowest of the most accurate thresholds; `ordered` ascends, `gain` is +1 for positives, else -1."""
+    # Accepting the first i pairs changes the number of right judgements by the running sum of the gains.
+    balance = np.cumsum(gain)
+    balance[:-1][ordered[1:] == ordered[:-1]] = -1  # no threshold parts equal distances
+    best = int(np.argmax(balance))
+    if balance[best] <= 0:
+        return -np.inf
+    if best == len(ordered) - 1:
+        return np.inf
+    lower, upper = float(ordered[best]), float(ordered[best + 1])
+    middle = lower + (upper - lower) / 2
+    return middle if middle > lower else upper  # neighbouring floats have no midpoint
+
+
+def _largest_count(share: float, total: int) -> int:
+    """The largest n with n / total <= share; the product alone is off by one for 0.29 of 100."""
+    count = int(share * total) + 1
+    while count / total > share:
+        count -= 1
+    return count
+
+
+def _labels(same: npt.ArrayLike) -> BoolArray:
+    labels = np.asarray(same)
+    if labels.ndim != 1:
+        raise InputError(f"same has shape {labels.shape}: give a 1-d array, one label per pair")
+    if labels.dtype != np.bool_ and not np.isin(labels, (0, 1)).all():
+        raise InputError("same holds values other than 0 and 1: give True for pairs of one class, False otherwise")
+    return labels.astype(np.bool_, copy=False)
+
+
+def _pairs(distances: npt.ArrayLike, same: npt.ArrayLike) -> tuple[FloatArray, BoolArray]:
+    d, labels = np.asarray(distances, dtype=np.float64), _labels(same)
+    if d.shape != labels.shape:
+        raise InputError(f"distances {d.shape} and same {labels.shape} differ in shape: give one label per distance")
+    finite = np.isfinite(d)
+    if not finite.all():
+        raise InputError(
+            f"distance of pair {int(np.argmin(finite))} is NaN or infinite: check the features of this pair"
+        )
+    if labels.all() or not labels.any():
+        raise InputError(f"same has {int(labels.sum())} positives among {len(d)} pairs: need pairs of both kinds")
+    return d, labels
+
+
+def _fold_ids(labels: BoolArray, folds: int | npt.ArrayLike) -> IntArray:
+    if isinstance(folds, int | np.integer):
+        return stratified_folds(labels, int(folds))
+    given = np.asarray(folds)
+    if given.shape != labels.shape or not np.issubdtype(given.dtype, np.integer):
+        raise InputError(
+            f"folds is a {given.dtype} array {given.shape}: give one integer fold id per pair {labels.shape}"
+        )
+    names, ids = np.unique(given, return_inverse=True)
+    if len(names) < 2:
+        raise InputError("folds names a single fold: give at least 2, one is held out while the others are fitted")
+    for kind, members in (("same", labels), ("different", ~labels)):
+        inside = np.bincount(ids[members], minlength=len(names))
+        if (inside == members.sum()).any():
+            fold = names[int(np.argmax(inside))]
+            raise InputError(f"fold {fold} holds all '{kind}' pairs: spread them over at least two folds")
+    return ids.astype(np.int64, copy=False)

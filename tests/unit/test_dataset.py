@@ -1,0 +1,137 @@
+"""ImageSet, the embedded icons, and loading by name or path."""
+
+import hashlib
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cl2r.data import DATASETS, load_dataset
+from cl2r.data.dataset import ImageSet, OfficialPairs, require_disjoint
+from cl2r.data.icons import load_icons
+from cl2r.errors import InputError
+
+
+def small_set(**changes: object) -> ImageSet:
+    rng = np.random.default_rng(0)
+    fields: dict[str, object] = {
+        "name": "small",
+        "x_train": rng.integers(0, 256, (6, 4, 5, 3), np.uint8),
+        "y_train": np.array([0, 1, 2, 0, 1, 2], np.int64),
+        "x_open": rng.integers(0, 256, (4, 4, 5, 3), np.uint8),
+        "y_open": np.array([0, 0, 1, 1], np.int64),
+        "class_names": ("a", "b", "c"),
+    }
+    return ImageSet(**(fields | changes))  # type: ignore[arg-type]
+
+
+def one_pair(query: int, gallery: int) -> OfficialPairs:
+    rows = np.array([query], np.int64), np.array([gallery], np.int64)
+    return OfficialPairs(*rows, np.array([True]), np.array([0], np.int64))
+
+
+def test_shape_properties() -> None:
+    data = small_set()
+    assert (data.num_classes, data.channels, data.image_size) == (3, 3, (4, 5))
+
+
+def test_mean_and_std_match_a_float_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cl2r.data.dataset.HISTOGRAM_CHUNK", 130)  # two images at a time, the last chunk full
+    data = small_set()
+    pixels = data.x_train.astype(np.float64) / 255
+    np.testing.assert_allclose(data.mean, pixels.mean(axis=(0, 1, 2)), rtol=1e-12)
+    np.testing.assert_allclose(data.std, pixels.std(axis=(0, 1, 2)), rtol=1e-12)
+
+
+def test_std_of_a_constant_channel_is_not_zero() -> None:
+    data = small_set(x_train=np.full((6, 4, 5, 3), 7, np.uint8))
+    assert data.std == (1 / 255,) * 3
+    np.testing.assert_allclose(data.mean, 7 / 255)
+
+
+def test_fingerprint_is_the_hash_of_shapes_types_and_bytes() -> None:
+    data = small_set()
+    digest = hashlib.sha256()
+    for array, kind in (
+        (data.x_train, "|u1"),
+        (data.y_train, "<i8"),
+        (data.x_open, "|u1"),
+        (data.y_open, "<i8"),
+    ):
+        digest.update(str(array.shape).encode() + kind.encode() + array.tobytes())
+    assert data.fingerprint == digest.hexdigest()
+
+
+@pytest.mark.parametrize("field", ["x_train", "y_train", "x_open", "y_open", "pairs"])
+def test_fingerprint_sees_every_array(field: str) -> None:
+    data = small_set()
+    changed = one_pair(0, 1) if field == "pairs" else np.flip(getattr(data, field), axis=0)
+    assert small_set(**{field: changed}).fingerprint != data.fingerprint
+
+
+def test_fingerprint_ignores_name_and_memory_layout() -> None:
+    data = small_set()
+    other = small_set(name="other", x_train=np.asfortranarray(data.x_train))
+    assert other.fingerprint == data.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"x_train": np.zeros((6, 4, 5, 3), np.float32)}, "x_train must be uint8"),
+        ({"x_train": np.zeros((6, 4, 5), np.uint8)}, "x_train must be uint8 of shape"),
+        ({"x_open": np.zeros((4, 0, 5, 3), np.uint8)}, "x_open must be uint8 of shape"),
+        ({"y_open": np.zeros(4, np.int32)}, "y_open must be int64"),
+        ({"y_train": np.zeros(5, np.int64)}, "x_train has 6 images but y_train has 5 labels"),
+        ({"x_open": np.zeros((4, 4, 5, 1), np.uint8)}, "differ in height, width or channels"),
+        ({"x_open": np.zeros((4, 8, 5, 3), np.uint8)}, "differ in height, width or channels"),
+        ({"x_open": np.zeros((1, 4, 5, 3), np.uint8), "y_open": np.zeros(1, np.int64)}, "has 1 images"),
+        ({"y_train": np.zeros(6, np.int64), "class_names": ("a",)}, "1 training classes, at least 2"),
+        ({"y_train": np.array([0, 1, 1, 0, 1, 1], np.int64)}, "every label 0..2"),
+        ({"y_train": np.array([0, 1, 2, 3, 1, 2], np.int64)}, "every label 0..2"),
+        ({"pairs": one_pair(0, 4)}, "names row 4, but x_open has 4"),
+        ({"pairs": replace(one_pair(0, 1), folds=np.zeros(2, np.int64))}, "one length above 0"),
+    ],
+)
+def test_inconsistent_arrays_are_refused(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        small_set(**changes)
+
+
+def test_a_shared_class_is_named() -> None:
+    require_disjoint("here", ["cat", "dog"], ["bird"])
+    with pytest.raises(InputError, match=r"here: class 'cat' is in both .* \(2 such\)"):
+        require_disjoint("here", ["dog", "cat"], ["cat", "dog", "bird"])
+
+
+def test_icons_are_as_listed() -> None:
+    icons, info = load_icons(), DATASETS["icons"]
+    assert icons.num_classes == info.classes == 100
+    assert len(np.unique(icons.y_open)) == info.open_classes == 20
+    assert len(icons.y_train) + len(icons.y_open) == info.images
+    assert icons.x_train.shape[1:] == info.image_shape
+    assert icons.y_open.min() == 0
+    assert icons.class_names[0] == "archive"
+    assert "umbrella" not in icons.class_names  # an open concept
+
+
+def test_icons_are_loaded_once() -> None:
+    assert load_dataset("icons") is load_dataset("icons")
+
+
+def test_unknown_name_suggests_the_nearest() -> None:
+    with pytest.raises(InputError, match=r"unknown data set 'icon': did you mean 'icons'\? known are icons"):
+        load_dataset("icon")
+    with pytest.raises(InputError, match=r"unknown data set 'zzz': known are icons"):
+        load_dataset("zzz")
+
+
+def test_paths_reach_their_loader(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"train: no such folder; expected DIR/train/<class>"):
+        load_dataset(str(tmp_path))
+    with pytest.raises(InputError, match=r"data\.npz: no such file"):
+        load_dataset(str(tmp_path / "data.npz"))
+    (tmp_path / "notes.txt").write_text("x")
+    with pytest.raises(InputError, match=r"notes\.txt: a data set is an \.npz file or a folder"):
+        load_dataset(str(tmp_path / "notes.txt"))
