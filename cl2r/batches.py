@@ -15,7 +15,7 @@ Rows = npt.NDArray[np.int64]
 
 
 def batches_per_epoch(new: int, memory: int, size: int) -> int:
-    """⌊|T_t| / B⌋, and one smaller batch where T_t does not fill any."""
+    """⌊|T_t| / B⌋, and one batch where T_t does not fill any."""
     return max(1, (new + memory) // size)
 
 

@@ -73,7 +73,7 @@ class HeadConfig(Section):
     preallocate: Annotated[bool, from_task(1)] = False
     """Trainable classifier: softmax over all K outputs from task 1 on, instead of the classes seen."""
     mask_unseen: Annotated[bool, from_task(1)] = False
-    """Fixed classifier: softmax over the classes seen only."""
+    """Fixed (or preallocated) classifier: softmax over the classes seen only."""
 
 
 class SimplexConfig(Section):

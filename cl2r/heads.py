@@ -26,7 +26,7 @@ class TrainableClassifier(nn.Module):
         self.weight = nn.Parameter(torch.empty(0, dim))
 
     def grow_to(self, num_classes: int, generator: torch.Generator) -> None:
-        """Append rows up to `num_classes`; the old rows, hence the old logits, stay as they are."""
+        """Append rows up to `num_classes`; the old rows stay as they are, bit for bit."""
         old, dim = self.weight.shape
         bound = 1 / math.sqrt(dim)
         fresh = torch.empty(num_classes - old, dim).uniform_(-bound, bound, generator=generator)

@@ -68,8 +68,13 @@ def verification_accuracy(distances: npt.ArrayLike, same: npt.ArrayLike, folds: 
     """Mean over the folds of the accuracy on each fold (`folds`: count or fold ids)."""
     d, labels = _pairs(distances, same)
     ids = _fold_ids(labels, folds)
-    sizes = np.bincount(ids).tolist()
-    hits = np.bincount(ids[_judge(d, labels, ids)], minlength=len(sizes)).tolist()
+    return mean_fold_accuracy(_judge(d, labels, ids), ids)
+
+
+def mean_fold_accuracy(correct: BoolArray, fold_ids: IntArray) -> float:
+    """Mean over the folds 0, 1, ... of the share of pairs judged rightly, rounded once from an exact fraction."""
+    sizes = np.bincount(fold_ids).tolist()
+    hits = np.bincount(fold_ids[correct], minlength=len(sizes)).tolist()
     return float(sum(map(Fraction, hits, sizes), Fraction(0)) / len(sizes))
 
 

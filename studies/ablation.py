@@ -16,7 +16,7 @@ from analysis.frames import load_runs
 from analysis.tables import ablation_table, markdown
 from cl2r.config import override, read_layer, resolve
 from cl2r.engine.records import run_name, write_run
-from cl2r.engine.run import execute, plan_run
+from cl2r.engine.run import Plan, execute, plan_run
 from cl2r.errors import InputError, TrainingError
 from cl2r.methods.catalog import ABLATION_CELLS
 from cl2r.progress import ProgressLine
@@ -33,32 +33,35 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def main() -> int:
-    """Run every cell and seed, then print the table of exactly these runs. A failed run leaves a hole, not a halt."""
-    args = parse()
-    layers = [read_layer(args.preset), *map(override, args.overrides)]
-    plans = [
-        plan_run(resolve([*layers, {"method": {"name": cell}, "seed": seed}]))
-        for seed in args.seeds
-        for cell in args.cells
-    ]
-    names, failed = [], []
+def run_all(plans: list[Plan], out: Path) -> tuple[list[str | None], bool]:
+    """Run one plan after the other; the names of the finished runs (None: failed), and whether any failed."""
+    names: list[str | None] = []
     for number, plan in enumerate(plans, start=1):
         method = f"{plan.config.method.name} seed {plan.config.seed}"
         progress = ProgressLine(len(plan.keys), f"[{number}/{len(plans)} {method}] ")
         try:
-            write_run(execute(plan, args.out, progress), args.out)
+            write_run(execute(plan, out, progress), out)
             names.append(run_name(plan))
         except TrainingError as error:
-            failed.append(f"{method}: {error}")
+            progress.say(f"failed: {error}")
+            names.append(None)
         finally:
             progress.close()
-    if names:
+    return names, None in names
+
+
+def main() -> int:
+    """Run every cell and seed, then print the table of exactly these runs. A failed run leaves a hole, not a halt."""
+    args = parse()
+    layers = [read_layer(args.preset), *map(override, args.overrides)]
+    configs = [
+        resolve([*layers, {"method": {"name": cell}, "seed": seed}]) for seed in args.seeds for cell in args.cells
+    ]
+    names, failed = run_all([plan_run(config) for config in configs], args.out)
+    if any(names):
         runs = load_runs(args.out).runs
         print(markdown(ablation_table(runs[runs["run"].isin(names)])))
         print(f"\nframes: {args.out / 'runs'}")
-    for line in failed:
-        print(f"failed: {line}", file=sys.stderr)
     return 1 if failed else 0
 
 

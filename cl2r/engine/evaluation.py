@@ -23,7 +23,7 @@ from cl2r.compatibility import (
 from cl2r.config import EvalConfig
 from cl2r.data.pairs import Pairs
 from cl2r.seeding import numpy_stream
-from cl2r.verification import fold_weights, pair_correctness, squared_distances
+from cl2r.verification import fold_weights, mean_fold_accuracy, pair_correctness, squared_distances
 
 EXTRACTION_BATCH = 500
 
@@ -60,14 +60,15 @@ def _judgements(new: Features, old: Features, pairs: Pairs) -> npt.NDArray[np.bo
 def evaluate(features: Sequence[Features], pairs: Pairs, config: EvalConfig) -> Evaluation:
     """C[t, k] from queries by φ_t and gallery by φ_k; `features[t]` holds the open images by model t."""
     tasks = len(features)
-    weights = fold_weights(pairs.folds)
     correct = np.stack([_judgements(features[t], features[k], pairs) for t in range(tasks) for k in range(t + 1)])
-    cells = correct @ weights
-    matrix = compatibility_matrix(lambda t, k: float(cells[t * (t + 1) // 2 + k]), tasks)
+    cells = [mean_fold_accuracy(row, pairs.folds) for row in correct]
+    matrix = compatibility_matrix(lambda t, k: cells[t * (t + 1) // 2 + k], tasks)
     bounds = None
     if config.bootstrap:
         rng = numpy_stream(config.pairs_seed, "bootstrap")
-        bounds = intervals(matrix, bootstrap_matrices(correct, pairs.same, weights, tasks, config.bootstrap, rng=rng))
+        bounds = intervals(
+            matrix, bootstrap_matrices(correct, pairs.same, fold_weights(pairs.folds), tasks, config.bootstrap, rng=rng)
+        )
     return Evaluation(
         matrix=matrix,
         ac=average_compatibility(matrix, config.ties),

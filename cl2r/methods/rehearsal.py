@@ -127,4 +127,4 @@ class Rehearsal(Method):
         if isinstance(classifier, TrainableClassifier):
             classifier.weight = nn.Parameter(torch.empty_like(tensors["classifier.weight"]))
         self.network.load_state_dict(tensors)
-        self._task = task
+        self.teacher, self.weight, self._task = None, 0.0, task

@@ -1,0 +1,43 @@
+"""Shared by all tests: a tiny data set, and one finished run on it."""
+
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from quick import quick_config, train
+
+from cl2r.engine.run import RunResult
+
+PER_CLASS = 14
+
+
+def blobs(classes: int, rng: np.random.Generator) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+    """16×16 grey images: each class is a random mosaic of 4×4 tiles, each image that mosaic with noise."""
+    labels = np.repeat(np.arange(classes), PER_CLASS)
+    mosaics = np.kron(rng.integers(0, 256, (classes, 4, 4)), np.ones((1, 4, 4)))
+    images = mosaics[labels] + rng.normal(0, 20, (len(labels), 16, 16))
+    return np.clip(images, 0, 255).astype(np.uint8)[..., None], labels.astype(np.int64)
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """12 classes to learn and 6 others to verify on."""
+    rng = np.random.default_rng(7)
+    x_train, y_train = blobs(12, rng)
+    x_open, y_open = blobs(6, rng)
+    path = tmp_path_factory.mktemp("data") / "tiny.npz"
+    np.savez(path, x_train=x_train, y_train=y_train, x_open=x_open, y_open=y_open + 100)
+    return path
+
+
+@pytest.fixture(scope="session")
+def finished_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the links of `finished` are; for reading only."""
+    return tmp_path_factory.mktemp("finished")
+
+
+@pytest.fixture(scope="session")
+def finished(tiny: Path, finished_root: Path) -> RunResult:
+    """An undisturbed quick run of CL²R."""
+    return train(quick_config(tiny), finished_root)

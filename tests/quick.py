@@ -1,0 +1,101 @@
+"""Quick runs for tests: a small config, a listener that remembers, and how to train and to read back a chain."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from cl2r.config import Config, resolve
+from cl2r.engine.run import Plan, RunResult, execute, plan_run
+from cl2r.engine.store import LinkStore
+from cl2r.engine.task_loop import EpochReport
+
+TASKS, EPOCHS = 3, 3
+QUICK: dict[str, Any] = {
+    "threads": 1,
+    "scenario": {"n_tasks": TASKS},
+    "backbone": {"name": "resnet8s"},
+    "memory": {"per_class": 3},
+    "batches": {"size": 16},
+    "optim": {"epochs": EPOCHS, "milestones": [2]},
+    "augment": {"padding": 1, "flip": False},
+    "eval": {"positives": 60, "negatives": 60, "folds": 5, "bootstrap": 50},
+}
+
+
+@dataclass
+class Recorder:
+    """A listener that remembers what it heard."""
+
+    lines: list[str] = field(default_factory=list)
+    begun: list[int] = field(default_factory=list)
+    reports: list[EpochReport] = field(default_factory=list)
+
+    def say(self, line: str) -> None:
+        self.lines.append(line)
+
+    def begin(self, tasks: list[int]) -> None:
+        self.begun = list(tasks)
+
+    def epoch(self, report: EpochReport) -> None:
+        self.reports.append(report)
+
+
+@dataclass
+class Interrupter(Recorder):
+    """A user who presses Ctrl-C while the `after`-th epoch of the run is reported, before it is remembered."""
+
+    after: int = 1
+
+    def epoch(self, report: EpochReport) -> None:
+        super().epoch(report)
+        if len(self.reports) == self.after:
+            raise KeyboardInterrupt
+
+
+def quick_config(data: Path, *layers: Mapping[str, Any]) -> Config:
+    """The quick config on `data`, with `layers` on top."""
+    return resolve([QUICK, {"data": {"name": str(data)}}, *layers])
+
+
+def train(config: Config, root: Path, listener: Recorder | None = None) -> RunResult:
+    """Plan and execute."""
+    return execute(plan_run(config), root, listener or Recorder())
+
+
+def chain_tensors(plan: Plan, root: Path) -> list[dict[str, torch.Tensor]]:
+    """Everything every link holds, features included, task by task."""
+    store = LinkStore(root, lambda line: None)
+    return [{**store.state(key), "features": store.features(key)} for key in plan.keys]
+
+
+def assert_same_chain(plan: Plan, root: Path, other: Path) -> None:
+    """Bit for bit the same weights, memory and features in both stores."""
+    for one, two in zip(chain_tensors(plan, root), chain_tensors(plan, other), strict=True):
+        assert one.keys() == two.keys()
+        for name, tensor in one.items():
+            assert tensor.dtype == two[name].dtype
+            assert np.array_equal(tensor.numpy(), two[name].numpy()), name
+
+
+def set_options(settings: Mapping[str, Any]) -> list[str]:
+    """`--set a.b=value` for every setting, for the command line."""
+    return [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+
+
+def flat_quick() -> dict[str, Any]:
+    """The quick config by dotted names."""
+    flat: dict[str, Any] = {}
+    for name, value in QUICK.items():
+        flat |= {f"{name}.{key}": entry for key, entry in value.items()} if isinstance(value, dict) else {name: value}
+    return flat
+
+
+def flip_bit(path: Path) -> None:
+    """Damage one bit in the middle of a file."""
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(bytes(content))

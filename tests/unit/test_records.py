@@ -1,0 +1,224 @@
+"""What a finished run writes: columns, rows, and the same numbers everywhere."""
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from quick import EPOCHS, TASKS, quick_config, train
+
+from analysis import load_runs
+from cl2r.config import field_keys, read_layer, resolve
+from cl2r.engine.evaluation import evaluate
+from cl2r.engine.records import frames, run_name, summary, write_run
+from cl2r.engine.run import RunResult, plan_run
+from cl2r.engine.store import LinkStore
+from cl2r.tables import matrix_table, metrics_table
+
+CELLS = TASKS * (TASKS + 1) // 2
+METRICS = ["AC", "BC", "FC", "mean_accuracy", "AC_low", "AC_high", "BC_low", "BC_high", "FC_low", "FC_high"]
+COLUMNS = {
+    "runs": [
+        *("run", "status", "tasks", *field_keys(), *METRICS, *(f"tuning_{metric}" for metric in METRICS)),
+        *("train_seconds", "links_trained", "wall_seconds"),
+    ],
+    "tasks": ["run", "task", "key", "reused", "images", "seconds", "memory", "extract_seconds", "lambda"],
+    "matrix": ["run", "pairs", "t", "k", "accuracy", "compatible", "low", "high", "p_compatible"],
+    "curves": ["run", "task", "stage", "epoch", "lr", "seconds", "loss_ce", "loss_fd"],
+}
+
+
+@pytest.fixture
+def folder(finished: RunResult, tmp_path: Path) -> Path:
+    return write_run(finished, tmp_path)
+
+
+def frame(folder: Path, name: str) -> pd.DataFrame:
+    return pd.read_parquet(folder / f"{name}.parquet")
+
+
+def written(folder: Path) -> dict[str, Any]:
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is not JSON")
+
+    entry: dict[str, Any] = json.loads((folder / "result.json").read_text(), parse_constant=refuse)
+    return entry
+
+
+def test_the_files(folder: Path, finished: RunResult, tmp_path: Path) -> None:
+    assert folder == tmp_path / "runs" / run_name(finished.plan)
+    parquet = [f"{name}.parquet" for name in COLUMNS]
+    assert sorted(path.name for path in folder.iterdir()) == sorted([*parquet, "config.yaml", "result.json"])
+    assert resolve([read_layer(str(folder / "config.yaml"))]) == finished.plan.config
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_columns(folder: Path, name: str) -> None:
+    table = frame(folder, name)
+    assert sorted(table.columns) == sorted(COLUMNS[name])
+    assert (table["run"] == folder.name).all()
+
+
+def test_rows(folder: Path) -> None:
+    assert len(frame(folder, "runs")) == 1
+    assert frame(folder, "tasks")["task"].tolist() == [1, 2, 3]
+    matrix = frame(folder, "matrix")
+    expected = [(t, k) for t in range(1, TASKS + 1) for k in range(1, t + 1)]
+    for pairs in ("report", "tuning"):
+        rows = matrix[matrix["pairs"] == pairs]
+        assert list(zip(rows["t"], rows["k"], strict=True)) == expected
+    assert len(matrix) == 2 * CELLS
+    curves = frame(folder, "curves")
+    assert list(zip(curves["task"], curves["epoch"], strict=True)) == [
+        (task, epoch) for task in range(1, TASKS + 1) for epoch in range(1, EPOCHS + 1)
+    ]
+    assert curves["loss_fd"].isna().tolist() == [True] * EPOCHS + [False] * EPOCHS * (TASKS - 1)
+
+
+def test_values_of_the_run_row(folder: Path, finished: RunResult) -> None:
+    row = frame(folder, "runs").iloc[0]
+    assert (row["status"], row["tasks"], row["links_trained"]) == ("finished", TASKS, TASKS)
+    assert (row["method.name"], row["optim.milestones"], row["optim.epochs"]) == ("cl2r", "[2]", EPOCHS)
+    assert (row["AC"], row["BC"], row["FC"]) == (finished.report.ac, finished.report.bc, finished.report.fc)
+    assert finished.tuning is not None
+    assert row["tuning_AC"] == finished.tuning.ac
+    assert row["train_seconds"] == pytest.approx(frame(folder, "tasks")["seconds"].sum())
+
+
+def test_compatible_is_empty_on_the_diagonal_and_right_below_it(folder: Path) -> None:
+    table = frame(folder, "matrix")
+    for _, group in table.groupby("pairs"):
+        own = {row["k"]: row["accuracy"] for _, row in group.iterrows() if row["t"] == row["k"]}
+        for _, row in group.iterrows():
+            if row["t"] == row["k"]:
+                assert row["compatible"] is None
+            else:
+                assert row["compatible"] == (row["accuracy"] > own[row["k"]])
+
+
+def test_compatible_follows_the_rule_for_ties(finished: RunResult, finished_root: Path) -> None:
+    """AC counts compatible cells, so a mean over the column and the stars on the terminal must agree with it."""
+    features = LinkStore(finished_root, lambda line: None).features(finished.plan.keys[-1]).numpy()
+    config = finished.plan.config.eval.model_copy(update={"ties": True, "bootstrap": 0})
+    tied = evaluate([features] * 2, finished.plan.report_pairs, config)
+    assert tied.ac == 1.0
+    plan_config = finished.plan.config.model_copy(update={"eval": config})
+    plan = dataclasses.replace(finished.plan, config=plan_config)
+    result = RunResult(plan, finished.links, None, tied, 0.0)
+    assert [row["compatible"] for row in frames(result, "x")["matrix"]] == [None, True, None]
+    assert "*" in matrix_table(tied)
+
+
+def test_json_and_parquet_hold_the_same_numbers(folder: Path) -> None:
+    entry, row, matrix = written(folder), frame(folder, "runs").iloc[0], frame(folder, "matrix")
+    for pairs, prefix in (("report", ""), ("tuning", "tuning_")):
+        assert {metric: entry[pairs][metric] for metric in METRICS} == {m: row[prefix + m] for m in METRICS}
+        cells = matrix[matrix["pairs"] == pairs]
+        table = entry[pairs]["C"]
+        for _, cell in cells.iterrows():
+            assert table[cell["t"] - 1][cell["k"] - 1] == cell["accuracy"]
+    assert [link["key"] for link in entry["links"]] == frame(folder, "tasks")["key"].tolist()
+
+
+def test_json_is_null_above_the_diagonal(folder: Path, finished: RunResult) -> None:
+    entry = written(folder)
+    for pairs in ("report", "tuning"):
+        table = entry[pairs]["C"]
+        assert [[cell is None for cell in row] for row in table] == [[k > t for k in range(3)] for t in range(3)]
+        assert entry[pairs]["BC(t)"][0] is None
+        assert entry[pairs]["BC(t)"][-1] == entry[pairs]["BC"]
+    assert entry["config"] == finished.plan.config.model_dump(mode="json")
+
+
+def test_one_task_without_bootstrap(tiny: Path, tmp_path: Path) -> None:
+    layer = {"scenario": {"n_tasks": 1}, "optim": {"epochs": 1}, "eval": {"bootstrap": 0, "tuning_share": 0}}
+    folder = write_run(train(quick_config(tiny, layer), tmp_path), tmp_path)
+    entry = written(folder)
+    assert [entry["report"][metric] for metric in ("AC", "BC", "FC")] == [None, None, None]
+    assert entry["report"]["C"] == [[entry["report"]["mean_accuracy"]]]
+    assert "tuning" not in entry
+    row = frame(folder, "runs").iloc[0]
+    assert all(math.isnan(row[metric]) for metric in ("AC", "BC", "FC"))
+    assert set(frame(folder, "matrix").columns) == {"run", "pairs", "t", "k", "accuracy", "compatible"}
+
+
+def test_an_equal_run_writes_the_same_folder(folder: Path, finished: RunResult, tmp_path: Path) -> None:
+    before = written(folder)
+    assert write_run(finished, tmp_path) == folder
+    assert written(folder) == before
+    assert len(load_runs(tmp_path).runs) == 1
+
+
+@pytest.mark.parametrize(
+    "layer", [{"seed": 1}, {"eval": {"folds": 4}}, {"method": {"name": "er"}}, {"optim": {"lr": 1}}]
+)
+def test_other_runs_have_other_names(finished: RunResult, tiny: Path, layer: dict[str, Any]) -> None:
+    assert run_name(plan_run(quick_config(tiny, layer))) != run_name(finished.plan)
+
+
+def test_threads_do_not_rename_a_run(finished: RunResult, tiny: Path) -> None:
+    assert run_name(plan_run(quick_config(tiny, {"threads": 2}))) == run_name(finished.plan)
+
+
+def test_other_labels_of_the_open_images_rename_a_run(finished: RunResult, tiny: Path, tmp_path: Path) -> None:
+    """The links are the same, the pairs and so the matrix are not."""
+    arrays = dict(np.load(tiny))
+    arrays["y_open"] = np.roll(arrays["y_open"], 7)
+    np.savez(tmp_path / "tiny.npz", **arrays)
+    other = plan_run(quick_config(tmp_path / "tiny.npz"))
+    assert other.keys == finished.plan.keys
+    assert not np.array_equal(other.report_pairs.query, finished.plan.report_pairs.query)
+    assert run_name(other) != run_name(finished.plan)
+
+
+def test_a_run_stopped_while_written_does_not_look_finished(
+    finished: RunResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, calls = pd.DataFrame.to_parquet, []
+
+    def interrupted(self: pd.DataFrame, *args: Any, **kwargs: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return write(self, *args, **kwargs)
+
+    monkeypatch.setattr(pd.DataFrame, "to_parquet", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write_run(finished, tmp_path)
+    with pytest.raises(FileNotFoundError, match="no finished runs"):
+        load_runs(tmp_path)
+
+
+def test_frames_and_summary_write_nothing(finished: RunResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert list(frames(finished, "x")) == list(COLUMNS)
+    assert summary(finished, "x")["run"] == "x"
+    assert not list(tmp_path.iterdir())
+
+
+# ---------------------------------------------------------------- on the terminal
+
+
+def test_the_matrix_on_the_terminal(finished: RunResult) -> None:
+    """A star where the new queries beat the old model on its own; a tie gets none."""
+    nan = math.nan
+    matrix = np.array([[0.5, nan, nan], [0.5012, 0.7, nan], [0.5, 0.6999, 1.0]])
+    assert matrix_table(dataclasses.replace(finished.report, matrix=matrix)).splitlines() == [
+        "query\\gallery       φ1      φ2      φ3",
+        "φ1              0.500 ",
+        "φ2              0.501*  0.700 ",
+        "φ3              0.500   0.700   1.000 ",
+    ]
+
+
+def test_the_metrics_on_the_terminal(finished: RunResult) -> None:
+    lines = {line.split()[0]: line for line in metrics_table(finished.report).splitlines()}
+    assert list(lines) == ["AC", "BC", "FC", "mean"]
+    bounds = finished.report.intervals
+    assert bounds is not None
+    assert lines["BC"] == f"BC    {finished.report.bc:+.3f}  [{bounds.bc[0]:+.3f}, {bounds.bc[1]:+.3f}]"
+    assert lines["mean"] == f"mean  {finished.report.mean:.3f}"

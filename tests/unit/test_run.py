@@ -1,0 +1,280 @@
+"""Algorithm 1 as a whole, on a data set small enough to train in a second."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from quick import EPOCHS, TASKS, Recorder, assert_same_chain, chain_tensors, quick_config, train
+
+from cl2r.config import EvalConfig, matters_from, override
+from cl2r.data.pairs import Pairs
+from cl2r.engine.evaluation import Evaluation, evaluate
+from cl2r.engine.run import RunResult, plan_run
+from cl2r.errors import InputError, TrainingError
+from cl2r.methods.catalog import ABLATION_CELLS
+from cl2r.verification import verification_accuracy
+
+SHORT: dict[str, Any] = {"optim": {"epochs": 1}, "eval": {"bootstrap": 0}}
+
+
+def assert_matrix(evaluation: Evaluation, tasks: int) -> None:
+    """Finite on and below the diagonal, NaN above it."""
+    matrix = evaluation.matrix
+    assert matrix.shape == (tasks, tasks)
+    lower = np.tri(tasks, dtype=bool)
+    assert np.isfinite(matrix[lower]).all()
+    assert ((matrix[lower] >= 0) & (matrix[lower] <= 1)).all()
+    assert np.isnan(matrix[~lower]).all()
+
+
+def features_of(result: RunResult, root: Path) -> list[npt.NDArray[np.float32]]:
+    return [tensors["features"].numpy() for tensors in chain_tensors(result.plan, root)]
+
+
+# ---------------------------------------------------------------- what a run gives
+
+
+def test_a_run_learns_and_fills_the_lower_triangle(finished: RunResult) -> None:
+    assert finished.tuning is not None
+    for evaluation in (finished.report, finished.tuning):
+        assert_matrix(evaluation, TASKS)
+        assert all(map(math.isfinite, (evaluation.ac, evaluation.bc, evaluation.fc, evaluation.mean)))
+        assert evaluation.intervals is not None
+    assert finished.report.matrix[-1, -1] > 0.8, "the classes are easy to tell apart"
+    assert [(link.task, link.reused) for link in finished.links] == [(1, False), (2, False), (3, False)]
+
+
+def test_the_same_seed_gives_the_same_bits(
+    finished: RunResult, finished_root: Path, tiny: Path, tmp_path: Path
+) -> None:
+    again = train(quick_config(tiny), tmp_path)
+    assert again.plan.keys == finished.plan.keys
+    np.testing.assert_array_equal(again.report.matrix, finished.report.matrix)
+    assert_same_chain(finished.plan, finished_root, tmp_path)
+
+
+def test_another_seed_gives_other_models(finished: RunResult, finished_root: Path, tiny: Path, tmp_path: Path) -> None:
+    other = train(quick_config(tiny, {"seed": 1, **SHORT}), tmp_path)
+    assert not set(other.plan.keys) & set(finished.plan.keys)
+    pairs = zip(features_of(finished, finished_root), features_of(other, tmp_path), strict=True)
+    assert not any(np.array_equal(one, two) for one, two in pairs)
+
+
+def test_each_model_of_the_chain_is_another(finished: RunResult, finished_root: Path) -> None:
+    first, second, third = features_of(finished, finished_root)
+    assert first.shape == second.shape == third.shape == (84, 11)
+    assert not np.array_equal(first, second)
+    assert not np.array_equal(second, third)
+
+
+def test_a_listener_hears_every_epoch(tiny: Path, tmp_path: Path) -> None:
+    recorder = Recorder()
+    train(quick_config(tiny), tmp_path, recorder)
+    assert recorder.begun == [1, 2, 3]
+    heard = [(report.task, report.epoch, report.epochs) for report in recorder.reports]
+    assert heard == [(task, epoch, EPOCHS) for task in (1, 2, 3) for epoch in (1, 2, 3)]
+    assert [report.lr for report in recorder.reports[:EPOCHS]] == pytest.approx([0.1, 0.1, 0.01])
+    assert [set(report.losses) for report in recorder.reports[::EPOCHS]] == [{"ce"}, {"ce", "fd"}, {"ce", "fd"}]
+    assert all(report.images % 16 == 0 and report.images > 0 for report in recorder.reports)
+
+
+def test_fields_that_do_not_matter_yet_leave_the_first_model_alone(
+    finished: RunResult, finished_root: Path, tiny: Path, tmp_path: Path
+) -> None:
+    """The promise the link keys rest on, kept by training with every such field changed."""
+    settings = {
+        "method.fd": "all",
+        "method.lambda_base": 1,
+        "method.lambda_rule": "const",
+        "method.fd_when_no_memory": "on_new",
+        "memory.per_class": 0,
+        "memory.selection": "herding",
+        "batches.batching": "natural",
+        "optim.lr_later": 0.01,
+        "eval.positives": 50,
+        "eval.pairs_seed": 1,
+        "data.size": 64,
+    }
+    later = {name for name, first in matters_from().items() if first is not None and first > 1}
+    assert later <= settings.keys()
+    layers = [override(f"{name}={value}") for name, value in settings.items()]
+    other = train(quick_config(tiny, *layers), tmp_path)
+    assert other.plan.keys[0] == finished.plan.keys[0]
+    assert other.plan.keys[1] != finished.plan.keys[1]
+    assert np.array_equal(features_of(other, tmp_path)[0], features_of(finished, finished_root)[0])
+    assert not np.array_equal(features_of(other, tmp_path)[1], features_of(finished, finished_root)[1])
+
+
+# ---------------------------------------------------------------- shapes of a run
+
+
+def test_one_task_has_no_compatibility(tiny: Path, tmp_path: Path) -> None:
+    result = train(quick_config(tiny, {"scenario": {"n_tasks": 1}}, {"optim": {"epochs": 1}}), tmp_path)
+    assert_matrix(result.report, 1)
+    assert all(map(math.isnan, (result.report.ac, result.report.bc, result.report.fc)))
+    assert result.report.mean == result.report.matrix[0, 0]
+
+
+def test_initial_and_increment(tiny: Path, tmp_path: Path) -> None:
+    spec = {"scenario": {"n_tasks": None, "initial": 6, "increment": 4}}
+    result = train(quick_config(tiny, spec, SHORT), tmp_path)
+    assert [len(task.classes) for task in result.plan.scenario.tasks] == [6, 4, 2]
+    assert_matrix(result.report, 3)
+
+
+def test_as_many_tasks_as_classes(tiny: Path, tmp_path: Path) -> None:
+    result = train(quick_config(tiny, {"scenario": {"n_tasks": 12}, "method": {"name": "er"}}, SHORT), tmp_path)
+    assert_matrix(result.report, 12)
+
+
+@pytest.mark.parametrize("fd", ["none", "all", "memory"])
+def test_no_memory(tiny: Path, tmp_path: Path, fd: str) -> None:
+    result = train(quick_config(tiny, {"memory": {"per_class": 0}, "method": {"fd": fd}}, SHORT), tmp_path)
+    assert_matrix(result.report, TASKS)
+    assert [link.record["memory"] for link in result.links] == [0, 0, 0]
+    assert [link.record["metrics"]["lambda"] for link in result.links] == [0, 0, 0]
+
+
+def test_no_memory_but_distillation_on_new_images(tiny: Path, tmp_path: Path) -> None:
+    layer = {"memory": {"per_class": 0}, "method": {"fd_when_no_memory": "on_new"}}
+    result = train(quick_config(tiny, layer, SHORT), tmp_path)
+    assert [link.record["metrics"]["lambda"] for link in result.links] == pytest.approx([0, 5, 5 * math.sqrt(0.5)])
+
+
+def test_the_memory_grows_by_its_quota(finished: RunResult) -> None:
+    assert [link.record["memory"] for link in finished.links] == [0, 12, 24]
+
+
+@pytest.mark.parametrize("setting", ["memory.selection=herding", "batches.batching=natural", "memory.per_class=99"])
+def test_other_rehearsals(tiny: Path, tmp_path: Path, setting: str) -> None:
+    assert_matrix(train(quick_config(tiny, SHORT, override(setting)), tmp_path).report, TASKS)
+
+
+@pytest.mark.parametrize("method", ["cl2r", "er"])
+def test_room_for_more_classes(tiny: Path, tmp_path: Path, method: str) -> None:
+    layer = {"head": {"k_max": 20, "preallocate": True}, "method": {"name": method}}
+    result = train(quick_config(tiny, layer, SHORT), tmp_path)
+    assert_matrix(result.report, TASKS)
+    assert {features.shape for features in features_of(result, tmp_path)} == {(84, 19)}
+
+
+def test_k_max_below_the_classes_is_refused(tiny: Path) -> None:
+    with pytest.raises(InputError, match=r"head\.k_max=11 is below the 12 classes"):
+        plan_run(quick_config(tiny, {"head": {"k_max": 11}}))
+
+
+def test_no_tuning_pairs(tiny: Path, tmp_path: Path) -> None:
+    result = train(quick_config(tiny, {"eval": {"tuning_share": 0}}, SHORT), tmp_path)
+    assert result.tuning is None
+    assert_matrix(result.report, TASKS)
+
+
+# ---------------------------------------------------------------- links are trained once
+
+
+def test_cells_share_first_links_and_a_repeated_study_trains_nothing(tiny: Path, tmp_path: Path) -> None:
+    def study() -> list[list[bool]]:
+        configs = [quick_config(tiny, {"method": {"name": cell}}, SHORT) for cell in ABLATION_CELLS]
+        return [[link.reused for link in train(config, tmp_path).links] for config in configs]
+
+    first = study()
+    owner, sharer = [False] * TASKS, [True] + [False] * (TASKS - 1)
+    assert first == [owner, sharer, sharer, owner, sharer, sharer]
+    assert sum(row.count(False) for row in first) == 2 + 6 * (TASKS - 1)
+    assert study() == [[True] * TASKS] * 6
+
+
+def test_a_reused_run_says_so_and_gives_the_same(finished: RunResult, finished_root: Path, tiny: Path) -> None:
+    recorder = Recorder()
+    again = train(quick_config(tiny), finished_root, recorder)
+    assert recorder.lines == [f"task {t}: reused link {key}" for t, key in enumerate(finished.plan.keys, 1)]
+    assert recorder.reports == []
+    np.testing.assert_array_equal(again.report.matrix, finished.report.matrix)
+    assert [link.record for link in again.links] == [link.record for link in finished.links]
+
+
+def test_a_longer_chain_goes_on_from_a_shorter_one(tiny: Path, tmp_path: Path) -> None:
+    short = {"scenario": {"n_tasks": None, "initial": 6, "increment": 6}}
+    long = {"scenario": {"n_tasks": None, "initial": 6, "increment": 3}}
+    train(quick_config(tiny, short, SHORT), tmp_path)
+    assert [link.reused for link in train(quick_config(tiny, long, SHORT), tmp_path).links] == [True, False, False]
+
+
+# ---------------------------------------------------------------- training that fails
+
+
+def test_a_loss_that_is_not_a_number_names_task_and_epoch(tiny: Path, tmp_path: Path) -> None:
+    with pytest.raises(TrainingError, match=r"task 1, epoch 1: loss term 'ce' is (nan|inf)"):
+        train(quick_config(tiny, {"optim": {"lr": 1e30}}), tmp_path)
+    with pytest.raises(TrainingError, match=r"task 2, epoch 1: loss term"):
+        train(quick_config(tiny, {"optim": {"lr_later": 1e30}}), tmp_path)
+
+
+def test_a_model_destroyed_by_its_last_step_is_not_stored(tiny: Path, tmp_path: Path) -> None:
+    """One batch an epoch: the loss is still a number when it is looked at, the weights no longer are."""
+    layer = {"scenario": {"n_tasks": 1}, "batches": {"size": 168}, "optim": {"lr": 1e30, "epochs": 1}}
+    with pytest.raises(TrainingError, match="task 1"):
+        train(quick_config(tiny, layer), tmp_path)
+    assert not list(tmp_path.rglob("manifest.json"))
+
+
+# ---------------------------------------------------------------- evaluation
+
+
+def slow_cell(new: npt.NDArray[np.float32], old: npt.NDArray[np.float32], pairs: Pairs) -> float:
+    """C[t, k] pair by pair."""
+    distances = []
+    for query, gallery in zip(pairs.query, pairs.gallery, strict=True):
+        q, g = [float(v) for v in new[query]], [float(v) for v in old[gallery]]
+        dot = math.fsum(a * b for a, b in zip(q, g, strict=True))
+        distances.append(
+            2 - 2 * dot / (math.sqrt(math.fsum(a * a for a in q)) * math.sqrt(math.fsum(b * b for b in g)))
+        )
+    return verification_accuracy(np.clip(distances, 0, 4), pairs.same, pairs.folds)
+
+
+@pytest.mark.parametrize("kind", ["report", "tuning"])
+def test_evaluation_equals_a_slow_one(finished: RunResult, finished_root: Path, kind: str) -> None:
+    pairs = finished.plan.report_pairs if kind == "report" else finished.plan.tuning_pairs
+    evaluation = finished.report if kind == "report" else finished.tuning
+    assert pairs is not None
+    assert evaluation is not None
+    features = features_of(finished, finished_root)
+    for t in range(TASKS):
+        for k in range(t + 1):
+            assert evaluation.matrix[t, k] == pytest.approx(slow_cell(features[t], features[k], pairs), abs=1e-12)
+    matrix = evaluation.matrix
+    assert evaluation.bc == pytest.approx(((matrix[2, 0] - matrix[0, 0]) + (matrix[2, 1] - matrix[1, 1])) / 2)
+    assert evaluation.fc == pytest.approx(((matrix[1, 0] - matrix[1, 1]) + (matrix[2, 1] - matrix[2, 2])) / 2)
+    better = [matrix[1, 0] > matrix[0, 0], matrix[2, 0] > matrix[0, 0], matrix[2, 1] > matrix[1, 1]]
+    assert evaluation.ac == pytest.approx(sum(better) / 3)
+
+
+def test_tuning_and_report_pairs_share_no_image(finished: RunResult) -> None:
+    report, tuning = finished.plan.report_pairs, finished.plan.tuning_pairs
+    assert tuning is not None
+    assert not {*report.query, *report.gallery} & {*tuning.query, *tuning.gallery}
+
+
+def test_the_bootstrap_brackets_the_matrix_and_can_be_left_out(finished: RunResult, finished_root: Path) -> None:
+    features, pairs = features_of(finished, finished_root), finished.plan.report_pairs
+    bounds = finished.report.intervals
+    assert bounds is not None
+    lower = np.tri(TASKS, dtype=bool)
+    assert (bounds.low[lower] <= finished.report.matrix[lower]).all()
+    assert (bounds.high[lower] >= finished.report.matrix[lower]).all()
+    assert evaluate(features, pairs, EvalConfig(bootstrap=0)).intervals is None
+
+
+def test_intervals_follow_the_rule_for_ties(finished: RunResult, finished_root: Path) -> None:
+    """Twice the same model is a tie in every draw: with ties compatible, AC and its interval are 1."""
+    features = features_of(finished, finished_root)[-1]
+    for ties, expected in ((False, 0.0), (True, 1.0)):
+        evaluation = evaluate([features] * 2, finished.plan.report_pairs, EvalConfig(bootstrap=20, ties=ties))
+        assert evaluation.ac == expected
+        assert evaluation.intervals is not None
+        assert evaluation.intervals.ac == (expected, expected)
+        assert evaluation.intervals.compatible[1, 0] == expected
