@@ -8,9 +8,12 @@ METRICS = ("AC", "BC", "FC", "mean_accuracy")
 
 
 def ablation_table(runs: pd.DataFrame) -> pd.DataFrame:
-    """Classifier × distillation: mean and (with two seeds or more) standard deviation over seeds."""
+    """Classifier × distillation: mean and (with two seeds or more) standard deviation over seeds.
+
+    A run without metrics (it failed) counts for no seed; a cell of such runs only is a row of NaN.
+    """
     groups = runs.groupby(["method.classifier", "method.fd"])
-    table = pd.DataFrame({"seeds": groups.size()})
+    table = pd.DataFrame({"seeds": groups["AC"].count()})
     for metric in METRICS:
         table[metric] = groups[metric].mean()
         table[f"{metric}_sd"] = groups[metric].std()
@@ -32,6 +35,6 @@ def markdown(table: pd.DataFrame) -> str:
             sign = "+" if metric in ("BC", "FC") else ""
             deviation = row[f"{metric}_sd"]
             spread = "" if pd.isna(deviation) else f" ± {deviation:.3f}"
-            cells.append(f"{row[metric]:{sign}.3f}{spread}")
+            cells.append("failed" if row["seeds"] == 0 else f"{row[metric]:{sign}.3f}{spread}")
         lines.append("| " + " | ".join([*cells, f"{row['seconds']:.0f}"]) + " |")
     return "\n".join(lines)

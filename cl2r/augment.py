@@ -29,11 +29,13 @@ def draw(count: int, padding: int, flip: bool, generator: torch.Generator) -> Au
 def crop_and_flip(images: Tensor, augmentation: Augmentation, padding: int) -> Tensor:
     """(B, H, W, C) uint8 -> the same shape, each row cropped at its offset from the zero-padded image."""
     count, height, width, _ = images.shape
+    device = images.device
+    offsets, flips = augmentation.offsets.to(device), augmentation.flips.to(device)
     padded = functional.pad(images, (0, 0, padding, padding, padding, padding))
-    y = augmentation.offsets[:, 0, None] + torch.arange(height)
-    columns = torch.arange(width).expand(count, width)
-    x = augmentation.offsets[:, 1, None] + torch.where(augmentation.flips[:, None], columns.flip(1), columns)
-    rows = torch.arange(count)[:, None, None]
+    y = offsets[:, 0, None] + torch.arange(height, device=device)
+    columns = torch.arange(width, device=device).expand(count, width)
+    x = offsets[:, 1, None] + torch.where(flips[:, None], columns.flip(1), columns)
+    rows = torch.arange(count, device=device)[:, None, None]
     return padded[rows, y[:, :, None], x[:, None, :]]
 
 

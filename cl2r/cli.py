@@ -29,6 +29,10 @@ def _complete_presets(_: click.Context, __: click.Parameter, incomplete: str) ->
     return [name for name in presets() if name.startswith(incomplete)]
 
 
+def _complete_methods(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
+    return [name for name in METHODS if name.startswith(incomplete)]
+
+
 @click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="cl2r", message="%(prog)s %(version)s")
 @click.pass_context
@@ -42,7 +46,7 @@ def cli(context: click.Context) -> None:
 @click.argument("preset", default="icons", shell_complete=_complete_presets)
 @click.option("--data", metavar="PATH", help="A data set by name, an .npz file or a folder.")
 @click.option("--tasks", type=int, metavar="T", help="Number of tasks.")
-@click.option("--method", metavar="NAME", shell_complete=lambda *_: list(METHODS), help="See `cl2r methods`.")
+@click.option("--method", metavar="NAME", shell_complete=_complete_methods, help="See `cl2r methods`.")
 @click.option("--seed", type=int, help="Seed of every random stream.")
 @click.option("--set", "overrides", multiple=True, type=KeyType(), help="Override a field, e.g. method.lambda_base=3.")
 @click.option("--out", type=click.Path(path_type=Path), default=Path("results"), show_default=True, metavar="DIR")
@@ -81,7 +85,12 @@ def _option_layers(data: str | None, tasks: int | None, method: str | None, seed
 
 def describe(config: Config) -> str:
     """The resolved config, a line a section."""
-    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, default_flow_style=None, width=110).rstrip()
+    sections = config.model_dump(mode="json").items()
+    return "\n".join(f"{name}: {_inline(value)}" for name, value in sections)
+
+
+def _inline(value: Any) -> str:
+    return yaml.safe_dump(value, sort_keys=False, default_flow_style=True, width=1000).removesuffix("...\n").rstrip()
 
 
 def _train(config: Config, out: Path) -> None:

@@ -105,7 +105,7 @@ def bootstrap_matrices(
     return matrices
 
 
-def intervals(C: npt.ArrayLike, boot: npt.ArrayLike, level: float = 0.95) -> Intervals:
+def intervals(C: npt.ArrayLike, boot: npt.ArrayLike, level: float = 0.95, ties: bool = False) -> Intervals:
     """Percentile intervals of C and its summaries from the bootstrap matrices `boot` of C."""
     matrices = _checked(boot, ndim=3)
     if matrices.shape[1:] != _checked(C).shape:
@@ -116,8 +116,8 @@ def intervals(C: npt.ArrayLike, boot: npt.ArrayLike, level: float = 0.95) -> Int
     low, high = (np.full((T, T), np.nan) for _ in range(2))
     cells = np.tril_indices(T)
     low[cells], high[cells] = _percentiles(matrices[:, *cells], level)
-    compatible = np.where(np.tri(T, k=-1, dtype=np.bool_), _compatible(matrices, ties=False).mean(axis=0), np.nan)
-    ac, bc, fc = (_interval(kernel(matrices), level) for kernel in (_ac, _bc, _fc))
+    compatible = np.where(np.tri(T, k=-1, dtype=np.bool_), _compatible(matrices, ties).mean(axis=0), np.nan)
+    ac, bc, fc = (_interval(values, level) for values in (_ac(matrices, ties), _bc(matrices), _fc(matrices)))
     return Intervals(level=level, low=low, high=high, compatible=compatible, ac=ac, bc=bc, fc=fc)
 
 

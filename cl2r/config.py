@@ -38,7 +38,7 @@ def never(**limits: Any) -> FieldInfo:
 class Section(BaseModel):
     """Frozen, and refuses unknown keys."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class DataConfig(Section):
@@ -79,7 +79,7 @@ class HeadConfig(Section):
 class SimplexConfig(Section):
     """The d-Simplex fixed classifier."""
 
-    scale: Annotated[Literal["legacy"] | Annotated[float, Field(gt=0)], from_task(1)] = 1.0
+    scale: Annotated[Annotated[float, Field(gt=0)] | Literal["legacy"], from_task(1)] = 1.0
 
 
 class MethodConfig(Section):
@@ -98,14 +98,14 @@ class MethodConfig(Section):
 class MemoryConfig(Section):
     """The episodic memory M_t."""
 
-    per_class: Annotated[int, from_task(2, ge=0)] = 20
+    per_class: Annotated[int, from_task(2, ge=0, lt=2**31)] = 20
     selection: Annotated[Literal["random", "herding"], from_task(2)] = "random"
 
 
 class BatchConfig(Section):
     """How mini-batches are drawn from T_t = D_t ∪ M_t."""
 
-    size: Annotated[int, from_task(1, ge=2)] = 128
+    size: Annotated[int, from_task(1, ge=2, le=2**20)] = 128
     batching: Annotated[Literal["balanced", "natural"], from_task(2)] = "balanced"
 
 
@@ -118,14 +118,14 @@ class OptimConfig(Section):
     """Learning rate of tasks 2..T; None: the same."""
     momentum: Annotated[float, from_task(1, ge=0, lt=1)] = 0.9
     weight_decay: Annotated[float, from_task(1, ge=0)] = 2e-4
-    milestones: Annotated[tuple[int, ...], from_task(1)] = (50, 64)
+    milestones: Annotated[tuple[Annotated[int, Field(ge=0)], ...], from_task(1)] = (50, 64)
     gamma: Annotated[float, from_task(1, gt=0, le=1)] = 0.1
 
 
 class AugmentConfig(Section):
     """Random crop after zero padding, and horizontal flip."""
 
-    padding: Annotated[int, from_task(1, ge=0)] = 4
+    padding: Annotated[int, from_task(1, ge=0, le=128)] = 4
     flip: Annotated[bool, from_task(1)] = True
 
 
@@ -135,17 +135,17 @@ class EvalConfig(Section):
     positives: Annotated[int, never(ge=10)] = 3000
     negatives: Annotated[int, never(ge=10)] = 3000
     folds: Annotated[int, never(ge=2)] = 10
-    pairs_seed: Annotated[int, never()] = 0
+    pairs_seed: Annotated[int, never(ge=0, lt=2**63)] = 0
     tuning_share: Annotated[float, never(ge=0, lt=1)] = 0.5
     ties: Annotated[bool, never()] = False
-    bootstrap: Annotated[int, never(ge=0)] = 1000
+    bootstrap: Annotated[int, never(ge=0, le=100_000)] = 1000
 
 
 class Config(Section):
     """Everything about one run."""
 
-    seed: Annotated[int, from_task(1, ge=0)] = 0
-    threads: Annotated[int | None, never(ge=1)] = None
+    seed: Annotated[int, from_task(1, ge=0, lt=2**63)] = 0
+    threads: Annotated[int | None, never(ge=1, le=1024)] = None
     data: DataConfig = DataConfig()
     scenario: ScenarioConfig = ScenarioConfig()
     backbone: BackboneConfig = BackboneConfig()

@@ -1,13 +1,12 @@
 """Plain text for the terminal: a compatibility matrix and its metrics."""
 
-from cl2r.compatibility import empirical_compatibility
 from cl2r.engine.evaluation import Evaluation
 
 
 def matrix_table(evaluation: Evaluation) -> str:
     """C with a star on every compatible cell: the new model's queries beat the old model's own."""
     matrix = evaluation.matrix
-    compatible = empirical_compatibility(matrix)
+    compatible = evaluation.compatible
     tasks = range(len(matrix))
     lines = ["query\\gallery " + "".join(f"{f'φ{k + 1}':>8}" for k in tasks)]
     for t in tasks:

@@ -12,9 +12,11 @@ import argparse
 import sys
 from pathlib import Path
 
+import pandas as pd
+
 from analysis.frames import load_runs
 from analysis.tables import ablation_table, markdown
-from cl2r.config import override, read_layer, resolve
+from cl2r.config import fields, override, read_layer, resolve
 from cl2r.engine.records import run_name, write_run
 from cl2r.engine.run import Plan, execute, plan_run
 from cl2r.errors import InputError, TrainingError
@@ -60,7 +62,8 @@ def main() -> int:
     names, failed = run_all([plan_run(config) for config in configs], args.out)
     if any(names):
         runs = load_runs(args.out).runs
-        print(markdown(ablation_table(runs[runs["run"].isin(names)])))
+        holes = [fields(config) for config, name in zip(configs, names, strict=True) if name is None]
+        print(markdown(ablation_table(pd.concat([runs[runs["run"].isin(names)], pd.DataFrame(holes)]))))
         print(f"\nframes: {args.out / 'runs'}")
     return 1 if failed else 0
 

@@ -3,10 +3,11 @@
 import difflib
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from cl2r.data.dataset import ImageSet, OfficialPairs
-from cl2r.data.folder import load_folder
+from cl2r.data.folder import LAYOUT, load_folder
 from cl2r.data.icons import load_icons
 from cl2r.data.npz import load_npz
 from cl2r.errors import InputError
@@ -40,6 +41,7 @@ DATASETS: dict[str, DatasetInfo] = {
 }
 
 
+@lru_cache(maxsize=2)  # the runs of a study share their images
 def load_dataset(name_or_path: str, size: int = 32, channels: int = 3) -> ImageSet:
     """Load a known data set, an .npz file or a folder; `size` and `channels` apply to folders only."""
     if name_or_path in DATASETS:
@@ -58,4 +60,4 @@ def _unknown(name: str) -> str:
     nearest = difflib.get_close_matches(name, DATASETS, n=1)
     hint = f"did you mean {nearest[0]!r}? " if nearest else ""
     known = ", ".join(DATASETS)
-    return f"unknown data set {name!r}: {hint}known are {known}, or give the path of a folder or .npz"
+    return f"no data set, file or folder {name!r}: {hint}known are {known}; or give an .npz file, or DIR with {LAYOUT}"

@@ -1,6 +1,5 @@
 """The embedded default: drawings of 100 concepts to train on and of 20 others for verification."""
 
-from functools import lru_cache
 from importlib.resources import files
 
 import numpy as np
@@ -8,9 +7,8 @@ import numpy as np
 from cl2r.data.dataset import ImageSet
 
 
-@lru_cache(maxsize=1)
 def load_icons() -> ImageSet:
-    """Read the icons that ship with the package; every caller shares one copy."""
+    """Read the icons that ship with the package."""
     resource = files("cl2r.data").joinpath("embedded", "icons120.npz")
     with resource.open("rb") as file, np.load(file, allow_pickle=False) as archive:
         x, y = archive["x"], archive["y"].astype(np.int64)

@@ -16,6 +16,7 @@ from cl2r.compatibility import (
     backward_compatibility_curve,
     bootstrap_matrices,
     compatibility_matrix,
+    empirical_compatibility,
     forward_compatibility,
     intervals,
     mean_accuracy,
@@ -35,6 +36,7 @@ class Evaluation:
     """C and everything read off it, on one set of pairs. Intervals are None where no bootstrap was asked for."""
 
     matrix: npt.NDArray[np.float64]
+    compatible: npt.NDArray[np.bool_]
     ac: float
     bc: float
     fc: float
@@ -65,12 +67,12 @@ def evaluate(features: Sequence[Features], pairs: Pairs, config: EvalConfig) -> 
     matrix = compatibility_matrix(lambda t, k: cells[t * (t + 1) // 2 + k], tasks)
     bounds = None
     if config.bootstrap:
-        rng = numpy_stream(config.pairs_seed, "bootstrap")
-        bounds = intervals(
-            matrix, bootstrap_matrices(correct, pairs.same, fold_weights(pairs.folds), tasks, config.bootstrap, rng=rng)
-        )
+        rng, weights = numpy_stream(config.pairs_seed, "bootstrap"), fold_weights(pairs.folds)
+        matrices = bootstrap_matrices(correct, pairs.same, weights, tasks, config.bootstrap, rng=rng)
+        bounds = intervals(matrix, matrices, ties=config.ties)
     return Evaluation(
         matrix=matrix,
+        compatible=empirical_compatibility(matrix, config.ties),
         ac=average_compatibility(matrix, config.ties),
         bc=backward_compatibility(matrix),
         fc=forward_compatibility(matrix),

@@ -8,7 +8,6 @@ from typing import Any
 
 import pandas as pd
 
-from cl2r.compatibility import empirical_compatibility
 from cl2r.config import fields, to_yaml
 from cl2r.engine.evaluation import Evaluation
 from cl2r.engine.run import Plan, RunResult
@@ -17,10 +16,11 @@ from cl2r.engine.run import Plan, RunResult
 def run_name(plan: Plan) -> str:
     """Readable, and different for every run that could give another result."""
     config = plan.config
-    content = json.dumps([plan.keys, config.eval.model_dump(mode="json")])
-    digest = hashlib.sha256(content.encode()).hexdigest()[:8]
-    data = plan.dataset.name.replace("/", "_")
-    return f"{data}-{config.method.name}-T{len(plan.keys)}-s{config.seed}-{digest}"
+    digest = hashlib.sha256(json.dumps([plan.keys, config.eval.model_dump(mode="json")]).encode())
+    for pairs in (plan.report_pairs, plan.tuning_pairs):
+        for array in (pairs.query, pairs.gallery, pairs.same, pairs.folds) if pairs else ():
+            digest.update(array.tobytes())
+    return f"{plan.dataset.name}-{config.method.name}-T{len(plan.keys)}-s{config.seed}-{digest.hexdigest()[:8]}"
 
 
 def write_run(result: RunResult, root: Path) -> Path:
@@ -28,15 +28,15 @@ def write_run(result: RunResult, root: Path) -> Path:
     name = run_name(result.plan)
     folder = root / "runs" / name
     folder.mkdir(parents=True, exist_ok=True)
-    for frame, rows in frames(result, name).items():
-        pd.DataFrame(rows).to_parquet(folder / f"{frame}.parquet", index=False)
     (folder / "config.yaml").write_text(to_yaml(result.plan.config))
     (folder / "result.json").write_text(json.dumps(summary(result, name), indent=1))
+    for frame, rows in frames(result, name).items():
+        pd.DataFrame(rows).to_parquet(folder / f"{frame}.parquet", index=False)
     return folder
 
 
 def frames(result: RunResult, name: str) -> dict[str, list[dict[str, Any]]]:
-    """The four frames, a list of rows each: `runs`, `tasks`, `matrix`, `curves`."""
+    """The four frames, a list of rows each. `runs` comes last: once its file exists, the others do."""
     tasks, curves = [], []
     for link in result.links:
         record = dict(link.record)
@@ -47,7 +47,7 @@ def frames(result: RunResult, name: str) -> dict[str, list[dict[str, Any]]]:
     matrix = _matrix_rows(result.report, name, "report")
     if result.tuning is not None:
         matrix += _matrix_rows(result.tuning, name, "tuning")
-    return {"runs": [_run_row(result, name)], "tasks": tasks, "matrix": matrix, "curves": curves}
+    return {"tasks": tasks, "matrix": matrix, "curves": curves, "runs": [_run_row(result, name)]}
 
 
 def _run_row(result: RunResult, name: str) -> dict[str, Any]:
@@ -75,7 +75,7 @@ def _metrics(evaluation: Evaluation, prefix: str) -> dict[str, float]:
 
 
 def _matrix_rows(evaluation: Evaluation, name: str, pairs: str) -> list[dict[str, Any]]:
-    compatible, bounds = empirical_compatibility(evaluation.matrix), evaluation.intervals
+    compatible, bounds = evaluation.compatible, evaluation.intervals
     rows = []
     for t in range(len(evaluation.matrix)):
         for k in range(t + 1):

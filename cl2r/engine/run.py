@@ -17,10 +17,11 @@ from cl2r.data.scenario import Scenario, build_scenario, class_increments, class
 from cl2r.engine.evaluation import Evaluation, evaluate, extract
 from cl2r.engine.store import LinkStore, Tensors
 from cl2r.engine.task_loop import EpochReport, TaskLoop, TrainingImages
-from cl2r.errors import InputError
+from cl2r.errors import InputError, TrainingError
 from cl2r.memory import sample_task
 from cl2r.methods.base import Method, TaskInfo
 from cl2r.methods.registry import build_method
+from cl2r.verification import pair_correctness
 
 Rows = npt.NDArray[np.int64]
 
@@ -92,6 +93,8 @@ def plan_run(config: Config) -> Plan:
         evaluation.pairs_seed,
         evaluation.tuning_share,
     )
+    # Folds that cannot be cross-validated must be refused now, not after hours of training.
+    pair_correctness(np.zeros(len(report)), report.same, report.folds)
     return Plan(config, dataset, scenario, outputs, keys, tuning, report)
 
 
@@ -159,6 +162,8 @@ class Chain:
         open_images = torch.from_numpy(self.plan.dataset.x_open).to(self.device)
         began = time.perf_counter()
         features = extract(method.extractor(), open_images, self.normalise)
+        if not torch.isfinite(features).all():
+            raise TrainingError(f"task {method.task.index}: the features are not finite; try a lower optim.lr")
         state: Tensors = {f"method/{name}": tensor for name, tensor in method.carry().items()}
         state["memory"] = torch.from_numpy(memory)
         record["extract_seconds"] = time.perf_counter() - began

@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import shutil
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,7 +64,7 @@ class LinkStore:
         files = {STATE: _pack(state), FEATURES: _pack(features), RECORD: json.dumps(record).encode()}
         for name, content in files.items():
             _write(self.root / key / name, content)
-        checksums = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
+        checksums = {name: _digest(content) for name, content in files.items()}
         _write(self.root / key / MANIFEST, json.dumps(checksums).encode())
         self._drop_partial(key)
 
@@ -102,7 +103,7 @@ class LinkStore:
             raise DamagedError(f"{name} is missing") from error
         except (ValueError, KeyError, TypeError) as error:
             raise DamagedError(f"{MANIFEST} does not parse") from error
-        if hashlib.sha256(content).hexdigest() != expected:
+        if _digest(content) != expected:
             raise DamagedError(f"{name}: the checksum differs")
         return content
 
@@ -111,17 +112,12 @@ class LinkStore:
         name = f"stage{partial.stage}-epoch{partial.epoch:04d}.safetensors"
         content = _pack(partial.tensors)
         _write(self.root / key / name, content)
-        entry = {
-            "file": name,
-            "sha256": hashlib.sha256(content).hexdigest(),
-            "stage": partial.stage,
-            "epoch": partial.epoch,
-            "record": partial.record,
-        }
-        _write(self.root / key / PARTIAL, json.dumps(entry).encode())
+        entry = {"file": name, "sha256": _digest(content), "stage": partial.stage, "epoch": partial.epoch}
+        body = json.dumps(entry | {"record": partial.record}).encode()
+        _write(self.root / key / PARTIAL, _digest(body).encode() + b"\n" + body)
         for stale in (self.root / key).glob("stage*.safetensors"):
             if stale.name != name:
-                stale.unlink()
+                stale.unlink(missing_ok=True)
 
     def partial(self, key: str) -> Partial | None:
         """The last whole epoch of an unfinished task, if any; a damaged one is reported and dropped."""
@@ -129,9 +125,10 @@ class LinkStore:
         if not path.exists():
             return None
         try:
-            entry = json.loads(path.read_text())
+            digest, _, body = path.read_bytes().partition(b"\n")
+            entry = json.loads(body)
             content = (path.parent / str(entry["file"])).read_bytes()
-            if hashlib.sha256(content).hexdigest() != entry["sha256"]:
+            if digest != _digest(body).encode() or _digest(content) != entry["sha256"]:
                 raise ValueError("the checksum differs")
             return Partial(entry["stage"], entry["epoch"], tensors_from_bytes(content), entry["record"])
         except (ValueError, KeyError, TypeError, OSError, SafetensorError) as error:
@@ -142,7 +139,11 @@ class LinkStore:
     def _drop_partial(self, key: str) -> None:
         (self.root / key / PARTIAL).unlink(missing_ok=True)
         for stale in (self.root / key).glob("stage*.safetensors"):
-            stale.unlink()
+            stale.unlink(missing_ok=True)
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 def _pack(tensors: Tensors) -> bytes:
@@ -152,7 +153,7 @@ def _pack(tensors: Tensors) -> bytes:
 def _write(path: Path, content: bytes) -> None:
     """Aside, flushed to disk, renamed: a reader sees the old bytes or the new ones."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    aside = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     with aside.open("wb") as file:
         file.write(content)
         file.flush()

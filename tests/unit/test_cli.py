@@ -42,8 +42,9 @@ def cl2r(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tm
 
 
 def quick_options(**settings: object) -> list[str]:
-    """The quick config as options; `optim__lr=3` stands for optim.lr."""
-    return set_options(flat_quick() | {key.replace("__", "."): value for key, value in settings.items()})
+    """The quick config as options; `optim__lr=3` stands for optim.lr. A later --tasks wins."""
+    flat = flat_quick() | {key.replace("__", "."): value for key, value in settings.items()}
+    return ["--tasks", str(flat.pop("scenario.n_tasks")), *set_options(flat)]
 
 
 def tree(root: Path) -> list[str]:
@@ -221,7 +222,7 @@ def test_a_pair_list_that_names_a_missing_image(cl2r: Command, tmp_path: Path, i
 def test_a_pair_list_whose_folds_cannot_be_used(cl2r: Command, tmp_path: Path, images: Path) -> None:
     """One fold leaves nothing to fit a threshold on; that is known before any training."""
     (images / "pairs.txt").write_text("1\t2\nw\t1\t2\nx\t1\t2\nw\t1\tx\t1\nw\t2\tx\t2\n")
-    assert "fold" in refused(cl2r, tmp_path, "run", "--data", str(images), "--tasks", "2", *quick_options())
+    assert "fold" in refused(cl2r, tmp_path, "run", "--data", str(images), *quick_options())
 
 
 def test_an_out_that_cannot_be_written(cl2r: Command, tiny: Path, tmp_path: Path) -> None:
@@ -269,8 +270,8 @@ def test_a_run_prints_and_writes_its_results(cl2r: Command, tiny: Path, tmp_path
 
 def test_a_folder_with_official_pairs_runs(cl2r: Command, images: Path) -> None:
     """Official pairs use 4 of 24 images of w and x: the others still suffice for tuning pairs."""
-    words = ["--tasks", "2", "--data", str(images), *quick_options(data__channels=1, data__size=16, optim__epochs=1)]
-    code, out, _ = cl2r("run", *words, "--set", "scenario.n_tasks=2")
+    options = quick_options(data__channels=1, data__size=16, optim__epochs=1)
+    code, out, _ = cl2r("run", "--data", str(images), *options, "--tasks", "2")
     assert code == 0
     assert "compatibility matrix, 8 report pairs" in out
 
@@ -290,7 +291,7 @@ def test_ctrl_c_ends_with_130(cl2r: Command, tiny: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr("cl2r.progress.ProgressLine.epoch", pressed)
     code, _, err = cl2r("run", "--data", str(tiny), *quick_options())
     assert code == 130
-    assert err == "cl2r: stopped; the same command goes on where it stopped\n"
+    assert err.lstrip("\n") == "cl2r: stopped; the same command goes on where it stopped\n"
 
 
 # ---------------------------------------------------------------- studies/ablation.py
@@ -310,8 +311,12 @@ def ablation(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     return call
 
 
+def study_options(data: Path, settings: dict[str, object]) -> list[str]:
+    return set_options(flat_quick() | {"data.name": data} | settings)
+
+
 def test_the_ablation_study_prints_a_row_a_cell(ablation: Command, tiny: Path) -> None:
-    options = set_options({"data.name": tiny}) + quick_options(optim__epochs=1)
+    options = study_options(tiny, {"optim.epochs": 1})
     code, out, err = ablation("--cells", "er", "cl2r", *options)
     assert code == 0
     rows = [line for line in out.splitlines() if line.startswith("| ")]
@@ -326,15 +331,15 @@ def test_the_ablation_study_prints_a_row_a_cell(ablation: Command, tiny: Path) -
 
 def test_a_failed_cell_does_not_stop_the_others(ablation: Command, tiny: Path) -> None:
     """An absurd λ breaks the cell that distils only."""
-    options = set_options({"data.name": tiny}) + quick_options(optim__epochs=2, method__lambda_base="1e38")
+    options = study_options(tiny, {"method.lambda_base": "1e38"})
     code, out, err = ablation("--cells", "cl2r", "er", *options)
     assert code == 1
-    assert "failed: cl2r seed 0: task 2, epoch" in err
+    assert "cl2r seed 0] failed: task 2, epoch" in err
     assert "| Trainable | none | 1 |" in out
 
 
 def test_bad_input_ends_the_study_before_it_starts(ablation: Command, tiny: Path, tmp_path: Path) -> None:
-    options = [*quick_options(), *set_options({"data.name": tiny, "scenario.n_tasks": 13})]
+    options = study_options(tiny, {"scenario.n_tasks": 13})
     code, out, err = ablation("--cells", "er", *options)
     assert (code, out) == (2, "")
     assert err.startswith("ablation: scenario.n_tasks = 13")
