@@ -62,11 +62,15 @@ class BackboneConfig(Section):
     """b(x)."""
 
     name: Annotated[Literal["resnet8s", "resnet20", "resnet32"], from_task(1)] = "resnet32"
+    last_relu: Annotated[bool, from_task(1)] = True
+    """False: b(x) is signed, as in LUCIR and PODNet."""
 
 
 class HeadConfig(Section):
     """From b(x) to φ(x) and to the logits."""
 
+    centre: Annotated[bool, from_task(1)] = False
+    """Batch norm (without scale and shift of its own) of b(x): takes out the part that all images share."""
     projection: Annotated[Literal["linear", "mlp", "none"], from_task(1)] = "linear"
     k_max: Annotated[int | None, never(ge=2)] = None
     """Outputs reserved for all classes ever to come; None: the classes of the data set. Its resolved value is keyed."""

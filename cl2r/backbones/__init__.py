@@ -10,10 +10,10 @@ from cl2r.backbones.resnet_cifar import ResNetCifar
 _DEPTH_AND_STEM_STRIDE = {"resnet8s": (8, 2), "resnet20": (20, 1), "resnet32": (32, 1)}
 
 
-def build_backbone(name: str, channels: int) -> ResNetCifar:
+def build_backbone(name: str, channels: int, last_relu: bool = True) -> ResNetCifar:
     """The backbone called `name` for images of that many channels; `.dim` is the size of b(x)."""
     depth, stem_stride = _DEPTH_AND_STEM_STRIDE[name]
-    return ResNetCifar(depth, channels, stem_stride)
+    return ResNetCifar(depth, channels, stem_stride, last_relu)
 
 
 def folded(module: nn.Module) -> nn.Module:

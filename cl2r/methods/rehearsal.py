@@ -50,10 +50,12 @@ class Rehearsal(Method):
         """Same initial weights for every cell: the classifier draws from a stream of its own."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derive(self.config.seed, "init"))
-            backbone = build_backbone(self.config.backbone.name, self.channels)
-            projection = build_projection(self.config.head.projection, backbone.dim, self.num_outputs - 1)
-        self.feature_size = backbone.dim if self.config.head.projection == "none" else self.num_outputs - 1
-        return nn.Sequential(backbone, projection)
+            spec, head = self.config.backbone, self.config.head
+            backbone = build_backbone(spec.name, self.channels, spec.last_relu)
+            centre = nn.BatchNorm1d(backbone.dim, affine=False) if head.centre else nn.Identity()
+            projection = build_projection(head.projection, backbone.dim, self.num_outputs - 1)
+        self.feature_size = backbone.dim if head.projection == "none" else self.num_outputs - 1
+        return nn.Sequential(backbone, centre, projection)
 
     def _classifier(self) -> nn.Module:
         if self.config.method.classifier == "fixed":

@@ -35,6 +35,8 @@ OTHER_VALUES: dict[str, tuple[int | None, Any]] = {
     "scenario.increment": (None, 2),
     "scenario.class_order": (None, "identity"),
     "backbone.name": (1, "resnet20"),
+    "backbone.last_relu": (1, False),
+    "head.centre": (1, True),
     "head.projection": (1, "mlp"),
     "head.k_max": (None, 500),
     "head.preallocate": (1, True),
