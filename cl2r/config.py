@@ -56,6 +56,8 @@ class ScenarioConfig(Section):
     initial: Annotated[int | None, never(ge=1)] = None
     increment: Annotated[int | None, never(ge=1)] = None
     class_order: Annotated[Literal["seeded", "identity"], never()] = "seeded"
+    stop_after: Annotated[int | None, never(ge=1)] = None
+    """Train only the first so many of the tasks: a cheap look at a long chain, whose links a full run reuses."""
 
 
 class BackboneConfig(Section):

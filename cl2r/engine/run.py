@@ -83,7 +83,10 @@ def plan_run(config: Config) -> Plan:
     outputs = config.head.k_max or dataset.num_classes
     if outputs < dataset.num_classes:
         raise InputError(f"head.k_max={outputs} is below the {dataset.num_classes} classes of {dataset.name}")
-    keys = link_keys(config, dataset.fingerprint, [task.classes for task in scenario.tasks], outputs)
+    if spec.stop_after is not None and spec.stop_after > len(scenario.tasks):
+        raise InputError(f"scenario.stop_after={spec.stop_after} exceeds the {len(scenario.tasks)} tasks")
+    classes = [task.classes for task in scenario.tasks[: spec.stop_after]]
+    keys = link_keys(config, dataset.fingerprint, classes, outputs)
     evaluation = config.eval
     tuning, report = tuning_and_report_pairs(
         dataset,

@@ -34,6 +34,7 @@ OTHER_VALUES: dict[str, tuple[int | None, Any]] = {
     "scenario.initial": (None, 3),
     "scenario.increment": (None, 2),
     "scenario.class_order": (None, "identity"),
+    "scenario.stop_after": (None, 2),
     "backbone.name": (1, "resnet20"),
     "backbone.last_relu": (1, False),
     "head.centre": (1, True),

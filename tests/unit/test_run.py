@@ -278,3 +278,15 @@ def test_intervals_follow_the_rule_for_ties(finished: RunResult, finished_root: 
         assert evaluation.intervals is not None
         assert evaluation.intervals.ac == (expected, expected)
         assert evaluation.intervals.compatible[1, 0] == expected
+
+
+def test_stopping_early_trains_a_prefix_that_the_full_run_reuses(
+    tiny: Path, tmp_path: Path, finished: RunResult
+) -> None:
+    first = train(quick_config(tiny, {"scenario": {"stop_after": 2}}), tmp_path)
+    assert first.plan.keys == finished.plan.keys[:2]
+    np.testing.assert_array_equal(first.report.matrix, finished.report.matrix[:2, :2])
+    full = train(quick_config(tiny), tmp_path)
+    assert [link.reused for link in full.links] == [True, True, False]
+    with pytest.raises(InputError, match=r"stop_after=4 exceeds the 3 tasks"):
+        plan_run(quick_config(tiny, {"scenario": {"stop_after": 4}}))
