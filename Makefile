@@ -24,8 +24,8 @@ ablation: $(READY) ## All six ablation cells, three seeds (the README's table)
 test: $(READY) ## Run the test suite
 	@$(BIN)/python -m pytest -m "not slow"
 
-test-slow: $(READY) ## Run the long checks too
-	@$(BIN)/python -m pytest
+test-slow: $(READY) ## Run the long checks (minutes)
+	@$(BIN)/python -m pytest -m slow
 
 lint: $(READY) ## Style and types
 	@$(BIN)/ruff check .

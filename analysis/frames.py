@@ -1,5 +1,6 @@
 """The four frames of many runs, joined. Columns are described in analysis/README.md."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,9 +17,10 @@ class Frames:
     curves: pd.DataFrame
 
 
-def load_runs(root: str | Path) -> Frames:
-    """All finished runs below `root`/runs, e.g. load_runs("results")."""
+def load_runs(root: str | Path, names: Collection[str] | None = None) -> Frames:
+    """All finished runs below `root`/runs, or those with the given names; e.g. load_runs("results")."""
     folders = sorted(path.parent for path in Path(root).glob("runs/*/runs.parquet"))
+    folders = [folder for folder in folders if names is None or folder.name in names]
     if not folders:
         raise FileNotFoundError(f"no finished runs below {Path(root) / 'runs'}")
     return Frames(

@@ -10,7 +10,7 @@ from click.shell_completion import CompletionItem, get_completion_class
 
 from cl2r import __version__
 from cl2r.config import Config, field_keys, override, presets, read_layer, resolve
-from cl2r.errors import InputError, TrainingError
+from cl2r.errors import InputError, exit_code
 from cl2r.methods.catalog import METHODS
 
 
@@ -134,7 +134,7 @@ def datasets() -> None:
         click.echo(
             f"{'':<9} {info.classes} classes to learn, {info.open_classes} open; {size}; licence: {info.licence}"
         )
-    click.echo("FILE.npz  arrays x_train, y_train, x_open, y_open (uint8 images N x H x W [x C], integer labels)")
+    click.echo("FILE.npz  x_train, y_train, x_open, y_open (uint8 images N x H x W [x C], integer or text labels)")
     click.echo(f"DIR       {LAYOUT}")
 
 
@@ -149,18 +149,13 @@ def completion(shell: str) -> None:
 
 def main() -> None:
     """Entry point: bad input ends in one line and exit code 2, a failed run in 1, Ctrl-C in 130."""
+    sys.exit(exit_code("cl2r", _dispatch))
+
+
+def _dispatch() -> int:
     try:
-        code = cli.main(prog_name="cl2r", standalone_mode=False) or 0
-    except (InputError, click.ClickException) as error:
-        message = error.format_message() if isinstance(error, click.ClickException) else str(error)
-        code = _complain(message, 2)
-    except TrainingError as error:
-        code = _complain(str(error), 1)
-    except (KeyboardInterrupt, click.Abort):
-        code = _complain("stopped; the same command goes on where it stopped", 130)
-    sys.exit(code)
-
-
-def _complain(message: str, code: int) -> int:
-    print(f"cl2r: {message}", file=sys.stderr)
-    return code
+        return cli.main(prog_name="cl2r", standalone_mode=False) or 0
+    except click.ClickException as error:
+        raise InputError(error.format_message()) from error
+    except click.Abort as error:
+        raise KeyboardInterrupt from error

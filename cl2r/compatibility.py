@@ -18,6 +18,8 @@ from cl2r.errors import InputError
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 
+DRAWS_AT_ONCE = 6_000_000  # pairs drawn in one go: 1000 draws of 6000 pairs take about 100 MB
+
 
 @dataclass(frozen=True, eq=False)
 class Intervals:
@@ -92,17 +94,26 @@ def bootstrap_matrices(
     too small for a cell, 10 to 25 % for the difference of two cells (a refit erred as much the other way).
     """
     rights, labels, w = _checked_judgements(correct, same, weights, T, samples)
+    chunk = max(1, DRAWS_AT_ONCE // len(labels))
+    sizes = [min(chunk, samples - start) for start in range(0, samples, chunk)]
+    matrices = np.full((samples, T, T), np.nan)
+    matrices[:, *np.tril_indices(T)] = np.concatenate([_resampled(rights, labels, w, size, rng) for size in sizes])
+    return matrices
+
+
+def _resampled(
+    rights: BoolArray, labels: BoolArray, w: FloatArray, samples: int, rng: np.random.Generator
+) -> FloatArray:
+    """Accuracy of every cell in every draw (samples, cells)."""
     counts = _draw_counts(labels, samples, rng)
-    totals = np.zeros((samples, len(rights)))
-    mass = np.zeros((samples, 1))
-    # Per distinct weight the product sums whole numbers, exact in float32: equal cells tie in every draw.
+    totals, mass = np.zeros((samples, len(rights))), np.zeros((samples, 1))
+    # Per distinct weight the product sums whole numbers, exact in float32: equal cells stay equal in every draw.
     for weight in np.unique(w):
         members = w == weight
         totals += weight * (counts[:, members] @ rights[:, members].T.astype(np.float32)).astype(np.float64)
         mass += weight * counts[:, members].sum(axis=1, keepdims=True, dtype=np.float64)
-    matrices = np.full((samples, T, T), np.nan)
-    matrices[:, *np.tril_indices(T)] = totals / mass
-    return matrices
+    accuracies: FloatArray = totals / mass
+    return accuracies
 
 
 def intervals(C: npt.ArrayLike, boot: npt.ArrayLike, level: float = 0.95, ties: bool = False) -> Intervals:

@@ -1,10 +1,9 @@
 """The configuration of one run: frozen, typed, strict; and the content key of every link of its chain.
 
-Every field says from which task on it can matter: `from_task(1)`, `from_task(2)` or `NEVER`. The state after task t is
-a pure function of the fields that matter up to t, so the key of link t hashes exactly those (see `link_keys`).
+Every field says from which task on it can matter: `from_task(1)`, `from_task(2)` or `never()`. The state after task t
+is a pure function of the fields that matter up to t, so the key of link t hashes exactly those (see `link_keys`).
 """
 
-import difflib
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,7 +15,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 
-from cl2r.errors import InputError
+from cl2r.errors import InputError, nearest
 from cl2r.methods.catalog import METHODS
 
 LINK_FORMAT = 1
@@ -217,7 +216,8 @@ def resolve(layers: Iterable[Mapping[str, Any]]) -> Config:
     for layer in layers:
         if not isinstance(layer.get("method", {}), Mapping):
             raise InputError(f"config: method: expected a mapping of fields (got {layer['method']!r})")
-        _merge(merged, _with_method_defaults(layer))
+        _merge(merged, _one_form_of_tasks(_with_method_defaults(layer)))
+    _refuse_yes_for_numbers(merged)
     merged["method"]["name"] = _canonical_name(merged["method"])
     try:
         return Config.model_validate(merged)
@@ -235,6 +235,25 @@ def _with_method_defaults(layer: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**layer, "method": {**METHODS[name].defaults, **method}}
 
 
+def _refuse_yes_for_numbers(merged: Mapping[str, Any]) -> None:
+    """Pydantic would read `seed: true` as 1."""
+    for dotted, info in _field_infos().items():
+        name, _, key = dotted.partition(".")
+        value = merged.get(name)
+        if key:
+            value = value.get(key) if isinstance(value, Mapping) else None
+        if isinstance(value, bool) and info.annotation is not bool:
+            raise InputError(f"config: {dotted}: not a yes-or-no field (got {value})")
+
+
+def _one_form_of_tasks(layer: Mapping[str, Any]) -> Mapping[str, Any]:
+    """`initial` or `increment` replaces the `n_tasks` of the layers below."""
+    scenario = layer.get("scenario")
+    if not isinstance(scenario, Mapping) or not {"initial", "increment"} & {k for k, v in scenario.items() if v}:
+        return layer
+    return {**layer, "scenario": {"n_tasks": None, **scenario}}
+
+
 def _canonical_name(method: Mapping[str, Any]) -> str:
     """`er` with `fd: memory` is `er_fdm`: the name follows the fields, so that equal runs have equal names."""
     name = str(method["name"])
@@ -250,12 +269,6 @@ def _merge(into: dict[str, Any], layer: Mapping[str, Any]) -> None:
             _merge(into[key], value)
         else:
             into[key] = dict(value) if isinstance(value, Mapping) else value
-
-
-def nearest(word: str, known: Iterable[str]) -> str:
-    """` (did you mean 'x'?)`, or nothing when no known name is near."""
-    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
-    return f" (did you mean {close[0]!r}?)" if close else ""
 
 
 def _one_line(error: ValidationError) -> str:
@@ -289,13 +302,17 @@ def field_keys() -> list[str]:
 
 def matters_from() -> dict[str, int | None]:
     """For every dotted field the first task it can matter for; None: never."""
-    table: dict[str, int | None] = {}
+    return {dotted: _first_task(info) for dotted, info in _field_infos().items()}
+
+
+def _field_infos() -> dict[str, FieldInfo]:
+    table: dict[str, FieldInfo] = {}
     for name, info in Config.model_fields.items():
         section = info.annotation
         if isinstance(section, type) and issubclass(section, Section):
-            table |= {f"{name}.{key}": _first_task(inner) for key, inner in section.model_fields.items()}
+            table |= {f"{name}.{key}": inner for key, inner in section.model_fields.items()}
         else:
-            table[name] = _first_task(info)
+            table[name] = info
     return table
 
 
@@ -311,7 +328,9 @@ def link_keys(
     config: Config, fingerprint: str, classes_by_task: Sequence[Sequence[int]], num_outputs: int
 ) -> list[str]:
     """The content key of links 1..T: data, class lists so far, K, and every config field that matters so far."""
-    values, first = fields(config), matters_from()
+    values, off = fields(config), _switched_off(config)
+    values["optim.milestones"] = [epoch for epoch in config.optim.milestones if epoch < config.optim.epochs]
+    first = {name: since for name, since in matters_from().items() if since is not None and name not in off}
     family = METHODS[config.method.name].family
     keys = []
     for task in range(1, len(classes_by_task) + 1):
@@ -321,10 +340,22 @@ def link_keys(
             "data": fingerprint,
             "outputs": num_outputs,
             "classes": [list(map(int, classes)) for classes in classes_by_task[:task]],
-            "fields": {name: values[name] for name, since in first.items() if since is not None and since <= task},
+            "fields": {name: values[name] for name, since in first.items() if since <= task},
         }
         keys.append(hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32])
     return keys
+
+
+def _switched_off(config: Config) -> set[str]:
+    """Fields that other fields keep from mattering at all: a sweep over λ trains ER once."""
+    off: set[str] = set()
+    if config.method.classifier == "fixed":
+        off |= {"head.preallocate"}
+    else:
+        off |= {"simplex.scale"} if config.head.preallocate else {"simplex.scale", "head.mask_unseen"}
+    if config.method.fd == "none":
+        off |= {"method.lambda_base", "method.lambda_rule", "method.fd_when_no_memory"}
+    return off
 
 
 def to_yaml(config: Config) -> str:

@@ -1,9 +1,36 @@
-"""What can go wrong, by whose hand."""
+"""What can go wrong, by whose hand, and how a program ends because of it."""
+
+import difflib
+import sys
+from collections.abc import Callable, Iterable
 
 
 class InputError(ValueError):
-    """Bad input. Its message is one line that names what is at fault and what to do; the CLI exits with 2."""
+    """Bad input. Its message is one line that names what is at fault and what to do; a program exits with 2."""
 
 
 class TrainingError(RuntimeError):
-    """Training cannot go on, e.g. the loss is not a number. The CLI exits with 1, a study goes on with the next run."""
+    """Training cannot go on, e.g. the loss is not a number. A program exits with 1, a study tries its next run."""
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """` (did you mean 'x'?)`, or nothing when no known name is near."""
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def exit_code(name: str, main: Callable[[], int]) -> int:
+    """Run `main`; what the user can mend, or asked for, ends in one line, not in a traceback."""
+    try:
+        return main()
+    except InputError as error:
+        return _complain(name, str(error), 2)
+    except (TrainingError, OSError) as error:
+        return _complain(name, str(error), 1)
+    except KeyboardInterrupt:
+        return _complain(name, "stopped; the same command goes on where it stopped", 130)
+
+
+def _complain(name: str, message: str, code: int) -> int:
+    print(f"{name}: {message}", file=sys.stderr)
+    return code

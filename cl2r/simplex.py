@@ -44,7 +44,8 @@ def simplex_logits(
 ) -> npt.NDArray[np.floating]:
     """z = scale · W f for each row f of `features`, shape (..., K-1) -> (..., K)."""
     rows = np.asarray(features)
-    rows = rows if np.issubdtype(rows.dtype, np.floating) else rows.astype(np.float64)
+    dtype = np.float32 if rows.dtype == np.float32 else np.float64
+    rows = np.ascontiguousarray(rows, dtype=dtype)  # torch takes no negative strides and no foreign byte order
     logits: npt.NDArray[np.floating] = _closed_form(torch.from_numpy(rows), num_classes, scale).numpy()
     return logits
 

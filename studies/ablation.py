@@ -19,7 +19,7 @@ from analysis.tables import ablation_table, markdown
 from cl2r.config import fields, override, read_layer, resolve
 from cl2r.engine.records import run_name, write_run
 from cl2r.engine.run import Plan, execute, plan_run
-from cl2r.errors import InputError, TrainingError
+from cl2r.errors import InputError, TrainingError, exit_code
 from cl2r.methods.catalog import ABLATION_CELLS
 from cl2r.progress import ProgressLine
 
@@ -55,22 +55,21 @@ def run_all(plans: list[Plan], out: Path) -> tuple[list[str | None], bool]:
 def main() -> int:
     """Run every cell and seed, then print the table of exactly these runs. A failed run leaves a hole, not a halt."""
     args = parse()
+    for text in args.overrides:
+        if text.split("=")[0] in ("seed", "method.name", "method.classifier", "method.fd"):
+            raise InputError(f"--set {text}: the study sets this field itself; use --cells and --seeds")
     layers = [read_layer(args.preset), *map(override, args.overrides)]
     configs = [
         resolve([*layers, {"method": {"name": cell}, "seed": seed}]) for seed in args.seeds for cell in args.cells
     ]
     names, failed = run_all([plan_run(config) for config in configs], args.out)
     if any(names):
-        runs = load_runs(args.out).runs
+        runs = load_runs(args.out, names).runs
         holes = [fields(config) for config, name in zip(configs, names, strict=True) if name is None]
-        print(markdown(ablation_table(pd.concat([runs[runs["run"].isin(names)], pd.DataFrame(holes)]))))
+        print(markdown(ablation_table(pd.concat([runs, pd.DataFrame(holes)]))))
         print(f"\nframes: {args.out / 'runs'}")
     return 1 if failed else 0
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except InputError as error:
-        print(f"ablation: {error}", file=sys.stderr)
-        sys.exit(2)
+    sys.exit(exit_code("ablation", main))

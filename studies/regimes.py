@@ -19,7 +19,7 @@ from ablation import run_all
 from analysis.frames import load_runs
 from cl2r.config import override, read_layer, resolve
 from cl2r.engine.run import plan_run
-from cl2r.errors import InputError
+from cl2r.errors import exit_code
 from cl2r.methods.catalog import ABLATION_CELLS
 
 REGIMES = Path(__file__).with_name("regimes.yaml")
@@ -29,8 +29,7 @@ METRICS = ("tuning_BC", "tuning_AC", "tuning_mean_accuracy")
 
 def table(runs: pd.DataFrame, regime_of: dict[str, str], metric: str) -> pd.DataFrame:
     """Regimes as rows, cells as columns, mean over seeds."""
-    runs = runs[runs["run"].isin(regime_of)].assign(regime=lambda frame: frame["run"].map(regime_of))
-    wide = runs.pivot_table(metric, "regime", "method.name", "mean")
+    wide = runs.assign(regime=runs["run"].map(regime_of)).pivot_table(metric, "regime", "method.name", "mean")
     rows = [name for name in dict.fromkeys(regime_of.values()) if name in wide.index]
     return wide.loc[rows, [cell for cell in ABLATION_CELLS if cell in wide.columns]]
 
@@ -49,28 +48,24 @@ def parse(regimes: list[str]) -> argparse.Namespace:
 
 def main() -> int:
     """Run and print."""
-    regimes: dict[str, dict[str, list[str]]] = yaml.safe_load(REGIMES.read_text())
+    regimes: dict[str, list[str]] = yaml.safe_load(REGIMES.read_text())
     args = parse(list(regimes))
     plans, regime_of_plan = [], []
     for regime in args.only:
         layers = [read_layer(args.preset), {"scenario": {"stop_after": args.tasks}}]
-        layers += map(override, regimes[regime].get("set", []))
-        touched = regimes[regime].get("cells", ABLATION_CELLS)
-        for seed, cell in itertools.product(args.seeds, [cell for cell in args.cells if cell in touched]):
+        layers += map(override, regimes[regime])
+        for seed, cell in itertools.product(args.seeds, args.cells):
             plans.append(plan_run(resolve([*layers, {"method": {"name": cell}, "seed": seed}])))
             regime_of_plan.append(regime)
     names, failed = run_all(plans, args.out)
     regime_of = {name: regime for name, regime in zip(names, regime_of_plan, strict=True) if name}
-    runs = load_runs(args.out).runs
-    for metric in METRICS:
-        wide = table(runs, regime_of, metric)
-        print(f"\n{metric}\n{wide.to_string(float_format='{:+.3f}'.format, na_rep='as default')}")
+    if regime_of:
+        runs = load_runs(args.out, regime_of).runs
+        for metric in METRICS:
+            wide = table(runs, regime_of, metric)
+            print(f"\n{metric}\n{wide.to_string(float_format='{:+.3f}'.format, na_rep='failed')}")
     return 1 if failed else 0
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except InputError as error:
-        print(f"regimes: {error}", file=sys.stderr)
-        sys.exit(2)
+    sys.exit(exit_code("regimes", main))

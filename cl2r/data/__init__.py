@@ -1,18 +1,17 @@
 """Data sets: the embedded icons by name, or a user's own .npz file or folder by path."""
 
-import difflib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from cl2r.data.dataset import ImageSet, OfficialPairs
+from cl2r.data.dataset import ImageSet
 from cl2r.data.folder import LAYOUT, load_folder
 from cl2r.data.icons import load_icons
 from cl2r.data.npz import load_npz
-from cl2r.errors import InputError
+from cl2r.errors import InputError, nearest
 
-__all__ = ["DATASETS", "DatasetInfo", "ImageSet", "OfficialPairs", "load_dataset"]
+__all__ = ["DATASETS", "DatasetInfo", "ImageSet", "load_dataset"]
 
 
 @dataclass(frozen=True)
@@ -53,11 +52,6 @@ def load_dataset(name_or_path: str, size: int = 32, channels: int = 3) -> ImageS
         return load_npz(path)
     if path.exists():
         raise InputError(f"{path}: a data set is an .npz file or a folder")
-    raise InputError(_unknown(name_or_path))
-
-
-def _unknown(name: str) -> str:
-    nearest = difflib.get_close_matches(name, DATASETS, n=1)
-    hint = f"did you mean {nearest[0]!r}? " if nearest else ""
-    known = ", ".join(DATASETS)
-    return f"no data set, file or folder {name!r}: {hint}known are {known}; or give an .npz file, or DIR with {LAYOUT}"
+    hint, known = nearest(name_or_path, DATASETS), ", ".join(DATASETS)
+    own = f"or give an .npz file, or DIR with {LAYOUT}"
+    raise InputError(f"no data set, file or folder {name_or_path!r}{hint}; data sets: {known}; {own}")

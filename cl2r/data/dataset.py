@@ -22,13 +22,16 @@ SMALLEST_STD = 1 / 255  # one grey level: a constant channel must not divide by 
 
 
 @dataclass(frozen=True, eq=False)
-class OfficialPairs:
-    """A published pair list: rows of x_open, whether both show the same class, and the published folds."""
+class Pairs:
+    """Rows of x_open to compare, whether they show the same class, and the fold of each pair."""
 
     query: Labels
     gallery: Labels
     same: npt.NDArray[np.bool_]
     folds: Labels
+
+    def __len__(self) -> int:
+        return len(self.query)
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +44,8 @@ class ImageSet:
     x_open: Images
     y_open: Labels
     class_names: tuple[str, ...]
-    pairs: OfficialPairs | None = None
+    pairs: Pairs | None = None
+    """Official pairs, where the data set has them."""
 
     def __post_init__(self) -> None:
         _check_part(self.name, "train", self.x_train, self.y_train)
@@ -127,7 +131,7 @@ def _check_classes(name: str, y_train: Labels, num_classes: int) -> None:
         raise InputError(f"{name}: y_train must hold every label 0..{num_classes - 1} of its class names")
 
 
-def _check_pairs(name: str, pairs: OfficialPairs, num_open: int) -> None:
+def _check_pairs(name: str, pairs: Pairs, num_open: int) -> None:
     if not len(pairs.query) == len(pairs.gallery) == len(pairs.same) == len(pairs.folds) > 0:
         raise InputError(f"{name}: query, gallery, same and folds of the pair list must have one length above 0")
     rows = np.concatenate([pairs.query, pairs.gallery])

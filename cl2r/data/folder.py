@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageOps
 
-from cl2r.data.dataset import Images, ImageSet, Labels, OfficialPairs, require_disjoint
+from cl2r.data.dataset import Images, ImageSet, Labels, Pairs, require_disjoint
 from cl2r.data.pair_list import read_pair_list
 from cl2r.errors import InputError
 
@@ -86,7 +86,7 @@ def _images_of_class(folder: Path) -> list[Path]:
     return sorted(paths, key=lambda path: path.relative_to(folder).as_posix())
 
 
-def _official_pairs(root: Path, open_set: Listing) -> OfficialPairs | None:
+def _official_pairs(root: Path, open_set: Listing) -> Pairs | None:
     found = [path for path in (root / "pairs.txt", root / "open" / "pairs.txt") if path.is_file()]
     if len(found) > 1:
         raise InputError(f"{found[0]} and {found[1]}: two pair lists, remove one")
@@ -94,7 +94,11 @@ def _official_pairs(root: Path, open_set: Listing) -> OfficialPairs | None:
         return None
     names = (open_set.classes[label] for label in open_set.labels)
     stems = (path.stem for path in open_set.paths)
-    rows = {key: row for row, key in enumerate(zip(names, stems, strict=True))}
+    rows: dict[tuple[str, str], int] = {}
+    for row, key in enumerate(zip(names, stems, strict=True)):
+        if key in rows:
+            raise InputError(f"{open_set.paths[row]}: a second image of that name; {found[0]} would not know which")
+        rows[key] = row
     return read_pair_list(found[0], rows)
 
 

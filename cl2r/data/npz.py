@@ -93,7 +93,10 @@ def _labels(path: Path, key: str, y: Array) -> tuple[list[str], Labels]:
         found = f"{y.dtype} of shape {y.shape}"
         raise InputError(f"{path}: {key} must be integers or strings of shape (N,), found {found}")
     if y.dtype.kind == "S":
-        y = np.char.decode(y.astype(np.bytes_), "utf-8")
+        try:
+            y = np.char.decode(y.astype(np.bytes_), "utf-8")
+        except UnicodeDecodeError as error:
+            raise InputError(f"{path}: {key} holds a label that is not UTF-8 ({error})") from error
     distinct, places = np.unique(y, return_inverse=True)
     return [str(label) for label in distinct], places.astype(np.int64)
 

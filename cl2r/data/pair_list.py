@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from cl2r.data.dataset import OfficialPairs
+from cl2r.data.dataset import Pairs
 from cl2r.errors import InputError
 
 ROUND_ROBIN_FOLDS = 10
@@ -17,7 +17,7 @@ ROUND_ROBIN_FOLDS = 10
 Rows = Mapping[tuple[str, str], int]
 
 
-def read_pair_list(path: Path, rows: Rows) -> OfficialPairs:
+def read_pair_list(path: Path, rows: Rows) -> Pairs:
     """Read the list; `rows` gives the row of the image with a (class, file stem)."""
     lines = _lines(path)
     blocks, count = _header(path, lines)
@@ -31,7 +31,7 @@ def read_pair_list(path: Path, rows: Rows) -> OfficialPairs:
     query, gallery = np.array(ends, np.int64).T
     dealt = np.tile(np.arange(count) % ROUND_ROBIN_FOLDS, 2)
     folds = np.repeat(np.arange(blocks), 2 * count) if blocks else dealt
-    return OfficialPairs(query.copy(), gallery.copy(), same, folds.astype(np.int64))
+    return Pairs(query.copy(), gallery.copy(), same, folds.astype(np.int64))
 
 
 def _lines(path: Path) -> list[tuple[int, list[str]]]:

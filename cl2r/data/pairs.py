@@ -6,27 +6,11 @@ Folds are dealt round robin over each kind: every fold has the same share of pos
 Sweeps look at tuning pairs only, tables at report pairs only, and no image is in both.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
-import numpy.typing as npt
 
-from cl2r.data.dataset import ImageSet, Labels, OfficialPairs
+from cl2r.data.dataset import ImageSet, Labels, Pairs
 from cl2r.errors import InputError
 from cl2r.seeding import numpy_stream
-
-
-@dataclass(frozen=True, eq=False)
-class Pairs:
-    """Rows of x_open to compare, whether they show the same class, and the fold of each pair."""
-
-    query: Labels
-    gallery: Labels
-    same: npt.NDArray[np.bool_]
-    folds: Labels
-
-    def __len__(self) -> int:
-        return len(self.query)
 
 
 def draw_pairs(
@@ -71,7 +55,7 @@ def tuning_and_report_pairs(
         raise InputError(f"eval.tuning_share = {tuning_share}: must be at least 0 and below 1")
     labels = dataset.y_open
     if dataset.pairs is not None:
-        report = _from_official(dataset.pairs)
+        report = dataset.pairs
         tuning_rows = np.setdiff1d(np.arange(len(labels)), np.concatenate([report.query, report.gallery]))
         supply = available_pairs(labels, tuning_rows)
         wanted = tuning_share > 0 and supply[0] >= positives and supply[1] >= negatives
@@ -84,10 +68,6 @@ def tuning_and_report_pairs(
         return None, report
     stream = numpy_stream(seed, "tuning_pairs")
     return draw_pairs(labels, tuning_rows, positives, negatives, folds, stream), report
-
-
-def _from_official(pairs: OfficialPairs) -> Pairs:
-    return Pairs(pairs.query, pairs.gallery, pairs.same, pairs.folds)
 
 
 def _split_images(labels: Labels, share: float, rng: np.random.Generator) -> tuple[Labels, Labels]:

@@ -22,7 +22,7 @@ from cl2r.compatibility import (
     mean_accuracy,
 )
 from cl2r.config import EvalConfig
-from cl2r.data.pairs import Pairs
+from cl2r.data.dataset import Pairs
 from cl2r.seeding import numpy_stream
 from cl2r.verification import fold_weights, mean_fold_accuracy, pair_correctness, squared_distances
 

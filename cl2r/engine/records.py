@@ -11,6 +11,7 @@ import pandas as pd
 from cl2r.config import fields, to_yaml
 from cl2r.engine.evaluation import Evaluation
 from cl2r.engine.run import Plan, RunResult
+from cl2r.engine.store import write_file
 
 
 def run_name(plan: Plan) -> str:
@@ -27,11 +28,10 @@ def write_run(result: RunResult, root: Path) -> Path:
     """Write everything below `root`/runs/<name>; an equal run writes the same files again."""
     name = run_name(result.plan)
     folder = root / "runs" / name
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.yaml").write_text(to_yaml(result.plan.config))
-    (folder / "result.json").write_text(json.dumps(summary(result, name), indent=1))
+    write_file(folder / "config.yaml", to_yaml(result.plan.config).encode())
+    write_file(folder / "result.json", json.dumps(summary(result, name), indent=1).encode())
     for frame, rows in frames(result, name).items():
-        pd.DataFrame(rows).to_parquet(folder / f"{frame}.parquet", index=False)
+        write_file(folder / f"{frame}.parquet", pd.DataFrame(rows).to_parquet(index=False))
     return folder
 
 
@@ -41,9 +41,12 @@ def frames(result: RunResult, name: str) -> dict[str, list[dict[str, Any]]]:
     for link in result.links:
         record = dict(link.record)
         here = {"run": name, "task": link.task}
-        curves += [here | row for row in record.pop("curves")]
+        epochs = record.pop("curves")
+        curves += [here | row for row in epochs]
+        losses = {name: value for name, value in epochs[-1].items() if name.startswith("loss_")}
+        record["images_per_second"] = record["images"] / record["seconds"]
         metrics = record.pop("metrics")
-        tasks.append(here | {"key": link.key, "reused": link.reused} | record | metrics)
+        tasks.append(here | {"key": link.key, "reused": link.reused} | record | metrics | losses)
     matrix = _matrix_rows(result.report, name, "report")
     if result.tuning is not None:
         matrix += _matrix_rows(result.tuning, name, "tuning")

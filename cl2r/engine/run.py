@@ -12,10 +12,11 @@ import torch
 from cl2r.augment import Normalise
 from cl2r.config import Config, link_keys
 from cl2r.data import ImageSet, load_dataset
-from cl2r.data.pairs import Pairs, tuning_and_report_pairs
+from cl2r.data.dataset import Pairs
+from cl2r.data.pairs import tuning_and_report_pairs
 from cl2r.data.scenario import Scenario, build_scenario, class_increments, class_order
 from cl2r.engine.evaluation import Evaluation, evaluate, extract
-from cl2r.engine.store import LinkStore, Tensors
+from cl2r.engine.store import LinkStore, Tensors, check_writable
 from cl2r.engine.task_loop import EpochReport, TaskLoop, TrainingImages
 from cl2r.errors import InputError, TrainingError
 from cl2r.memory import sample_task
@@ -80,6 +81,9 @@ def plan_run(config: Config) -> Plan:
     increments = class_increments(dataset.num_classes, spec.n_tasks, spec.initial, spec.increment)
     order = class_order(dataset.num_classes, config.seed, spec.class_order)
     scenario = build_scenario(dataset.y_train, increments, order)
+    for task in scenario.tasks:
+        if len(task.rows) < 2:
+            raise InputError(f"task {task.index} has {len(task.rows)} image, batch norm needs 2: use fewer tasks")
     outputs = config.head.k_max or dataset.num_classes
     if outputs < dataset.num_classes:
         raise InputError(f"head.k_max={outputs} is below the {dataset.num_classes} classes of {dataset.name}")
@@ -104,9 +108,13 @@ def plan_run(config: Config) -> Plan:
 def execute(plan: Plan, root: Path, listener: Listener) -> RunResult:
     """Train the links that are missing below `root`, then evaluate the chain from stored features."""
     began = time.perf_counter()
+    check_writable(root)
     store = LinkStore(root, listener.say)
     if plan.config.threads:
         torch.set_num_threads(plan.config.threads)
+    late = [epoch for epoch in plan.config.optim.milestones if epoch >= plan.config.optim.epochs]
+    if late:
+        listener.say(f"note: optim.milestones {late} lie beyond optim.epochs={plan.config.optim.epochs}: no effect")
     trained = Chain(plan, store, listener).train_missing()
     tasks = enumerate(plan.keys, start=1)
     links = [LinkInfo(task, key, task not in trained, store.record(key)) for task, key in tasks]
@@ -136,7 +144,10 @@ class Chain:
             self.listener.begin(sorted(missing))
             loop = TaskLoop(self.plan.config, self._training_images(), self.listener.epoch)
             for task in sorted(missing):
-                self._train(task, loop)
+                if self.store.has(self.plan.keys[task - 1]):
+                    missing.discard(task)  # another process was faster
+                else:
+                    self._train(task, loop)
         return missing
 
     def _training_images(self) -> TrainingImages:

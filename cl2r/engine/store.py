@@ -1,10 +1,13 @@
 """The store of links: what a run has learned after each task, addressed by content.
 
-A link is a folder of safetensors files and a record, and a manifest with their checksums. Every file is written aside
-and renamed, the manifest last: without a manifest a link does not exist, and a link whose files do not match it is
-reported and trained again, never used. Tensors and JSON only; nothing that is read back can run code.
+A link is a folder of safetensors files and a record, and a manifest with their checksums. The folder is written aside
+and renamed, so it is seen whole or not at all, and of two processes that train the same link the first one wins. A
+link whose files do not match its manifest is reported and trained again, never used. Tensors and JSON only; nothing
+that is read back can run code.
 """
 
+import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -47,37 +50,39 @@ class Partial:
 
 
 class LinkStore:
-    """Links below `root`/links. `warn` hears of every damaged link by name."""
+    """Links below `root`/links, unfinished tasks below `root`/partials. `warn` hears of damage, by name."""
 
     def __init__(self, root: Path, warn: Callable[[str], None]) -> None:
-        self.root, self.warn = root / "links", warn
-        try:
-            self.root.mkdir(parents=True, exist_ok=True)
-            probe = self.root / f".probe-{os.getpid()}"
-            probe.write_bytes(b"")
-            probe.unlink()
-        except OSError as error:
-            raise InputError(f"cannot write to {root}: {error.strerror}") from error
+        self.root, self.partials, self.warn = root / "links", root / "partials", warn
 
     def save(self, key: str, state: Tensors, features: Tensors, record: dict[str, Any]) -> None:
-        """Write link `key`; it exists from the moment its manifest does. Its unfinished epochs are dropped."""
+        """Write link `key`, unless another process was faster. Its unfinished epochs are dropped."""
         files = {STATE: _pack(state), FEATURES: _pack(features), RECORD: json.dumps(record).encode()}
-        for name, content in files.items():
-            _write(self.root / key / name, content)
         checksums = {name: _digest(content) for name, content in files.items()}
-        _write(self.root / key / MANIFEST, json.dumps(checksums).encode())
-        self._drop_partial(key)
+        aside = self.root / f".{key}.{uuid.uuid4().hex}"
+        for name, content in (files | {MANIFEST: json.dumps(checksums).encode()}).items():
+            write_file(aside / name, content)
+        try:
+            aside.rename(self.root / key)
+        except OSError as error:
+            if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+                raise
+            shutil.rmtree(aside)
+        shutil.rmtree(self.partials / key, ignore_errors=True)
 
     def has(self, key: str) -> bool:
         """Whether link `key` is there, whole. A damaged one is reported and removed."""
-        if not (self.root / key / MANIFEST).exists():
+        if not (self.root / key).exists():
             return False
         try:
             for name in (STATE, FEATURES, RECORD):
                 self._read(key, name)
         except DamagedError as error:
             self.warn(f"link {key} is damaged ({error}); it will be trained again")
-            shutil.rmtree(self.root / key)
+            aside = self.root / f".{key}.{uuid.uuid4().hex}"
+            with contextlib.suppress(FileNotFoundError):  # another process that saw the damage removed it
+                (self.root / key).rename(aside)
+                shutil.rmtree(aside)
             return False
         return True
 
@@ -111,17 +116,17 @@ class LinkStore:
         """Remember an unfinished task; replaces the epoch remembered before."""
         name = f"stage{partial.stage}-epoch{partial.epoch:04d}.safetensors"
         content = _pack(partial.tensors)
-        _write(self.root / key / name, content)
+        write_file(self.partials / key / name, content)
         entry = {"file": name, "sha256": _digest(content), "stage": partial.stage, "epoch": partial.epoch}
         body = json.dumps(entry | {"record": partial.record}).encode()
-        _write(self.root / key / PARTIAL, _digest(body).encode() + b"\n" + body)
-        for stale in (self.root / key).glob("stage*.safetensors"):
-            if stale.name != name:
+        write_file(self.partials / key / PARTIAL, _digest(body).encode() + b"\n" + body)
+        for stale in (self.partials / key).glob("stage*.safetensors"):
+            if stale.name < name:
                 stale.unlink(missing_ok=True)
 
     def partial(self, key: str) -> Partial | None:
         """The last whole epoch of an unfinished task, if any; a damaged one is reported and dropped."""
-        path = self.root / key / PARTIAL
+        path = self.partials / key / PARTIAL
         if not path.exists():
             return None
         try:
@@ -133,13 +138,20 @@ class LinkStore:
             return Partial(entry["stage"], entry["epoch"], tensors_from_bytes(content), entry["record"])
         except (ValueError, KeyError, TypeError, OSError, SafetensorError) as error:
             self.warn(f"unfinished epoch of link {key} is damaged ({error}); the task starts again")
-            self._drop_partial(key)
+            shutil.rmtree(path.parent, ignore_errors=True)
             return None
 
-    def _drop_partial(self, key: str) -> None:
-        (self.root / key / PARTIAL).unlink(missing_ok=True)
-        for stale in (self.root / key).glob("stage*.safetensors"):
-            stale.unlink(missing_ok=True)
+
+def check_writable(root: Path) -> None:
+    """Refuse, before any training, an output folder that cannot take links or results."""
+    try:
+        for part in ("links", "partials", "runs"):
+            (root / part).mkdir(parents=True, exist_ok=True)
+            probe = root / part / f".probe-{uuid.uuid4().hex}"
+            probe.write_bytes(b"")
+            probe.unlink()
+    except OSError as error:
+        raise InputError(f"cannot write to {root}: {error.strerror}") from error
 
 
 def _digest(content: bytes) -> str:
@@ -150,7 +162,7 @@ def _pack(tensors: Tensors) -> bytes:
     return tensors_to_bytes({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
 
 
-def _write(path: Path, content: bytes) -> None:
+def write_file(path: Path, content: bytes) -> None:
     """Aside, flushed to disk, renamed: a reader sees the old bytes or the new ones."""
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.{uuid.uuid4().hex}")

@@ -103,10 +103,6 @@ class Method(abc.ABC):
     def end_task(self) -> None:  # noqa: B027  (a hook most methods do not need)
         """Called once a task, after its last stage."""
 
-    def adapt_gallery(self, features: Tensor, old: int, new: int) -> Tensor:
-        """Gallery features of φ_old made ready for queries of φ_new; the identity unless the method maps galleries."""
-        return features
-
     @abc.abstractmethod
     def carry(self) -> dict[str, Tensor]:
         """Every tensor the next task needs, besides the memory, which the engine keeps."""

@@ -119,7 +119,7 @@ def test_a_damaged_epoch_starts_its_task_again(
     with pytest.raises(KeyboardInterrupt):
         train(quick_config(tiny), tmp_path, Interrupter(after=EPOCHS + 2))
     key = finished.plan.keys[1]
-    flip_bit(next((tmp_path / "links" / key).glob("stage*.safetensors")))
+    flip_bit(next((tmp_path / "partials" / key).glob("stage*.safetensors")))
     recorder = Recorder()
     train(quick_config(tiny), tmp_path, recorder)
     assert any(key in line and "damaged" in line for line in recorder.lines)
@@ -151,7 +151,7 @@ def test_killed(
     layers = [override(f"{key}={value}") for key, value in settings.items()]
     plan = plan_run(resolve([read_layer("icons"), {"data": {"name": str(tiny)}}, *layers]))
     first, second = plan.keys
-    kill_in_task_2(words, root / "links" / second / PARTIAL, tmp_path / "log")
+    kill_in_task_2(words, root / "partials" / second / PARTIAL, tmp_path / "log")
     assert (root / "links" / first / MANIFEST).exists()
     assert not (root / "links" / second / MANIFEST).exists()
 

@@ -9,7 +9,6 @@ import yaml
 from quick import QUICK
 
 from cl2r.config import override, read_layer, resolve
-from cl2r.methods.catalog import METHODS
 
 STUDIES = Path(__file__).parents[2] / "studies"
 REGIMES = yaml.safe_load((STUDIES / "regimes.yaml").read_text())
@@ -17,10 +16,8 @@ REGIMES = yaml.safe_load((STUDIES / "regimes.yaml").read_text())
 
 @pytest.mark.parametrize("regime", REGIMES)
 def test_every_regime_is_a_valid_config_that_differs_from_the_default(regime: str) -> None:
-    assert set(REGIMES[regime]) <= {"set", "cells"}
-    assert set(REGIMES[regime].get("cells", [])) <= set(METHODS)
     preset = read_layer("icons")
-    config = resolve([preset, *map(override, REGIMES[regime].get("set", []))])
+    config = resolve([preset, *map(override, REGIMES[regime])])
     assert (config == resolve([preset])) == (regime == "default")
 
 
@@ -35,6 +32,5 @@ def test_the_table_has_a_row_a_regime_and_a_column_a_cell(tiny: Path, tmp_path: 
     assert lines[start + 1].split() == ["method.name", "er", "cl2r"]
     rows = {line.split()[0]: line.split()[1:] for line in lines[start + 3 : start + 5]}
     assert list(rows) == ["default", "memory_0"]
-    assert rows["memory_0"][1:] == ["as", "default"]
-    assert len(rows["default"]) == 2
-    assert "[3/3 er seed 0] task 1: reused link" in done.stderr
+    assert all(-1 <= float(value) <= 1 for values in rows.values() for value in values)
+    assert "[3/4 er seed 0] task 1: reused link" in done.stderr

@@ -118,6 +118,8 @@ REFUSED = [
     "optim.milestones=[5, 5]",
     "optim.milestones=[-1]",
     "optim.milestones=[early]",
+    "seed=true",
+    "optim.epochs=false",
     "optim.gamma=0",
     "optim.gamma=1.5",
     "augment.padding=-1",
@@ -316,11 +318,30 @@ def test_configs_are_frozen() -> None:
 @pytest.mark.parametrize("name", matters_from())
 def test_a_field_moves_exactly_the_keys_from_its_task_on(name: str) -> None:
     first, value = OTHER_VALUES[name]
-    config = resolve([])
+    config = resolve([{"method": {"name": "er"}}] if name == "head.preallocate" else [])
     changed = with_field(config, name, value)
     assert [key for key, entry in fields(changed).items() if entry != fields(config)[key]] == [name]
     moved = [task for task, (a, b) in enumerate(zip(keys_of(config), keys_of(changed), strict=True), 1) if a != b]
     assert moved == ([] if first is None else [task for task in range(1, len(CLASSES) + 1) if task >= first])
+
+
+@pytest.mark.parametrize(
+    ("method", "settings"),
+    [
+        ("er", ["simplex.scale=5", "head.mask_unseen=true", "method.lambda_base=1", "method.lambda_rule=const"]),
+        ("er_fdm", ["simplex.scale=legacy", "head.mask_unseen=true"]),
+        ("fixed", ["head.preallocate=true", "method.lambda_base=9", "method.fd_when_no_memory=on_new"]),
+        ("cl2r", ["head.preallocate=true"]),
+    ],
+)
+def test_fields_that_others_switch_off_move_no_key(method: str, settings: list[str]) -> None:
+    base: list[dict[str, Any]] = [{"method": {"name": method}}]
+    assert keys_of(resolve([*base, *map(override, settings)])) == keys_of(resolve(base))
+
+
+def test_masking_a_preallocated_trainable_head_matters() -> None:
+    base: list[dict[str, Any]] = [{"method": {"name": "er"}, "head": {"preallocate": True}}]
+    assert keys_of(resolve([*base, override("head.mask_unseen=true")])) != keys_of(resolve(base))
 
 
 def test_the_keys_of_a_chain_differ() -> None:
@@ -360,3 +381,14 @@ def test_methods_share_the_first_link_exactly_when_they_share_the_classifier() -
 
 def test_equal_numbers_written_differently_have_equal_keys() -> None:
     assert keys_of(resolve([override("optim.lr=1")])) == keys_of(resolve([override("optim.lr=1.0")]))
+
+
+def test_initial_and_increment_replace_the_number_of_tasks() -> None:
+    config = resolve([read_layer("icons"), override("scenario.initial=60"), override("scenario.increment=10")])
+    assert (config.scenario.n_tasks, config.scenario.initial, config.scenario.increment) == (None, 60, 10)
+
+
+def test_milestones_beyond_the_last_epoch_move_no_key() -> None:
+    base = [override("optim.epochs=10"), override("optim.milestones=[5]")]
+    assert keys_of(resolve([*base, override("optim.milestones=[5, 10]")])) == keys_of(resolve(base))
+    assert keys_of(resolve([*base, override("optim.milestones=[5, 9]")])) != keys_of(resolve(base))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from cl2r.data import DATASETS, load_dataset
-from cl2r.data.dataset import ImageSet, OfficialPairs, require_disjoint
+from cl2r.data.dataset import ImageSet, Pairs, require_disjoint
 from cl2r.data.icons import load_icons
 from cl2r.errors import InputError
 
@@ -26,9 +26,9 @@ def small_set(**changes: object) -> ImageSet:
     return ImageSet(**(fields | changes))  # type: ignore[arg-type]
 
 
-def one_pair(query: int, gallery: int) -> OfficialPairs:
+def one_pair(query: int, gallery: int) -> Pairs:
     rows = np.array([query], np.int64), np.array([gallery], np.int64)
-    return OfficialPairs(*rows, np.array([True]), np.array([0], np.int64))
+    return Pairs(*rows, np.array([True]), np.array([0], np.int64))
 
 
 def test_shape_properties() -> None:
@@ -127,9 +127,11 @@ def test_icons_are_loaded_once() -> None:
 
 
 def test_unknown_name_suggests_the_nearest() -> None:
-    with pytest.raises(InputError, match=r"no data set, file or folder 'icon': did you mean 'icons'\? known are icons"):
+    with pytest.raises(
+        InputError, match=r"no data set, file or folder 'icon' \(did you mean 'icons'\?\); data sets: icons"
+    ):
         load_dataset("icon")
-    with pytest.raises(InputError, match=r"no data set, file or folder 'zzz': known are icons"):
+    with pytest.raises(InputError, match=r"no data set, file or folder 'zzz'; data sets: icons"):
         load_dataset("zzz")
 
 

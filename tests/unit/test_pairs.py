@@ -7,9 +7,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from cl2r.data.dataset import ImageSet, Labels, OfficialPairs
+from cl2r.data.dataset import ImageSet, Labels, Pairs
 from cl2r.data.pairs import (
-    Pairs,
     _unrank_negatives,
     _unrank_positives,
     available_pairs,
@@ -21,7 +20,7 @@ from cl2r.errors import InputError
 labels_strategy = st.lists(st.integers(0, 5), min_size=4, max_size=30).map(lambda y: np.array(y, np.int64))
 
 
-def open_set(y_open: Labels, pairs: OfficialPairs | None = None) -> ImageSet:
+def open_set(y_open: Labels, pairs: Pairs | None = None) -> ImageSet:
     x_train, x_open = np.zeros((2, 1, 1, 1), np.uint8), np.zeros((len(y_open), 1, 1, 1), np.uint8)
     return ImageSet("test", x_train, np.array([0, 1], np.int64), x_open, y_open, ("a", "b"), pairs)
 
@@ -175,7 +174,7 @@ def test_too_few_open_images_name_the_fields() -> None:
         tuning_and_report_pairs(open_set(np.repeat(np.arange(2), 4)), 3, 3, 3, seed=0)
 
 
-OFFICIAL = OfficialPairs(np.array([0, 1]), np.array([2, 4]), np.array([True, False]), np.array([3, 7]))
+OFFICIAL = Pairs(np.array([0, 1]), np.array([2, 4]), np.array([True, False]), np.array([3, 7]))
 
 
 def test_official_pairs_are_reported_and_tuning_takes_the_rest() -> None:
@@ -195,9 +194,7 @@ def test_official_pairs_are_reported_and_tuning_takes_the_rest() -> None:
 )
 def test_no_tuning_pairs_if_the_rest_does_not_suffice(rest: list[int], positives: int, share: float) -> None:
     labels = np.array([0, 0, 0, 1, 1, *rest], np.int64)
-    official = OfficialPairs(
-        np.array([0, 1, 3]), np.array([2, 4, 4]), np.array([True, False, True]), np.zeros(3, np.int64)
-    )
+    official = Pairs(np.array([0, 1, 3]), np.array([2, 4, 4]), np.array([True, False, True]), np.zeros(3, np.int64))
     tuning, report = tuning_and_report_pairs(open_set(labels, official), positives, 1, 1, 0, share)
     assert tuning is None
     assert len(report) == 3

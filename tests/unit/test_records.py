@@ -27,7 +27,10 @@ COLUMNS = {
         *("run", "status", "tasks", *field_keys(), *METRICS, *(f"tuning_{metric}" for metric in METRICS)),
         *("train_seconds", "links_trained", "wall_seconds"),
     ],
-    "tasks": ["run", "task", "key", "reused", "images", "seconds", "memory", "extract_seconds", "lambda"],
+    "tasks": [
+        *("run", "task", "key", "reused", "images", "seconds", "memory", "extract_seconds", "images_per_second"),
+        *("lambda", "loss_ce", "loss_fd"),
+    ],
     "matrix": ["run", "pairs", "t", "k", "accuracy", "compatible", "low", "high", "p_compatible"],
     "curves": ["run", "task", "stage", "epoch", "lr", "seconds", "loss_ce", "loss_fd"],
 }

@@ -121,7 +121,7 @@ def test_initial_weights_follow_the_seed_and_leave_the_global_state_alone():
     first, other = make("cl2r", seed=0), make("cl2r", seed=1)
     assert torch.equal(torch.get_rng_state(), before)
     assert not torch.equal(first.network.phi[0].conv1.weight, other.network.phi[0].conv1.weight)
-    assert not torch.equal(first.network.phi[1].weight, other.network.phi[1].weight)
+    assert not torch.equal(first.network.phi[2].weight, other.network.phi[2].weight)
 
 
 @pytest.mark.parametrize("names", [FIXED, TRAINABLE])
@@ -141,7 +141,7 @@ def test_weight_zero_is_the_cell_without_distillation_bitwise():
 
 def test_distillation_changes_the_weights():
     """The counterpart: the bitwise comparison above can tell the two apart."""
-    assert not torch.equal(weights(in_second("cl2r"))["phi.1.weight"], weights(in_second("fixed"))["phi.1.weight"])
+    assert not torch.equal(weights(in_second("cl2r"))["phi.2.weight"], weights(in_second("fixed"))["phi.2.weight"])
 
 
 def test_training_is_repeatable():
@@ -164,7 +164,7 @@ def test_the_first_step_of_a_task_distils_nothing(name):
     method, batch = in_second(name, steps=0), batch_of(2)
     terms = method.loss(batch, method.network)
     assert abs(terms["fd"].item()) < 1e-6 * method.weight
-    parameters = [method.network.phi[1].weight, method.network.phi[0].conv1.weight]
+    parameters = [method.network.phi[2].weight, method.network.phi[0].conv1.weight]
     pulls = torch.autograd.grad(terms["fd"], parameters, retain_graph=True)
     for pull, push in zip(pulls, torch.autograd.grad(terms["ce"], parameters), strict=True):
         assert pull.norm() < 1e-4 * push.norm()
@@ -281,7 +281,7 @@ def test_cl2r_is_not_er():
     assert set(ours) == {"ce", "fd"}
     assert set(theirs) == {"ce"}
     assert ours["ce"] != pytest.approx(theirs["ce"], abs=1e-3)
-    assert not torch.equal(weights(cl2r)["phi.1.weight"], weights(er)["phi.1.weight"])
+    assert not torch.equal(weights(cl2r)["phi.2.weight"], weights(er)["phi.2.weight"])
 
 
 # ---------------------------------------------------------------- cross entropy and the classifier
@@ -408,4 +408,4 @@ def test_carried_tensors_do_not_follow_later_training():
     train(method, [batch_of(1, seed=9)])
     assert_same_tensors(carried, before)
     assert not any(tensor.requires_grad for tensor in carried.values())
-    assert not torch.equal(weights(method)["phi.1.weight"], before["phi.1.weight"])
+    assert not torch.equal(weights(method)["phi.2.weight"], before["phi.2.weight"])

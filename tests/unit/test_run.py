@@ -1,5 +1,6 @@
 """Algorithm 1 as a whole, on a data set small enough to train in a second."""
 
+import itertools
 import math
 from pathlib import Path
 from typing import Any
@@ -7,12 +8,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+import torch
 from quick import EPOCHS, TASKS, Recorder, assert_same_chain, chain_tensors, quick_config, train
 
 from cl2r.config import EvalConfig, matters_from, override
-from cl2r.data.pairs import Pairs
+from cl2r.data.dataset import Pairs
 from cl2r.engine.evaluation import Evaluation, evaluate
 from cl2r.engine.run import RunResult, plan_run
+from cl2r.engine.store import LinkStore
 from cl2r.errors import InputError, TrainingError
 from cl2r.methods.catalog import ABLATION_CELLS
 from cl2r.verification import verification_accuracy
@@ -290,3 +293,25 @@ def test_stopping_early_trains_a_prefix_that_the_full_run_reuses(
     assert [link.reused for link in full.links] == [True, True, False]
     with pytest.raises(InputError, match=r"stop_after=4 exceeds the 3 tasks"):
         plan_run(quick_config(tiny, {"scenario": {"stop_after": 4}}))
+
+
+def test_without_a_learning_rate_only_the_running_statistics_move(tiny: Path, tmp_path: Path) -> None:
+    result = train(quick_config(tiny, {"optim": {"lr_later": 0.0}, "memory": {"per_class": 3}}), tmp_path)
+    states = [LinkStore(tmp_path, print).state(key) for key in result.plan.keys]
+    for before, after in itertools.pairwise(states):
+        moved = {name for name in before if name != "memory" and not torch.equal(before[name], after[name])}
+        assert moved
+        assert all("running_" in name or "num_batches" in name for name in moved)
+
+
+def test_a_task_of_one_image_is_refused(tmp_path: Path) -> None:
+    images = np.zeros((4, 16, 16, 1), np.uint8)
+    np.savez(tmp_path / "d.npz", x_train=images, y_train=np.arange(4), x_open=images, y_open=np.array([9, 9, 8, 8]))
+    with pytest.raises(InputError, match="task 1 has 1 image"):
+        plan_run(quick_config(tmp_path / "d.npz", {"scenario": {"n_tasks": 4}, "eval": {"tuning_share": 0}}))
+
+
+def test_milestones_that_never_come_are_pointed_out(tiny: Path, tmp_path: Path) -> None:
+    recorder = Recorder()
+    train(quick_config(tiny, {"optim": {"epochs": 1}, "scenario": {"stop_after": 1}}), tmp_path, recorder)
+    assert recorder.lines[0] == "note: optim.milestones [2] lie beyond optim.epochs=1: no effect"

@@ -11,7 +11,17 @@ import torch
 from quick import flip_bit
 from safetensors import SafetensorError
 
-from cl2r.engine.store import FEATURES, MANIFEST, PARTIAL, RECORD, STATE, DamagedError, LinkStore, Partial
+from cl2r.engine.store import (
+    FEATURES,
+    MANIFEST,
+    PARTIAL,
+    RECORD,
+    STATE,
+    DamagedError,
+    LinkStore,
+    Partial,
+    check_writable,
+)
 from cl2r.errors import InputError
 
 KEY = "0123abc"
@@ -87,25 +97,23 @@ def test_an_unknown_link_is_not_there(store: Warned) -> None:
     assert store.warnings == []
 
 
-def test_a_link_is_invisible_before_its_manifest(filled: Warned) -> None:
-    (filled.root / KEY / MANIFEST).unlink()
-    assert not filled.has(KEY)
-    assert filled.warnings == []
-
-
-def test_the_manifest_is_written_last(store: Warned, monkeypatch: pytest.MonkeyPatch) -> None:
-    order: list[str] = []
+def test_a_link_is_invisible_until_all_of_it_is_there(store: Warned, monkeypatch: pytest.MonkeyPatch) -> None:
     replace = Path.replace
 
-    def recorded(self: Path, target: Path) -> Path:
-        order.append(Path(target).name)
+    def looked_at(self: Path, target: Path) -> Path:
         assert not store.has(KEY)
         return replace(self, target)
 
-    monkeypatch.setattr(Path, "replace", recorded)
+    monkeypatch.setattr(Path, "replace", looked_at)
     store.save(KEY, WEIGHTS, {"open": OPEN}, LOSSES)
-    assert sorted(order[:-1]) == sorted([STATE, FEATURES, RECORD])
-    assert order[-1] == MANIFEST
+    assert store.has(KEY)
+
+
+def test_of_two_writers_of_a_link_the_first_wins_and_nothing_is_left_over(filled: Warned) -> None:
+    filled.save(KEY, WEIGHTS, {"open": OPEN}, {**LOSSES, "seconds": 9.0})
+    assert filled.has(KEY)
+    assert filled.record(KEY) == LOSSES
+    assert [path.name for path in filled.root.iterdir()] == [KEY]
 
 
 def truncate(path: Path) -> None:
@@ -180,7 +188,7 @@ def test_a_partial_replaces_the_one_before(store: Warned) -> None:
     back = store.partial(KEY)
     assert back is not None
     assert back.epoch == 3
-    assert len(files(store)) == 2, "one epoch on disk, not three"
+    assert len(list((store.partials / KEY).iterdir())) == 2, "one epoch on disk, not three"
 
 
 def test_a_partial_is_dropped_when_the_link_is_saved(store: Warned) -> None:
@@ -211,7 +219,7 @@ def test_a_partial_interrupted_while_written_leaves_the_one_before(
 
 
 def tensors_of(store: LinkStore) -> Path:
-    return next((store.root / KEY).glob("stage*.safetensors"))
+    return next((store.partials / KEY).glob("stage*.safetensors"))
 
 
 @pytest.mark.parametrize("damage", [truncate, flip_bit, Path.unlink], ids=["truncated", "flipped", "missing"])
@@ -221,13 +229,13 @@ def test_a_damaged_partial_is_reported_and_ignored(store: Warned, damage: Callab
     assert store.partial(KEY) is None
     assert len(store.warnings) == 1
     assert KEY in store.warnings[0]
-    assert files(store) == []
+    assert not (store.partials / KEY).exists()
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", "null", '{"file": 3}'])
 def test_a_broken_partial_record_is_reported_and_ignored(store: Warned, text: str) -> None:
     store.save_partial(KEY, epoch(2))
-    (store.root / KEY / PARTIAL).write_text(text)
+    (store.partials / KEY / PARTIAL).write_text(text)
     assert store.partial(KEY) is None
     assert KEY in store.warnings[0]
 
@@ -236,7 +244,7 @@ def test_a_broken_partial_record_is_reported_and_ignored(store: Warned, text: st
 def test_one_flipped_bit_beside_the_tensors_is_reported_too(store: Warned, old: str, new: str) -> None:
     """Resuming after another epoch than the tensors are of would give another model without a word."""
     store.save_partial(KEY, epoch(2))
-    path = store.root / KEY / PARTIAL
+    path = store.partials / KEY / PARTIAL
     assert old in path.read_text()
     path.write_text(path.read_text().replace(old, new))
     assert store.partial(KEY) is None
@@ -246,11 +254,13 @@ def test_one_flipped_bit_beside_the_tensors_is_reported_too(store: Warned, old: 
 # ---------------------------------------------------------------- hostile surroundings
 
 
-def test_a_root_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("in the way")
+@pytest.mark.parametrize("in_the_way", ["results", "results/links", "results/runs"])
+def test_a_root_that_cannot_be_written_is_refused(tmp_path: Path, in_the_way: str) -> None:
+    (tmp_path / in_the_way).parent.mkdir(exist_ok=True)
+    (tmp_path / in_the_way).write_text("in the way")
     with pytest.raises(InputError, match="cannot write to") as caught:
-        Warned(tmp_path / "file" / "results")
-    assert str(tmp_path / "file" / "results") in str(caught.value)
+        check_writable(tmp_path / "results")
+    assert str(tmp_path / "results") in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
@@ -289,7 +299,7 @@ def test_a_pickled_partial_is_reported_and_not_executed(store: Warned, tmp_path:
     mark = tmp_path / "executed"
     store.save_partial(KEY, epoch(2))
     tensors_of(store).write_bytes(pickle.dumps(Bomb(mark)))
-    path = store.root / KEY / PARTIAL
+    path = store.partials / KEY / PARTIAL
     entry = json.loads(path.read_text().partition("\n")[2])
     entry["sha256"] = hashlib.sha256(tensors_of(store).read_bytes()).hexdigest()
     body = json.dumps(entry)
