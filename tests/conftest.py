@@ -5,11 +5,14 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pytest
+import torch
 from quick import quick_config, train
 
 from cl2r.engine.run import RunResult
 
 PER_CLASS = 14
+
+torch.set_num_threads(1)  # small tensors: a second thread costs more than it brings
 
 
 def blobs(classes: int, rng: np.random.Generator) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:

@@ -53,5 +53,5 @@ def load_dataset(name_or_path: str, size: int = 32, channels: int = 3) -> ImageS
     if path.exists():
         raise InputError(f"{path}: a data set is an .npz file or a folder")
     hint, known = nearest(name_or_path, DATASETS), ", ".join(DATASETS)
-    own = f"or give an .npz file, or DIR with {LAYOUT}"
+    own = f"or give an .npz file, or a folder laid out as {LAYOUT}"
     raise InputError(f"no data set, file or folder {name_or_path!r}{hint}; data sets: {known}; {own}")

@@ -11,14 +11,6 @@ from cl2r.heads import build_projection
 NAMES = ["resnet8s", "resnet20", "resnet32"]
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def random_network(name, seed=0, channels=3):
     """Random weights, and batch norms that look as if they had been trained."""
     torch.manual_seed(seed)
