@@ -15,9 +15,10 @@ from cl2r.engine.store import write_file
 
 
 def run_name(plan: Plan) -> str:
-    """Readable, and different for every run that could give another result."""
+    """Readable, and different for every other config, data or pairs: runs may share links, never a row."""
     config = plan.config
-    digest = hashlib.sha256(json.dumps([plan.keys, config.eval.model_dump(mode="json")]).encode())
+    content = {name: value for name, value in fields(config).items() if name != "threads"}
+    digest = hashlib.sha256(json.dumps([plan.keys, content]).encode())
     for pairs in (plan.report_pairs, plan.tuning_pairs):
         for array in (pairs.query, pairs.gallery, pairs.same, pairs.folds) if pairs else ():
             digest.update(array.tobytes())

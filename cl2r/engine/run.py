@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch.nn import functional
 
 from cl2r.augment import Normalise
 from cl2r.config import Config, link_keys
@@ -181,6 +182,7 @@ class Chain:
         state: Tensors = {f"method/{name}": tensor for name, tensor in method.carry().items()}
         state["memory"] = torch.from_numpy(memory)
         record["extract_seconds"] = time.perf_counter() - began
+        record["common_direction"] = float(functional.normalize(features).mean(0).norm())
         self.store.save(key, state, {"open": features}, record)
 
     def _info(self, task: int, memory_rows: int) -> TaskInfo:

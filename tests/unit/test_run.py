@@ -315,3 +315,10 @@ def test_milestones_that_never_come_are_pointed_out(tiny: Path, tmp_path: Path) 
     recorder = Recorder()
     train(quick_config(tiny, {"optim": {"epochs": 1}, "scenario": {"stop_after": 1}}), tmp_path, recorder)
     assert recorder.lines[0] == "note: optim.milestones [2] lie beyond optim.epochs=1: no effect"
+
+
+def test_the_common_direction_of_the_open_images_is_recorded(finished: RunResult, finished_root: Path) -> None:
+    for link in finished.links:
+        rows = LinkStore(finished_root, print).features(link.key).numpy().astype(np.float64)
+        unit = np.array([row / np.sqrt((row**2).sum()) for row in rows])
+        assert link.record["common_direction"] == pytest.approx(np.sqrt((unit.mean(0) ** 2).sum()), rel=1e-5)
