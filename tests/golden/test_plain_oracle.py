@@ -26,7 +26,7 @@ from cl2r.methods.registry import build_method
 from cl2r.seeding import numpy_stream, torch_stream
 
 LEARNING_RATE = 0.005  # low, since training amplifies rounding
-TOLERANCE = 1e-3  # of the length of a feature; most runs end within 1e-5
+TOLERANCE = 3e-3  # of the length of a feature; ten of the twelve end within 4e-6, the others (a ReLU flips) within 6e-4
 
 
 def dense_simplex(num_classes: int) -> Tensor:
@@ -132,4 +132,4 @@ def test_the_engine_trains_what_a_plain_loop_trains(tiny: Path, tmp_path: Path, 
 def test_the_tolerance_tells_cells_apart(tiny: Path, tmp_path: Path) -> None:
     fixed, all_rows, memory_rows = (trained(tiny, tmp_path, name, True)[1] for name in ("fixed", "fixed_fd", "cl2r"))
     for one, two in ((fixed, all_rows), (fixed, memory_rows), (all_rows, memory_rows)):
-        assert gap(one, two) > 10 * TOLERANCE
+        assert gap(one, two) > 3 * TOLERANCE
