@@ -44,7 +44,7 @@ def frames(result: RunResult, name: str) -> dict[str, list[dict[str, Any]]]:
         here = {"run": name, "task": link.task}
         epochs = record.pop("curves")
         curves += [here | row for row in epochs]
-        losses = {name: value for name, value in epochs[-1].items() if name.startswith("loss_")}
+        losses = {term: value for term, value in epochs[-1].items() if term.startswith("loss_")}
         record["images_per_second"] = record["images"] / record["seconds"]
         metrics = record.pop("metrics")
         tasks.append(here | {"key": link.key, "reused": link.reused} | record | metrics | losses)
