@@ -1,6 +1,16 @@
-"""From the frames that runs leave behind to tables. Reads Parquet; never needs torch."""
+"""From the frames that runs and studies leave behind to tables. Reads Parquet; never needs torch."""
 
 from analysis.frames import Frames, load_runs
-from analysis.tables import ablation_table
+from analysis.study import Study, load_study
+from analysis.tables import ablation_table, comparison_table
+from analysis.trials import best_trials
 
-__all__ = ["Frames", "ablation_table", "load_runs"]
+__all__ = [
+    "Frames",
+    "Study",
+    "ablation_table",
+    "best_trials",
+    "comparison_table",
+    "load_runs",
+    "load_study",
+]

@@ -1,6 +1,8 @@
 """The command line. Light to start: torch is imported by the commands that train."""
 
+import importlib
 import sys
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ from click.shell_completion import CompletionItem, get_completion_class
 
 from cl2r import __version__
 from cl2r.config import Config, field_keys, override, presets, read_layer, resolve
-from cl2r.errors import InputError, exit_code
+from cl2r.errors import InputError, exit_code, nearest
 from cl2r.methods.catalog import METHODS
 
 
@@ -75,7 +77,7 @@ def _option_layers(data: str | None, tasks: int | None, method: str | None, seed
     if data is not None:
         layers.append({"data": {"name": data}})
     if tasks is not None:
-        layers.append({"scenario": {"n_tasks": tasks, "initial": None, "increment": None}})
+        layers.append({"scenario": {"n_tasks": tasks}})
     if method is not None:
         layers.append({"method": {"name": method}})
     if seed is not None:
@@ -111,6 +113,52 @@ def _train(config: Config, out: Path) -> None:
     click.echo(matrix_table(result.report))
     click.echo(f"\n{metrics_table(result.report)}")
     click.echo(f"\n{sum(not link.reused for link in result.links)} links trained, {result.seconds:.0f} s; {folder}")
+
+
+_FORWARD = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
+
+
+def _complete_studies(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
+    return [name for name in study_names() if name.startswith(incomplete)]
+
+
+def study_names() -> list[str]:
+    """The studies that come with the project."""
+    return sorted(path.stem for path in Path(str(resources.files("studies"))).glob("*.yaml"))
+
+
+@cli.command(context_settings=_FORWARD)
+@click.argument("name", required=False, shell_complete=_complete_studies)
+@click.argument("words", nargs=-1, type=click.UNPROCESSED)
+def study(name: str | None, words: tuple[str, ...]) -> int:
+    """Run a study: `cl2r study ablation --seeds 0 1 2`; `cl2r study NAME --help` lists its options."""
+    if name is None or name in ("-h", "--help"):
+        click.echo(f"usage: cl2r study NAME [options]\n\nstudies: {', '.join(study_names())}")
+        return 0
+    if name not in study_names():
+        raise InputError(f"no study {name!r}{nearest(name, study_names())}; studies: {', '.join(study_names())}")
+    result: int = importlib.import_module(f"studies.{name}").main(list(words))
+    return result
+
+
+@cli.command(context_settings=_FORWARD)
+@click.argument("name", shell_complete=_complete_studies)
+@click.argument("words", nargs=-1, type=click.UNPROCESSED)
+@click.pass_context
+def plan(context: click.Context, name: str, words: tuple[str, ...]) -> int:
+    """Say what a study would cost and start nothing: `cl2r plan ablation --seeds 0 1 2`."""
+    result: int = context.invoke(study, name=name, words=(*words, "--plan"))
+    return result
+
+
+@cli.command()
+@click.argument("name", required=False)
+@click.option("--storage", type=click.Path(path_type=Path), default=Path("results"), show_default=True, metavar="DIR")
+def status(name: str | None, storage: Path) -> None:
+    """Show how far studies are, from their ledgers: all of them, or NAME in detail."""
+    from cl2r.study import status as state
+
+    click.echo(state.status(storage, name) if name else state.overview(storage))
 
 
 @cli.command()

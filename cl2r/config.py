@@ -18,7 +18,7 @@ from pydantic.fields import FieldInfo
 from cl2r.errors import InputError, nearest
 from cl2r.methods.catalog import METHODS
 
-LINK_FORMAT = 1
+LINK_FORMAT = 2
 """Raise this when a change of the code changes what a link contains: old links are then trained again."""
 
 
@@ -125,6 +125,8 @@ class OptimConfig(Section):
     weight_decay: Annotated[float, from_task(1, ge=0)] = 2e-4
     milestones: Annotated[tuple[Annotated[int, Field(ge=0)], ...], from_task(1)] = (50, 64)
     gamma: Annotated[float, from_task(1, gt=0, le=1)] = 0.1
+    precision: Annotated[Literal["fp32", "bf16"], from_task(1)] = "fp32"
+    """bf16: autocast of forward and backward; the weights stay fp32."""
 
 
 class AugmentConfig(Section):
@@ -205,24 +207,35 @@ def override(text: str) -> dict[str, Any]:
         layer: Any = yaml.safe_load(value)
     except yaml.YAMLError as error:
         raise InputError(f"--set {text!r}: the value is not valid YAML") from error
-    for key in reversed(dotted.strip().split(".")):
-        layer = {key: layer}
-    return dict(layer)
+    return from_dotted(dotted.strip(), layer)
+
+
+def from_dotted(dotted: str, value: Any) -> dict[str, Any]:
+    """`a.b` and a value as a nested mapping."""
+    for key in reversed(dotted.split(".")):
+        value = {key: value}
+    return dict(value)
 
 
 def resolve(layers: Iterable[Mapping[str, Any]]) -> Config:
-    """Merge layers (later ones win) into a checked config. A layer that names a method brings its defaults."""
-    merged: dict[str, Any] = {"method": {"name": "cl2r", **METHODS["cl2r"].defaults}}
-    for layer in layers:
-        if not isinstance(layer.get("method", {}), Mapping):
-            raise InputError(f"config: method: expected a mapping of fields (got {layer['method']!r})")
-        _merge(merged, _one_form_of_tasks(_with_method_defaults(layer)))
+    """Merge layers (later ones win) into a checked config."""
+    merged = merge_layers(layers)
     _refuse_yes_for_numbers(merged)
     merged["method"]["name"] = _canonical_name(merged["method"])
     try:
         return Config.model_validate(merged)
     except ValidationError as error:
-        raise InputError(_one_line(error)) from error
+        raise InputError(f"config: {error_line(error, field_keys())}") from error
+
+
+def merge_layers(layers: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """One layer that says what all of them say. A layer that names a method brings its defaults."""
+    merged: dict[str, Any] = {"method": {"name": "cl2r", **METHODS["cl2r"].defaults}}
+    for layer in layers:
+        if not isinstance(layer.get("method", {}), Mapping):
+            raise InputError(f"config: method: expected a mapping of fields (got {layer['method']!r})")
+        _merge(merged, _one_form_of_tasks(_with_method_defaults(layer)))
+    return merged
 
 
 def _with_method_defaults(layer: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -247,11 +260,16 @@ def _refuse_yes_for_numbers(merged: Mapping[str, Any]) -> None:
 
 
 def _one_form_of_tasks(layer: Mapping[str, Any]) -> Mapping[str, Any]:
-    """`initial` or `increment` replaces the `n_tasks` of the layers below."""
+    """`initial` or `increment` replaces the `n_tasks` of the layers below, and the other way round."""
     scenario = layer.get("scenario")
-    if not isinstance(scenario, Mapping) or not {"initial", "increment"} & {k for k, v in scenario.items() if v}:
+    if not isinstance(scenario, Mapping):
         return layer
-    return {**layer, "scenario": {"n_tasks": None, **scenario}}
+    given = {key for key, value in scenario.items() if value}
+    if given & {"initial", "increment"}:
+        return {**layer, "scenario": {"n_tasks": None, **scenario}}
+    if "n_tasks" in given:
+        return {**layer, "scenario": {"initial": None, "increment": None, **scenario}}
+    return layer
 
 
 def _canonical_name(method: Mapping[str, Any]) -> str:
@@ -271,17 +289,17 @@ def _merge(into: dict[str, Any], layer: Mapping[str, Any]) -> None:
             into[key] = dict(value) if isinstance(value, Mapping) else value
 
 
-def _one_line(error: ValidationError) -> str:
+def error_line(error: ValidationError, keys: Sequence[str]) -> str:
+    """The first thing pydantic complains of, in one line; `keys` are the names that could have been meant."""
     first = error.errors()[0]
     # Union types add their own names to the location; a field path has at most two parts.
     path = [str(part) for part in first["loc"][:2]]
     dotted = ".".join(path)
     if first["type"] == "extra_forbidden":
-        keys = field_keys()
         near = nearest(dotted, keys) or nearest(path[-1], [key.split(".")[-1] for key in keys])
-        return f"config: unknown key {dotted!r}{near}"
+        return f"unknown key {dotted!r}{near}"
     message = first["msg"].removeprefix("Value error, ")
-    return f"config: {dotted}: {message} (got {first['input']!r})" if dotted else f"config: {message}"
+    return f"{dotted}: {message} (got {first['input']!r})" if dotted else message
 
 
 # ---------------------------------------------------------------- fields and keys
@@ -303,6 +321,11 @@ def field_keys() -> list[str]:
 def matters_from() -> dict[str, int | None]:
     """For every dotted field the first task it can matter for; None: never."""
     return {dotted: _first_task(info) for dotted, info in _field_infos().items()}
+
+
+def field_types() -> dict[str, Any]:
+    """For every dotted field its type."""
+    return {dotted: info.annotation for dotted, info in _field_infos().items()}
 
 
 def _field_infos() -> dict[str, FieldInfo]:

@@ -37,6 +37,9 @@ class Recorder:
     def say(self, line: str) -> None:
         self.lines.append(line)
 
+    def warn(self, line: str) -> None:
+        self.lines.append(line)
+
     def begin(self, tasks: list[int]) -> None:
         self.begun = list(tasks)
 

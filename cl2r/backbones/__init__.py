@@ -22,7 +22,7 @@ def folded(module: nn.Module) -> nn.Module:
     for part in list(frozen.modules()):
         for name, child in list(part.named_children()):
             norm = getattr(part, name.replace("conv", "bn"), None) if name.startswith("conv") else None
-            if isinstance(child, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d):
+            if isinstance(child, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d | nn.SyncBatchNorm):
                 setattr(part, name, fuse_conv_bn_eval(child, norm))
                 setattr(part, name.replace("conv", "bn"), nn.Identity())
     return frozen

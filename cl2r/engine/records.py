@@ -10,8 +10,8 @@ import pandas as pd
 
 from cl2r.config import fields, to_yaml
 from cl2r.engine.evaluation import Evaluation
+from cl2r.engine.files import write_file
 from cl2r.engine.run import Plan, RunResult
-from cl2r.engine.store import write_file
 
 
 def run_name(plan: Plan) -> str:
@@ -46,7 +46,7 @@ def frames(result: RunResult, name: str) -> dict[str, list[dict[str, Any]]]:
         curves += [here | row for row in epochs]
         losses = {term: value for term, value in epochs[-1].items() if term.startswith("loss_")}
         record["images_per_second"] = record["images"] / record["seconds"]
-        metrics = record.pop("metrics")
+        metrics, _ = record.pop("metrics"), record.pop("stored_bytes")
         tasks.append(here | {"key": link.key, "reused": link.reused} | record | metrics | losses)
     matrix = _matrix_rows(result.report, name, "report")
     if result.tuning is not None:
@@ -60,6 +60,7 @@ def _run_row(result: RunResult, name: str) -> dict[str, Any]:
     row |= _metrics(result.report, "")
     if result.tuning is not None:
         row |= _metrics(result.tuning, "tuning_")
+    row["stored_bytes"] = result.links[-1].record["stored_bytes"]
     row["train_seconds"] = sum(link.record["seconds"] for link in result.links)
     row["links_trained"] = sum(not link.reused for link in result.links)
     return row | {"wall_seconds": result.seconds}

@@ -1,7 +1,10 @@
 """Algorithm 1: one run, a chain of tasks, each link trained once and found again ever after."""
 
+import contextlib
 import time
+import uuid
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,7 +21,8 @@ from cl2r.data.pairs import tuning_and_report_pairs
 from cl2r.data.scenario import Scenario, build_scenario, class_increments, class_order
 from cl2r.engine.evaluation import Evaluation, evaluate, extract
 from cl2r.engine.store import LinkStore, Tensors, check_writable
-from cl2r.engine.task_loop import EpochReport, TaskLoop, TrainingImages
+from cl2r.engine.task_loop import EpochReport, TaskLoop, TaskRecord, TrainingImages
+from cl2r.engine.workers import ALONE, Workers
 from cl2r.errors import InputError, TrainingError
 from cl2r.memory import sample_task
 from cl2r.methods.base import Method, TaskInfo
@@ -66,7 +70,10 @@ class Listener(Protocol):
     """Who hears of a run."""
 
     def say(self, line: str) -> None:
-        """One line worth keeping: a link reused, trained, damaged."""
+        """One line worth keeping: a link reused, resumed, trained."""
+
+    def warn(self, line: str) -> None:
+        """One line that must be seen: a link is damaged."""
 
     def begin(self, tasks: list[int]) -> None:
         """The tasks that will be trained."""
@@ -109,47 +116,77 @@ def plan_run(config: Config) -> Plan:
 def execute(plan: Plan, root: Path, listener: Listener) -> RunResult:
     """Train the links that are missing below `root`, then evaluate the chain from stored features."""
     began = time.perf_counter()
-    check_writable(root)
-    store = LinkStore(root, listener.say)
-    if plan.config.threads:
-        torch.set_num_threads(plan.config.threads)
-    late = [epoch for epoch in plan.config.optim.milestones if epoch >= plan.config.optim.epochs]
-    if late:
-        listener.say(f"note: optim.milestones {late} lie beyond optim.epochs={plan.config.optim.epochs}: no effect")
-    trained = Chain(plan, store, listener).train_missing()
-    tasks = enumerate(plan.keys, start=1)
-    links = [LinkInfo(task, key, task not in trained, store.record(key)) for task, key in tasks]
-    features = [store.features(key).numpy() for key in plan.keys]
-    tuning = evaluate(features, plan.tuning_pairs, plan.config.eval) if plan.tuning_pairs else None
-    report = evaluate(features, plan.report_pairs, plan.config.eval)
-    return RunResult(plan, links, tuning, report, time.perf_counter() - began)
+    chain = Chain(plan, root, listener, owner=uuid.uuid4().hex)
+    for task in chain.tasks:
+        chain.reach(task)
+    return chain.result(time.perf_counter() - began)
 
 
 class Chain:
-    """Walks the tasks in order, training only those whose link is not in the store."""
+    """Walks the tasks in order, training only those whose link is not in the store.
 
-    def __init__(self, plan: Plan, store: LinkStore, listener: Listener) -> None:
-        self.plan, self.store, self.listener = plan, store, listener
+    `owner` is written into the links that are trained, so that a frame can tell them from those found.
+    """
+
+    def __init__(self, plan: Plan, root: Path, listener: Listener, owner: str, workers: Workers = ALONE) -> None:
+        self.plan, self.listener, self.owner, self.workers = plan, listener, owner, workers
+        if self.workers.first:
+            check_writable(root)
+        if plan.config.threads:
+            torch.set_num_threads(plan.config.threads)
+        self.store = LinkStore(root, listener.warn)
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        dataset = plan.dataset
-        self.normalise = Normalise(dataset.mean, dataset.std, self.device)
+        self.normalise = Normalise(plan.dataset.mean, plan.dataset.std, self.device)
+        self.tasks = range(1, len(plan.keys) + 1)
+        if self.workers.first:
+            self._announce()
 
-    def train_missing(self) -> set[int]:
-        """Train what is missing; returns the numbers of the tasks trained."""
-        present = [self.store.has(key) for key in self.plan.keys]
-        for task, key in enumerate(self.plan.keys, start=1):
-            if present[task - 1]:
-                self.listener.say(f"task {task}: reused link {key}")
-        missing = {task for task, there in enumerate(present, start=1) if not there}
-        if missing:
-            self.listener.begin(sorted(missing))
-            loop = TaskLoop(self.plan.config, self._training_images(), self.listener.epoch)
-            for task in sorted(missing):
-                if self.store.has(self.plan.keys[task - 1]):
-                    missing.discard(task)  # another process was faster
-                else:
-                    self._train(task, loop)
-        return missing
+    def _announce(self) -> None:
+        optim = self.plan.config.optim
+        late = [epoch for epoch in optim.milestones if epoch >= optim.epochs]
+        if late:
+            self.listener.say(f"note: optim.milestones {late} lie beyond optim.epochs={optim.epochs}: no effect")
+        self.listener.begin([task for task in self.tasks if not self.store.present(self.plan.keys[task - 1])])
+
+    def reach(self, task: int) -> None:
+        """Have link `task`: find it, wait for another process that trains it, or train it. Links before it exist."""
+        key = self.plan.keys[task - 1]
+        if self._found(key):
+            self._say(f"task {task}: reused link {key}")
+            return
+        with self.store.claim(key) if self.workers.first else contextlib.nullcontext():
+            if self._found(key):
+                self._say(f"task {task}: reused link {key}, just trained by another process")
+            else:
+                self._train(task)
+
+    def result(self, seconds: float) -> RunResult:
+        """Evaluate the whole chain; all its links exist."""
+        plan = self.plan
+        links = []
+        for task, key in zip(self.tasks, plan.keys, strict=True):
+            record = self.store.record(key)
+            links.append(LinkInfo(task, key, record.pop("owner", None) != self.owner, record))
+        features = [self.store.features(key).numpy() for key in plan.keys]
+        tuning = evaluate(features, plan.tuning_pairs, plan.config.eval) if plan.tuning_pairs else None
+        return RunResult(plan, links, tuning, evaluate(features, plan.report_pairs, plan.config.eval), seconds)
+
+    def tuning_so_far(self, task: int) -> Evaluation:
+        """C of the first `task` models on the tuning pairs (the report pairs where there are none), no intervals."""
+        features = [self.store.features(key).numpy() for key in self.plan.keys[:task]]
+        spec = self.plan.config.eval.model_copy(update={"bootstrap": 0})
+        return evaluate(features, self.plan.tuning_pairs or self.plan.report_pairs, spec)
+
+    def _found(self, key: str) -> bool:
+        return self.workers.from_first(lambda: self.store.has(key))
+
+    def _say(self, line: str) -> None:
+        if self.workers.first:
+            self.listener.say(line)
+
+    @cached_property
+    def _loop(self) -> TaskLoop:
+        return TaskLoop(self.plan.config, self._training_images(), self.listener.epoch, self.workers)
 
     def _training_images(self) -> TrainingImages:
         dataset, scenario = self.plan.dataset, self.plan.scenario
@@ -160,30 +197,37 @@ class Chain:
             self.normalise,
         )
 
-    def _train(self, task: int, loop: TaskLoop) -> None:
+    def _train(self, task: int) -> None:
         key = self.plan.keys[task - 1]
         method, memory = self._state_before(task)
         method.begin_task(self._info(task, len(memory)))
-        partial = self.store.partial(key)
+        partial = self.workers.from_first(lambda: self.store.partial(key))
         if partial:
-            self.listener.say(f"task {task}: resumed link {key} after epoch {partial.epoch}")
+            self._say(f"task {task}: resumed link {key} after epoch {partial.epoch}")
         rows = self.plan.scenario.tasks[task - 1].rows
-        record = loop.run(method, rows, memory, partial, lambda p: self.store.save_partial(key, p))
+        record = self._loop.run(method, rows, memory, partial, lambda p: self.store.save_partial(key, p))
         method.end_task()
-        self._save(key, method, memory, vars(record) | {"metrics": method.metrics(), "memory": len(memory)})
-        self.listener.say(f"task {task}: trained link {key} in {record.seconds:.1f} s")
+        self.workers.from_first(lambda: self._save(key, method, memory, record))
+        self._say(f"task {task}: trained link {key} in {record.seconds:.1f} s")
 
-    def _save(self, key: str, method: Method, memory: Rows, record: dict[str, Any]) -> None:
+    def _save(self, key: str, method: Method, memory: Rows, trained: TaskRecord) -> None:
         open_images = torch.from_numpy(self.plan.dataset.x_open).to(self.device)
         began = time.perf_counter()
         features = extract(method.extractor(), open_images, self.normalise)
         if not torch.isfinite(features).all():
             raise TrainingError(f"task {method.task.index}: the features are not finite; try a lower optim.lr")
-        state: Tensors = {f"method/{name}": tensor for name, tensor in method.carry().items()}
-        state["memory"] = torch.from_numpy(memory)
-        record["extract_seconds"] = time.perf_counter() - began
-        record["common_direction"] = float(functional.normalize(features).mean(0).norm())
-        self.store.save(key, state, {"open": features}, record)
+        carried: Tensors = {f"method/{name}": tensor for name, tensor in method.carry().items()}
+        images = self.plan.dataset.x_train
+        record = vars(trained) | {
+            "metrics": method.metrics(),
+            "memory": len(memory),
+            "stored_bytes": len(memory) * images[0].nbytes + sum(tensor.nbytes for tensor in carried.values()),
+            "workers": self.workers.world,
+            "extract_seconds": time.perf_counter() - began,
+            "common_direction": float(functional.normalize(features).mean(0).norm()),
+            "owner": self.owner,
+        }
+        self.store.save(key, {**carried, "memory": torch.from_numpy(memory)}, {"open": features}, record)
 
     def _info(self, task: int, memory_rows: int) -> TaskInfo:
         labels = self.plan.scenario.tasks[task - 1].labels
@@ -194,15 +238,17 @@ class Chain:
         plan = self.plan
         method = build_method(plan.config, plan.dataset.channels, plan.num_outputs)
         method.network.to(self.device)
+        self.workers.prepare(method.network)
         if task == 1:
             return method, np.empty(0, dtype=np.int64)
-        state = self.store.state(plan.keys[task - 2])
+        state = self.workers.from_first(lambda: self.store.state(plan.keys[task - 2]))
         memory: Rows = state.pop("memory").numpy()
         method.restore(
             {name.removeprefix("method/"): tensor.to(self.device) for name, tensor in state.items()},
             self._info(task - 1, len(memory)),
         )
-        return method, np.concatenate([memory, self._sampled(task - 1, method)])
+        sampled = self.workers.from_first(lambda: self._sampled(task - 1, method))
+        return method, np.concatenate([memory, sampled])
 
     def _sampled(self, task: int, method: Method) -> Rows:
         """Sampling(D_t), by φ_t where herding asks for it."""

@@ -1,28 +1,31 @@
 """The store of links: what a run has learned after each task, addressed by content.
 
 A link is a folder of safetensors files and a record, and a manifest with their checksums. The folder is written aside
-and renamed, so it is seen whole or not at all, and of two processes that train the same link the first one wins. A
+and renamed, so it is seen whole or not at all. A process that trains a link holds a claim on it, and others wait for it
+rather than train it too; where claims do not reach (two machines), the first one to finish wins. A
 link whose files do not match its manifest is reported and trained again, never used. Tensors and JSON only; nothing
 that is read back can run code.
 """
 
 import contextlib
 import errno
+import fcntl
 import hashlib
 import json
 import os
 import shutil
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from safetensors import SafetensorError
 from safetensors.torch import load as tensors_from_bytes
 from safetensors.torch import save as tensors_to_bytes
 from torch import Tensor
 
+from cl2r.engine.files import write_file
 from cl2r.errors import InputError
 
 Tensors = dict[str, Tensor]
@@ -53,7 +56,7 @@ class LinkStore:
     """Links below `root`/links, unfinished tasks below `root`/partials. `warn` hears of damage, by name."""
 
     def __init__(self, root: Path, warn: Callable[[str], None]) -> None:
-        self.root, self.partials, self.warn = root / "links", root / "partials", warn
+        self.root, self.partials, self.claims, self.warn = root / "links", root / "partials", root / "claims", warn
 
     def save(self, key: str, state: Tensors, features: Tensors, record: dict[str, Any]) -> None:
         """Write link `key`, unless another process was faster. Its unfinished epochs are dropped."""
@@ -85,6 +88,22 @@ class LinkStore:
                 shutil.rmtree(aside)
             return False
         return True
+
+    def present(self, key: str) -> bool:
+        """Whether link `key` seems to be there; reads and changes nothing, so it may be damaged."""
+        return (self.root / key / MANIFEST).exists()
+
+    @contextlib.contextmanager
+    def claim(self, key: str) -> Iterator[None]:
+        """Wait until no other process of this machine trains link `key`. The system frees a dead process's claim."""
+        path = self.claims / key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = _locked(path)
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+            file.close()
 
     def state(self, key: str) -> Tensors:
         """What the next task needs."""
@@ -142,6 +161,17 @@ class LinkStore:
             return None
 
 
+def _locked(path: Path) -> BinaryIO:
+    """An exclusive lock on the file that is at `path` once it is granted; the holder before may have removed it."""
+    while True:
+        file = path.open("ab")
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with contextlib.suppress(FileNotFoundError):
+            if path.stat().st_ino == os.fstat(file.fileno()).st_ino:
+                return file
+        file.close()
+
+
 def check_writable(root: Path) -> None:
     """Refuse, before any training, an output folder that cannot take links or results."""
     try:
@@ -160,14 +190,3 @@ def _digest(content: bytes) -> str:
 
 def _pack(tensors: Tensors) -> bytes:
     return tensors_to_bytes({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
-
-
-def write_file(path: Path, content: bytes) -> None:
-    """Aside, flushed to disk, renamed: a reader sees the old bytes or the new ones."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    with aside.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    aside.replace(path)

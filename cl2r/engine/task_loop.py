@@ -15,6 +15,7 @@ from cl2r.augment import Normalise, crop_and_flip, draw
 from cl2r.batches import epoch_batches, shard
 from cl2r.config import Config
 from cl2r.engine.store import Partial
+from cl2r.engine.workers import ALONE, Workers
 from cl2r.errors import TrainingError
 from cl2r.methods.base import Batch, Method, Stage
 from cl2r.seeding import numpy_stream, torch_stream
@@ -69,8 +70,7 @@ class TaskLoop:
     config: Config
     data: TrainingImages
     report: Callable[[EpochReport], None]
-    rank: int = 0
-    world: int = 1
+    workers: Workers = ALONE
 
     def run(
         self, method: Method, new: Rows, memory: Rows, resume: Partial | None, save: Callable[[Partial], None]
@@ -85,25 +85,34 @@ class TaskLoop:
             if resume and number == resume.stage:
                 _restore(resume.tensors, method.network, optimiser)
                 start = resume.epoch
+            network = self.workers.wrap(method.network)
             for epoch in range(start, stage.epochs):
                 batches = self._batches(method.task.index, new, memory, number, epoch)
-                report = self._epoch(method, stage, optimiser, epoch, batches)
+                report = self._epoch(method, network, stage, optimiser, epoch, batches)
                 record.add(report)
+                if not self.workers.first:
+                    continue
                 self.report(report)
                 save(Partial(number, epoch + 1, _snapshot(method.network, optimiser), vars(record)))
         return record
 
     def _batches(self, task: int, new: Rows, memory: Rows, stage: int, epoch: int) -> Iterator[Batch]:
         """This worker's part of the augmented batches of one epoch."""
-        config, data = self.config, self.data
+        config, data, workers = self.config, self.data, self.workers
         rng = numpy_stream(config.seed, "batches", task, stage, epoch)
         generator = torch_stream(config.seed, "augmentation", task, stage, epoch)
         padding = config.augment.padding
         for rows in epoch_batches(config.batches.batching, new, memory, config.batches.size, rng):
-            augmentation = draw(len(rows), padding, config.augment.flip, generator).shard(self.rank, self.world)
-            index = torch.from_numpy(shard(rows, self.rank, self.world)).to(data.labels.device)
+            augmentation = draw(len(rows), padding, config.augment.flip, generator)
+            augmentation = augmentation.shard(workers.rank, workers.world)
+            index = torch.from_numpy(shard(rows, workers.rank, workers.world)).to(data.labels.device)
             x = data.normalise(crop_and_flip(data.images[index], augmentation, padding))
-            yield Batch(x, data.labels[index], data.task_of_row[index], task)
+            yield Batch(x, data.labels[index], data.task_of_row[index], task, workers)
+
+    def _precision(self) -> torch.autocast:
+        """bf16 needs no loss scaling; the weights stay fp32."""
+        enabled = self.config.optim.precision == "bf16"
+        return torch.autocast(self.data.labels.device.type, torch.bfloat16, enabled=enabled)
 
     def _optimiser(self, stage: Stage) -> torch.optim.SGD:
         optim = self.config.optim
@@ -116,7 +125,13 @@ class TaskLoop:
         return stage.lr * optim.gamma ** sum(milestone <= epoch for milestone in optim.milestones)
 
     def _epoch(
-        self, method: Method, stage: Stage, optimiser: torch.optim.SGD, epoch: int, batches: Iterator[Batch]
+        self,
+        method: Method,
+        network: nn.Module,
+        stage: Stage,
+        optimiser: torch.optim.SGD,
+        epoch: int,
+        batches: Iterator[Batch],
     ) -> EpochReport:
         began, lr = time.perf_counter(), self._learning_rate(stage, epoch)
         for group in optimiser.param_groups:
@@ -124,14 +139,17 @@ class TaskLoop:
         method.network.train()
         steps, images, totals = 0, 0, dict[str, Tensor]()
         for batch in batches:
-            losses = stage.loss(batch, method.network)
+            with self._precision():
+                losses = stage.loss(batch, network)
             optimiser.zero_grad()
             torch.stack(list(losses.values())).sum().backward()  # type: ignore[no-untyped-call]
             optimiser.step()
-            steps, images = steps + 1, images + len(batch.y) * self.world
+            steps, images = steps + 1, images + len(batch.y)
             for name, value in losses.items():
                 totals[name] = totals.get(name, torch.zeros_like(value)) + value.detach()
-        means = {name: float(total) / steps for name, total in totals.items()}
+        device = self.data.labels.device
+        means = self.workers.mean({name: float(total) / steps for name, total in totals.items()}, device)
+        images = round(self.workers.world * self.workers.mean({"images": images}, device)["images"])
         task = method.task.index
         _check_finite(means, task, epoch + 1)
         seconds = time.perf_counter() - began

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from cl2r.config import Config
+from cl2r.engine.workers import ALONE, Workers
 
 Losses = dict[str, Tensor]
 
@@ -39,11 +40,16 @@ class Batch:
     y: Tensor
     task_id: Tensor
     task: int
+    workers: Workers = ALONE
 
     @property
     def is_memory(self) -> Tensor:
         """Mask of the memory rows."""
         return self.task_id < self.task
+
+    def weight(self, rows: int) -> Tensor | float:
+        """Every mean over rows of a loss is to be multiplied by this: then it is the mean over all workers' rows."""
+        return self.workers.weight(rows, self.y.device)
 
 
 @dataclass(frozen=True)

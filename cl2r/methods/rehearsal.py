@@ -98,7 +98,7 @@ class Rehearsal(Method):
         logits = out.logits
         if self.config.head.mask_unseen:
             logits = logits[:, : self.task.seen_classes]
-        losses = {"ce": functional.cross_entropy(logits.float(), batch.y)}
+        losses = {"ce": functional.cross_entropy(logits.float(), batch.y) * batch.weight(len(batch.y))}
         if self.teacher is not None:
             losses["fd"] = self.weight * self._distillation(batch, out.features, self.teacher)
         return losses
@@ -109,7 +109,7 @@ class Rehearsal(Method):
         rows = torch.arange(len(batch.y), device=batch.y.device) if on_all else batch.is_memory.nonzero()[:, 0]
         with torch.no_grad():
             old = teacher(batch.x if on_all else batch.x[rows])
-        return feature_distillation(features[rows], old)
+        return feature_distillation(features[rows], old) * batch.weight(len(rows))
 
     def extractor(self) -> nn.Module:
         """φ_t with folded batch norms."""

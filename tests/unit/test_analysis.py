@@ -1,18 +1,24 @@
-"""Frames of many runs joined, and the ablation table."""
+"""Frames of many runs joined, and the tables made of them."""
 
+import itertools
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from quick import quick_config, train
 
-from analysis import ablation_table, load_runs
-from analysis.tables import markdown
+from analysis import ablation_table, best_trials, comparison_table, load_runs
+from analysis.tables import comparison_markdown, markdown
+from analysis.trials import trials_markdown
 from cl2r.engine.records import write_run
+from cl2r.errors import InputError
 
 HEADER = "| classifier | distillation | seeds | AC | BC | FC | mean accuracy | s/run |"
 
@@ -121,6 +127,194 @@ def test_markdown() -> None:
     assert lines[2] == "| Trainable | none | 1 | 0.500 | -0.500 | +0.050 | 0.550 | 5 |"
     assert lines[3] == ("| Fixed | FD^M | 2 | 0.300 ± 0.141 | -0.300 ± 0.141 | +0.030 ± 0.014 | 0.530 ± 0.014 | 3 |")
     assert len(lines) == 4
+
+
+def test_runs_that_did_not_finish_count_for_no_seed() -> None:
+    rows = [("fixed", "memory", v) for v in (0.2, 0.4, 0.9, np.nan)] + [("trainable", "none", 0.5)]
+    runs = runs_frame(rows).assign(status=["finished", "finished", "pruned", "finished", "failed"])
+    table = ablation_table(runs)
+    assert table["seeds"].tolist() == [0, 2]
+    assert table.loc[("Fixed", "FD^M"), "AC"] == pytest.approx(0.3)
+    assert table.loc[("Fixed", "FD^M"), "seconds"] == pytest.approx(3.0)
+    lines = markdown(table).splitlines()
+    assert lines[2] == "| Trainable | none | 0 | failed | failed | failed | failed | – |"
+
+
+def test_rows_joined_under_equal_labels_stay_apart() -> None:
+    finished = runs_frame([("fixed", "memory", 0.2)]).assign(status="finished")
+    holes = pd.DataFrame([{"method.classifier": "trainable", "method.fd": "none"}])
+    assert ablation_table(pd.concat([finished, holes]))["seeds"].tolist() == [0, 1]
+
+
+def test_a_study_of_failed_runs_only_has_a_table() -> None:
+    holes = pd.DataFrame([{"method.classifier": "fixed", "method.fd": "none", "status": "failed", "AC": None}])
+    assert markdown(ablation_table(holes)).count("failed") == 4
+
+
+def test_one_task_has_no_ac_but_has_not_failed() -> None:
+    runs = runs_frame([("fixed", "none", 0.5)]).assign(AC=np.nan, BC=np.nan, FC=np.nan, status="finished")
+    assert markdown(ablation_table(runs)).splitlines()[2] == "| Fixed | none | 1 | – | – | – | 0.550 | 5 |"
+
+
+@pytest.mark.parametrize("plain", [None, ""])
+def test_variants_are_the_first_level(plain: str | None) -> None:
+    rows = [("fixed", "memory", 0.1), ("trainable", "none", 0.2), ("fixed", "memory", 0.5)]
+    runs = runs_frame(rows).assign(variant=[plain, "masked", "masked"])
+    table = ablation_table(runs)
+    expected = [("plain", "Fixed", "FD^M"), ("masked", "Trainable", "none"), ("masked", "Fixed", "FD^M")]
+    assert table.index.tolist() == expected
+    assert table.index.names == ["variant", "classifier", "distillation"]
+    assert table["AC"].tolist() == pytest.approx([0.1, 0.2, 0.5])
+    lines = markdown(table).splitlines()
+    assert lines[0] == "| variant " + HEADER
+    assert lines[1].count("---") == 9
+    assert lines[2].startswith("| plain | Fixed | FD^M | 1 | 0.100 |")
+
+
+def test_markdown_leaves_a_single_variant_out() -> None:
+    table = ablation_table(runs_frame([("fixed", "memory", 0.1)]).assign(variant=None))
+    assert table.index.tolist() == [("plain", "Fixed", "FD^M")]
+    assert markdown(table).splitlines()[0] == HEADER
+
+
+def comparison_runs() -> pd.DataFrame:
+    """Two methods, two sizes, two seeds; one run failed, one was pruned with good figures, one cell has no run."""
+    cells = [
+        ("er", 10, 0, -0.2, "finished"),
+        ("er", 10, 1, -0.4, "finished"),
+        ("er", 5, 0, -0.1, "finished"),
+        ("er", 5, 1, 9.0, "pruned"),
+        ("cl2r", 10, 0, np.nan, "failed"),
+        ("lwf", 5, 0, 0.25, "finished"),
+    ]
+    names = ["method.name", "scenario.n_tasks", "seed", "BC", "status"]
+    return pd.DataFrame(cells, columns=names).assign(AC=0.5, FC=0.125)
+
+
+def test_comparison_means_over_seeds() -> None:
+    table = comparison_table(comparison_runs(), "scenario.n_tasks", ("AC", "BC"))
+    means = table["BC", "mean"]
+    assert means.index.tolist() == ["er", "cl2r", "lwf"]
+    assert means.columns.tolist() == [5, 10]
+    np.testing.assert_allclose(means, [[-0.1, -0.3], [np.nan, np.nan], [0.25, np.nan]])
+    np.testing.assert_allclose(table["BC", "sd"].loc["er"], [np.nan, np.sqrt(0.02)])
+    assert table["AC", "seeds"].to_numpy().tolist() == [[1, 2], [0, 0], [1, 0]]
+
+
+def test_comparison_markdown() -> None:
+    text = comparison_markdown(comparison_table(comparison_runs(), "scenario.n_tasks", ("AC", "BC")))
+    assert text.split("\n\n") == [
+        "AC by scenario.n_tasks",
+        "| method | 5 | 10 |\n|---|---|---|\n"
+        "| er | 0.500 (1 of 2) | 0.500 ± 0.000 |\n| cl2r | failed | failed |\n| lwf | 0.500 (1 of 2) | failed |",
+        "BC by scenario.n_tasks",
+        "| method | 5 | 10 |\n|---|---|---|\n"
+        "| er | -0.100 (1 of 2) | -0.300 ± 0.141 |\n| cl2r | failed | failed |\n| lwf | +0.250 (1 of 2) | failed |",
+    ]
+
+
+def test_comparison_of_variants() -> None:
+    runs = pd.concat([comparison_runs().assign(variant=name) for name in (None, "masked")])
+    table = comparison_table(runs, "scenario.n_tasks", ["BC"])
+    assert table.index.tolist() == [(v, m) for v in ("plain", "masked") for m in ("er", "cl2r", "lwf")]
+    lines = comparison_markdown(table).splitlines()
+    assert lines[2] == "| variant | method | 5 | 10 |"
+    assert lines[7] == "| masked | er | -0.100 (1 of 2) | -0.300 ± 0.141 |"
+
+
+def test_comparison_refuses_to_mix_what_is_no_seed() -> None:
+    runs = comparison_runs()
+    mixed = pd.concat([runs.assign(**{"memory.per_class": size}) for size in (5, 20)])
+    with pytest.raises(InputError, match=r"differ in memory\.per_class;"):
+        comparison_table(mixed, "scenario.n_tasks")
+    with pytest.raises(InputError, match=r"did you mean 'scenario\.n_tasks'"):
+        comparison_table(runs, "scenario.ntasks")
+
+
+def sweep_runs() -> pd.DataFrame:
+    """Four trials of two seeds, tuning BC 0.1, 0.3, 0.2 and (a seed pruned) 0.9; report BC is the negative."""
+    rows: list[dict[str, Any]] = []
+    for trial, (tuning, size) in enumerate([(0.1, 100), (0.3, 300), (0.2, 400), (0.9, 50)]):
+        for seed, shift in ((0, -0.01), (1, 0.01)):
+            row = {"trial": trial, "seed": seed, "status": "finished", "method.lambda_base": trial / 8, "optim.lr": 0.1}
+            row |= {"tuning_BC": tuning + shift, "BC": -tuning + shift, "stored_bytes": size, "train_seconds": 60.0}
+            rows.append(row)
+    rows[-1]["status"] = "pruned"
+    return pd.DataFrame(rows)
+
+
+def test_best_trials_by_one_objective() -> None:
+    table = best_trials(sweep_runs(), {"BC": "max"}, count=2)
+    assert table.columns.tolist() == [
+        *("trial", "method.lambda_base", "seeds", "tuning_BC", "tuning_BC_sd", "BC", "BC_sd"),
+    ]
+    assert table["trial"].tolist() == [1, 2], "trial 3 did not finish, trial 0 is third"
+    assert table["tuning_BC"].tolist() == pytest.approx([0.3, 0.2])
+    assert table["BC"].tolist() == pytest.approx([-0.3, -0.2]), "chosen on tuning pairs, not on report pairs"
+    assert table["BC_sd"].tolist() == pytest.approx([np.sqrt(0.0002)] * 2)
+    assert best_trials(sweep_runs(), {"BC": "min"})["trial"].tolist() == [0, 2, 1]
+
+
+def test_best_trials_by_several_objectives() -> None:
+    table = best_trials(sweep_runs(), {"BC": "max", "stored_bytes": "min"}, count=1)
+    assert table["trial"].tolist() == [1, 0], "trial 2 is worse and larger than trial 1"
+    assert table["stored_bytes"].tolist() == [300, 100]
+    assert best_trials(sweep_runs(), {"stored_bytes": "min", "BC": "max"})["trial"].tolist() == [0, 1]
+
+
+def test_trials_markdown() -> None:
+    table = best_trials(sweep_runs(), {"BC": "max", "stored_bytes": "min", "seconds": "min"})
+    assert trials_markdown(table).splitlines() == [
+        "| trial | method.lambda_base | seeds | tuning_BC | BC | stored_bytes | train_seconds |",
+        "|---|---|---|---|---|---|---|",
+        "| 1 | 0.125 | 2 | +0.300 ± 0.014 | -0.300 ± 0.014 | 300 ± 0 | 60 ± 0 |",
+        "| 0 | 0 | 2 | +0.100 ± 0.014 | -0.100 ± 0.014 | 100 ± 0 | 60 ± 0 |",
+    ]
+    one_seed = sweep_runs().query("seed == 0")
+    assert "±" not in trials_markdown(best_trials(one_seed, {"BC": "max"}))
+
+
+def test_trials_without_a_finished_run_make_an_empty_table() -> None:
+    runs = sweep_runs().assign(status="failed", tuning_BC=None, BC=None)
+    table = best_trials(runs, {"BC": "max", "stored_bytes": "min"})
+    assert table.empty
+    assert len(trials_markdown(table).splitlines()) == 2
+
+
+def test_best_trials_leaves_a_trial_without_the_metric_out() -> None:
+    runs = sweep_runs()
+    runs.loc[runs["trial"] == 1, "tuning_BC"] = [np.nan, 0.7]
+    assert best_trials(runs, {"BC": "max"})["trial"].tolist() == [2, 0]
+
+
+@pytest.mark.parametrize(
+    ("objectives", "message"),
+    [
+        ({"tuning_BC": "max"}, "unknown objective 'tuning_BC'"),
+        ({"BC": "maximise"}, "unknown direction of BC 'maximise'.*'max'"),
+        ({"AC": "max"}, "no column 'tuning_AC'"),
+        ({}, "needs an objective"),
+    ],
+)
+def test_best_trials_names_the_fault(objectives: dict[str, str], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        best_trials(sweep_runs(), objectives)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=12))
+def test_the_front_is_what_no_other_trial_dominates(points: list[tuple[int, int, int]]) -> None:
+    runs = pd.DataFrame(points, columns=["tuning_AC", "tuning_BC", "stored_bytes"]).assign(AC=0.0, BC=0.0)
+    runs = runs.assign(trial=range(len(points)), status="finished")
+    front = best_trials(runs, {"AC": "max", "BC": "max", "stored_bytes": "min"})["trial"]
+    gains = [(ac, bc, -size) for ac, bc, size in points]
+    dominated = {
+        a
+        for a, b in itertools.permutations(range(len(points)), 2)
+        if gains[a] != gains[b] and all(x <= y for x, y in zip(gains[a], gains[b], strict=True))
+    }
+    assert set(front) == set(range(len(points))) - dominated
+    assert [gains[trial][0] for trial in front] == sorted((gains[trial][0] for trial in front), reverse=True)
 
 
 def test_neither_analysis_nor_the_command_line_loads_torch_to_start() -> None:

@@ -60,6 +60,7 @@ OTHER_VALUES: dict[str, tuple[int | None, Any]] = {
     "optim.weight_decay": (1, 0.0),
     "optim.milestones": (1, (50,)),
     "optim.gamma": (1, 0.5),
+    "optim.precision": (1, "bf16"),
     "augment.padding": (1, 2),
     "augment.flip": (1, False),
     "eval.positives": (None, 100),

@@ -25,11 +25,11 @@ METRICS = ["AC", "BC", "FC", "mean_accuracy", "AC_low", "AC_high", "BC_low", "BC
 COLUMNS = {
     "runs": [
         *("run", "status", "tasks", *field_keys(), *METRICS, *(f"tuning_{metric}" for metric in METRICS)),
-        *("train_seconds", "links_trained", "wall_seconds"),
+        *("stored_bytes", "train_seconds", "links_trained", "wall_seconds"),
     ],
     "tasks": [
         *("run", "task", "key", "reused", "images", "seconds", "memory", "extract_seconds", "images_per_second"),
-        *("common_direction", "lambda", "loss_ce", "loss_fd"),
+        *("common_direction", "workers", "lambda", "loss_ce", "loss_fd"),
     ],
     "matrix": ["run", "pairs", "t", "k", "accuracy", "compatible", "low", "high", "p_compatible"],
     "curves": ["run", "task", "stage", "epoch", "lr", "seconds", "loss_ce", "loss_fd"],

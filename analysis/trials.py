@@ -1,0 +1,76 @@
+"""The best trials of a sweep: chosen on the tuning pairs, shown beside their figures on the report pairs."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from analysis.pivot import METRICS, check_name, finished
+from analysis.tables import plain_value, spread, table_head, table_line
+from cl2r.errors import InputError
+
+COSTS = {"stored_bytes": "stored_bytes", "seconds": "train_seconds"}
+
+
+def best_trials(runs: pd.DataFrame, objectives: Mapping[str, str], count: int = 5) -> pd.DataFrame:
+    """The `count` best trials by one objective, e.g. {"BC": "max"}; by several, the whole Pareto front.
+
+    Means over seeds, on the tuning pairs; a trial with a run that did not finish is no candidate. The first objective
+    sorts the front. Fields that vary over the study's trials are shown, then each objective with its deviation.
+    """
+    chosen_by = [_objective_column(runs, metric, goal) for metric, goal in objectives.items()]
+    if not chosen_by:
+        raise InputError("best_trials needs an objective, e.g. {'BC': 'max'}")
+    check_name("trial", runs.columns, "column")
+    whole = runs[finished(runs).groupby(runs["trial"]).transform("all")]
+    whole = whole[whole[chosen_by].notna().all(axis=1).groupby(whole["trial"]).transform("all")]
+    groups = whole.groupby("trial")
+    signs = np.array([-1.0 if goal == "max" else 1.0 for goal in objectives.values()])
+    costs = groups[chosen_by].mean() * signs
+    if len(chosen_by) > 1:
+        costs = costs[_non_dominated(costs.to_numpy(dtype=float))]
+    ranked = costs.sort_values(chosen_by[0], kind="stable").index[: count if len(chosen_by) == 1 else None]
+    table = _varying_fields(runs).assign(seeds=groups.size())
+    for column in dict.fromkeys(name for chosen in chosen_by for name in (chosen, chosen.removeprefix("tuning_"))):
+        table = table.assign(**{column: groups[column].mean(), f"{column}_sd": groups[column].std()})
+    return table.loc[ranked].reset_index()
+
+
+def _objective_column(runs: pd.DataFrame, metric: str, goal: str) -> str:
+    check_name(metric, (*METRICS, *COSTS), "objective")
+    check_name(goal, ("max", "min"), f"direction of {metric}")
+    column = COSTS.get(metric, f"tuning_{metric}")
+    if column not in runs:
+        raise InputError(f"runs have no column {column!r}: trials are chosen on tuning pairs, and none were evaluated")
+    return column
+
+
+def _non_dominated(costs: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
+    """Rows that no other row beats in one cost without losing in another; all costs are to be small."""
+    beaten = [((costs <= row).all(axis=1) & (costs < row).any(axis=1)).any() for row in costs]
+    return ~np.array(beaten, dtype=bool)
+
+
+def _varying_fields(runs: pd.DataFrame) -> pd.DataFrame:
+    """A row a trial: the variant and the config fields in which the trials of the study differ."""
+    trials = runs.drop_duplicates("trial").set_index("trial")
+    names = [name for name in trials.columns if "." in name or name == "variant"]
+    return trials[[name for name in names if trials[name].nunique(dropna=False) > 1]]
+
+
+def trials_markdown(table: pd.DataFrame) -> str:
+    """The best trials as Markdown; `±` is one standard deviation over seeds."""
+    names = [name for name in table.columns if "." in name or not name.endswith("_sd")]
+    lines = table_head(names)
+    for _, row in table.astype(object).iterrows():
+        lines.append(table_line([_cell(row, name) for name in names]))
+    return "\n".join(lines)
+
+
+def _cell(row: pd.Series, name: str) -> str:
+    if f"{name}_sd" not in row:
+        return plain_value(row[name])
+    if name in COSTS.values():
+        return f"{row[name]:,.0f}" + ("" if pd.isna(row[f"{name}_sd"]) else f" ± {row[f'{name}_sd']:,.0f}")
+    return spread(name.removeprefix("tuning_"), row[name], row[f"{name}_sd"])

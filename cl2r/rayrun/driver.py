@@ -1,0 +1,109 @@
+"""The driver of a study: what is still to do, Ray Tune to do it, and what came of it."""
+
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+from cl2r.engine.store import LinkStore, check_writable
+from cl2r.progress import clock
+from cl2r.rayrun.cluster import cluster
+from cl2r.rayrun.resources import Resources
+from cl2r.study.folder import StudyFolder
+from cl2r.study.frames import write_frames
+from cl2r.study.jobs import Job, trunk_jobs
+from cl2r.study.ledger import finished
+from cl2r.study.live import LiveView
+from cl2r.study.spec import Study
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How the runs of a study stand when a command ends."""
+
+    finished: int
+    failed: int
+    pruned: int
+    seconds: float
+
+
+def run_study(
+    study: Study, jobs: Sequence[Job], folder: StudyFolder, owner: str, resources: Resources, verbose: bool = False
+) -> Outcome:
+    """Do what the ledger does not have yet. `jobs` are those of a grid, or representatives of a sweep."""
+    began = time.perf_counter()
+    check_writable(folder.storage)
+    total = expected_runs(study, jobs)
+    with folder.driver_lock():
+        shutil.rmtree(folder.live, ignore_errors=True)  # left behind by processes that were killed
+        folder.ledger.write("opened", "driver", {"resources": asdict(resources), "runs": total})
+        try:
+            _run(study, jobs, folder, owner, resources, verbose, total)
+        finally:
+            write_frames(folder)
+        outcomes = list(folder.ledger.outcomes().values())
+        counts = {kind: sum(event.kind == kind for event in outcomes) for kind in ("finished", "failed", "pruned")}
+        folder.ledger.write("closed", "driver", counts)
+    return Outcome(**counts, seconds=time.perf_counter() - began)
+
+
+def expected_runs(study: Study, jobs: Sequence[Job]) -> int:
+    """Runs of the whole study."""
+    return study.spec.search.trials * len(study.spec.seeds) if study.is_sweep else len(jobs)
+
+
+def _run(
+    study: Study,
+    jobs: Sequence[Job],
+    folder: StudyFolder,
+    owner: str,
+    resources: Resources,
+    verbose: bool,
+    total: int,
+) -> None:
+    from cl2r.rayrun.search import OptunaSource
+
+    outcomes = folder.ledger.outcomes()
+    todo = [job for job in jobs if not finished(outcomes, (run.name for run in job.runs))]
+    source = OptunaSource(study, folder) if study.is_sweep else None
+    if not (source.waiting if source else todo):
+        return
+    store = LinkStore(folder.storage, lambda line: None)
+    queue = trunk_jobs(todo, [key for job in jobs for run in job.runs for key in run.keys if store.present(key)])
+    queue += [] if source else todo
+    totals = Totals(folder, store, [] if study.is_sweep else todo, total)
+    view = LiveView(folder.live, totals.line)
+    with cluster(resources, verbose) as concurrent:
+        from cl2r.rayrun.tuning import Monitor, tune_jobs
+
+        monitor = Monitor(folder, view.say, total)
+        view.start()
+        try:
+            early_stopping = study.spec.search.early_stopping
+            tune_jobs(queue, source, folder, owner, resources, concurrent, early_stopping, monitor)
+            monitor.tell_news()
+        finally:
+            view.stop()
+
+
+class Totals:
+    """The last line of the live view."""
+
+    def __init__(self, folder: StudyFolder, store: LinkStore, jobs: Sequence[Job], total: int) -> None:
+        self.folder, self.store, self.total, self.began = folder, store, total, time.monotonic()
+        keys = {key for job in jobs for run in job.runs for key in run.keys}
+        self.missing = {key for key in keys if not store.present(key)}
+        self.links = len(self.missing)
+
+    def line(self) -> str:
+        """Runs ended, links trained, time left."""
+        self.missing = {key for key in self.missing if not self.store.present(key)}
+        outcomes = self.folder.ledger.outcomes().values()
+        failed = sum(event.kind == "failed" for event in outcomes)
+        parts = [f"{len(outcomes)} of {self.total} runs"] + [f"{failed} failed"] * (failed > 0)
+        elapsed, done = time.monotonic() - self.began, self.links - len(self.missing)
+        if self.links:
+            parts.append(f"{done} of {self.links} links")
+        if done:
+            parts.append(f"{clock(elapsed / done * len(self.missing))} left")
+        return " · ".join([*parts, f"{clock(elapsed)} so far"])

@@ -1,0 +1,229 @@
+"""Which job comes next. Ray Tune asks; a grid has a list, a sweep asks Optuna. The ledger is the memory.
+
+Trunks come first; a job is handed out when no trunk that it needs is still to be trained.
+"""
+
+import json
+import math
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import optuna
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
+from optuna.trial import TrialState
+from ray.tune.schedulers import FIFOScheduler, TrialScheduler
+from ray.tune.search import Searcher
+
+from cl2r.config import fields
+from cl2r.seeding import derive
+from cl2r.study.folder import StudyFolder
+from cl2r.study.jobs import Job, plan_job
+from cl2r.study.ledger import Event, finished
+from cl2r.study.space import distributions
+from cl2r.study.spec import OBJECTIVES, Point, Study
+
+MAX_OPTUNA_SEED = 2**32
+
+
+class OptunaSource:
+    """Points of a space, chosen by Optuna. Its journal survives; after a restart it goes on where it was.
+
+    A trial that a killed command left open is handed out again under its number, with its point: its links and runs
+    are found, and it is told once. The sampler's seed depends on how many trials there are already, so that a second
+    command does not repeat the start-up points of the first.
+    """
+
+    def __init__(self, study: Study, folder: StudyFolder) -> None:
+        self.study, self.folder = study, folder
+        self.optuna = open_optuna(study, folder)
+        self.trials: dict[int, optuna.trial.Trial] = {}
+        self.reopened: list[optuna.trial.FrozenTrial] = []
+        outcomes = folder.ledger.outcomes()
+        for trial in self.optuna.get_trials(states=(TrialState.RUNNING,)):
+            job = self._job(trial.number, trial.params)
+            if finished(outcomes, (run.name for run in job.runs)):
+                self._tell(trial.number, job, outcomes)
+            else:
+                self.reopened.append(trial)
+
+    @property
+    def waiting(self) -> int:
+        """Open trials of an earlier command, and those never begun."""
+        return len(self.reopened) + max(0, self.study.spec.search.trials - len(self.optuna.get_trials(deepcopy=False)))
+
+    def next(self) -> Job | None:
+        """An open trial of an earlier command, or a new one while there are trials left."""
+        if self.reopened:
+            frozen = self.reopened.pop(0)
+            self.trials[frozen.number] = optuna.trial.Trial(self.optuna, frozen._trial_id)
+            return self._job(frozen.number, frozen.params)
+        if not self.waiting:
+            return None
+        trial = self.optuna.ask(distributions(self.study.spec.space))
+        self.trials[trial.number] = trial
+        job = self._job(trial.number, trial.params)
+        runs = [run.name for run in job.runs]
+        self.folder.ledger.write("trial", str(trial.number), {"params": trial.params, "runs": runs})
+        return job
+
+    def _job(self, number: int, params: dict[str, Any]) -> Job:
+        return plan_job(self.study, Point(None, params), number)
+
+    def ended(self, job: Job, pruned: bool) -> None:
+        """Tell Optuna what the ledger says."""
+        if pruned:
+            self.optuna.tell(job.trial, state=TrialState.PRUNED)
+        else:
+            self._tell(job.trial, job, self.folder.ledger.outcomes())
+
+    def _tell(self, number: int, job: Job, outcomes: dict[str, Event]) -> None:
+        values = objective_values(self.study.spec.search.objectives, job, outcomes)
+        if values is None:
+            self.optuna.tell(number, state=TrialState.FAIL)
+        else:
+            self.optuna.tell(number, values)
+
+    def should_prune(self, job: Job, task: int, value: float) -> bool:
+        """Whether the trial is among the worse half of those that came as far."""
+        trial = self.trials[job.trial]
+        trial.report(value, task)
+        return trial.should_prune()
+
+
+def open_optuna(study: Study, folder: StudyFolder) -> optuna.Study:
+    """The study in Optuna's own storage, which optuna-dashboard opens."""
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    search = study.spec.search
+    folder.path.mkdir(parents=True, exist_ok=True)
+    opened = optuna.create_study(
+        study_name=folder.name,
+        storage=JournalStorage(JournalFileBackend(str(folder.journal))),
+        directions=[OBJECTIVES[name][1] for name in search.objectives],
+        load_if_exists=True,
+        pruner=optuna.pruners.SuccessiveHalvingPruner(min_resource=2, reduction_factor=2),
+    )
+    with warnings.catch_warnings(action="ignore", category=optuna.exceptions.ExperimentalWarning):
+        opened.set_metric_names(list(search.objectives))
+    seed = derive(search.seed, "search", len(opened.get_trials(deepcopy=False))) % MAX_OPTUNA_SEED
+    opened.sampler = _sampler(search.sampler, seed, search.startup)
+    return opened
+
+
+def _sampler(name: str, seed: int, startup: int) -> optuna.samplers.BaseSampler:
+    if name == "nsga2":
+        return optuna.samplers.NSGAIISampler(seed=seed, population_size=startup)
+    if name == "random":
+        return optuna.samplers.RandomSampler(seed=seed)
+    return optuna.samplers.TPESampler(seed=seed, n_startup_trials=startup, constant_liar=True)
+
+
+def objective_values(names: Sequence[str], job: Job, outcomes: dict[str, Event]) -> list[float] | None:
+    """Means over the seeds of a finished trial; None if a run did not finish or a value does not exist."""
+    if not finished(outcomes, (run.name for run in job.runs)):
+        return None
+    rows = [outcomes[run.name].read()["frames"]["runs"][0] for run in job.runs]
+    columns = [[row[OBJECTIVES[name][0]] for row in rows] for name in names]
+    if any(value is None for column in columns for value in column):
+        return None
+    return [math.fsum(column) / len(column) for column in columns]
+
+
+class Unsaved:
+    """Tune pickles what it is given, to restore it one day. A new command reads the ledger instead."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}
+
+
+class JobSearcher(Unsaved, Searcher):  # type: ignore[misc]  # Ray has no types
+    """Ray Tune's view of a study: a stream of jobs, at most `concurrent` at a time."""
+
+    def __init__(
+        self,
+        jobs: Sequence[Job],
+        source: OptunaSource | None,
+        folder: StudyFolder,
+        concurrent: int,
+        common: dict[str, Any],
+    ) -> None:
+        super().__init__()
+        self.waiting = list(jobs)
+        self.source, self.folder, self.concurrent, self.common = source, folder, concurrent, common
+        self.running: dict[str, Job] = {}
+
+    def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
+        """Tune's question. None: not now."""
+        if len(self.running) >= self.concurrent:
+            return None
+        job = self._ready()
+        if job is None and self._fetch():
+            job = self._ready()
+        if job is None:
+            return None if self.waiting else str(Searcher.FINISHED)
+        self.running[trial_id] = job
+        return {**self.common, "job": json.dumps(job.to_plain())}
+
+    def _ready(self) -> Job | None:
+        """The first waiting job that needs no trunk which is still to come."""
+        coming = frozenset[str]().union(*(job.provides for job in [*self.waiting, *self.running.values()]))
+        for position, job in enumerate(self.waiting):
+            if not job.needs & coming:
+                return self.waiting.pop(position)
+        return None
+
+    def _fetch(self) -> bool:
+        """Ask Optuna, but never for more than one point ahead: it learns from every trial that ends."""
+        if self.source is None or any(job.depth is None for job in self.waiting):
+            return False
+        job = self.source.next()
+        self.waiting += [job] if job else []
+        return job is not None
+
+    def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
+        """The scheduler looks at results."""
+
+    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+        """Free the place; enter a trial that was stopped early in the ledger."""
+        job = self.running.pop(trial_id)
+        if job.depth is not None:
+            return
+        pruned = not error and not (result or {}).get("ended")
+        if pruned:
+            enter_pruned(job, self.folder, result or {})
+        if self.source:
+            self.source.ended(job, pruned)
+
+    def save(self, checkpoint_path: str) -> None:
+        """Nothing: the ledger and Optuna's journal are saved all the time."""
+
+    def restore(self, checkpoint_path: str) -> None:
+        """Never called: a new command reads the ledger instead."""
+        raise NotImplementedError
+
+
+def enter_pruned(job: Job, folder: StudyFolder, result: dict[str, Any]) -> None:
+    """The runs of a trial that was stopped early, with BC(t) as far as they came."""
+    task = result.get("task")
+    reason = f"stopped early after task {task}: BC({task}) is among the worse half"
+    for run in job.runs:
+        heading = {"trial": job.trial, "variant": job.variant, "config": fields(run.config), "reason": reason}
+        folder.ledger.write("pruned", run.name, heading | {"metrics": {"tasks": task}})
+        (folder.live / f"{run.name}.json").unlink(missing_ok=True)
+
+
+class EarlyStopping(Unsaved, FIFOScheduler):  # type: ignore[misc]  # Ray has no types
+    """Asks Optuna's pruner after every task. Its memory is Optuna's journal, so it survives a restart."""
+
+    def __init__(self, searcher: JobSearcher, source: OptunaSource) -> None:
+        super().__init__()
+        self.searcher, self.source = searcher, source
+
+    def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
+        """Stop or go on."""
+        job = self.searcher.running[trial.trial_id]
+        task, value = int(result.get("task", 0)), float(result.get("value", math.nan))
+        comparable = job.depth is None and 0 < task < len(job.runs[0].keys) and math.isfinite(value)
+        stop = comparable and self.source.should_prune(job, task, value)
+        return str(TrialScheduler.STOP if stop else TrialScheduler.CONTINUE)

@@ -1,0 +1,124 @@
+"""The one call of Ray Tune, and what its driver says about trials as they end."""
+
+import json
+import shutil
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from ray import tune
+from ray.tune.schedulers import FIFOScheduler
+
+from cl2r.progress import clock
+from cl2r.rayrun.resources import Resources
+from cl2r.rayrun.search import EarlyStopping, JobSearcher, OptunaSource, Unsaved
+from cl2r.rayrun.trial import run_trial
+from cl2r.study.folder import StudyFolder
+from cl2r.study.frames import write_frames
+from cl2r.study.jobs import Job
+from cl2r.study.ledger import Event
+from cl2r.study.walk import enter_failures
+
+MANY = 10**9
+Say = Callable[[str], None]
+
+
+def tune_jobs(
+    jobs: Sequence[Job],
+    source: OptunaSource | None,
+    folder: StudyFolder,
+    owner: str,
+    resources: Resources,
+    concurrent: int,
+    early_stopping: bool,
+    monitor: "Monitor",
+) -> None:
+    """Run the jobs, then what `source` gives. Tune's own files are of no use afterwards and are removed."""
+    common = {"study": str(folder.path), "owner": owner, "resources": asdict(resources)}
+    searcher = JobSearcher(jobs, source, folder, concurrent, common)
+    scratch = folder.path / "ray" / uuid.uuid4().hex[:8]
+    try:
+        tune.Tuner(
+            tune.with_resources(run_trial, resources.per_trial()),
+            tune_config=tune.TuneConfig(
+                search_alg=searcher,
+                scheduler=EarlyStopping(searcher, source) if source and early_stopping else FIFOScheduler(),
+                num_samples=MANY,
+                reuse_actors=resources.workers == 1,
+                trial_name_creator=lambda trial: f"trial-{trial.trial_id}",
+                trial_dirname_creator=lambda trial: f"trial-{trial.trial_id}",
+            ),
+            run_config=tune.RunConfig(
+                name="tune",
+                storage_path=str(scratch),
+                verbose=0,
+                callbacks=[monitor],
+                failure_config=tune.FailureConfig(max_failures=resources.retries),
+            ),
+        ).fit()
+    finally:
+        shutil.rmtree(folder.path / "ray", ignore_errors=True)
+
+
+class Monitor(Unsaved, tune.Callback):  # type: ignore[misc]  # Ray has no types
+    """Says how trials end, enters those that died in the ledger, and writes the frames now and then."""
+
+    def __init__(self, folder: StudyFolder, say: Say, total: int) -> None:
+        self.folder, self.say, self.total = folder, say, total
+        self._heard = time.time_ns()
+        self._next_frames = time.monotonic() + 10
+
+    def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        """The ledger has the outcome already."""
+        self.tell_news()
+        if time.monotonic() > self._next_frames:
+            began = time.monotonic()
+            write_frames(self.folder)
+            self._next_frames = time.monotonic() + max(10, 20 * (time.monotonic() - began))
+
+    def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        """A process died; Tune starts it again."""
+        self.say(f"{_job(trial).runs[0].title}: {_reason(trial)}; it goes on from its last epoch")
+
+    def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        """No attempts are left."""
+        job = _job(trial)
+        if job.depth is None:
+            enter_failures(job, self.folder, _reason(trial))
+        self.tell_news()
+
+    def tell_news(self) -> None:
+        """Say what the ledger has learned since the last time."""
+        events = [event for event in self.folder.ledger.events("finished", "failed", "pruned", "noted")]
+        ended = len(self.folder.ledger.outcomes())
+        for event in events:
+            if event.time_ns > self._heard:
+                self._heard = event.time_ns
+                self.say(f"[{ended}/{self.total}] {_news(event)}")
+
+
+def _job(trial: Any) -> Job:
+    return Job.from_plain(json.loads(trial.config["job"]))
+
+
+def _reason(trial: Any) -> str:
+    """The last line of what the trial raised, or that its process is gone."""
+    error = trial.get_error()
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] if error else []
+    if not lines or any("died unexpectedly" in line or "ActorDied" in line for line in lines):
+        return "its process died"
+    return lines[-1][:500]
+
+
+def _news(event: Event) -> str:
+    content = event.read()
+    if event.kind == "noted":
+        return f"{event.subject}: {content['line']}"
+    if event.kind != "finished":
+        return f"{event.subject} {event.kind}: {content['reason']}"
+    row = content["frames"]["runs"][0]
+    shown = [(name, sign) for name, sign in (("AC", ""), ("BC", "+"), ("FC", "+")) if row[name] is not None]
+    metrics = (f"{name} {row[name]:{sign}.3f}" for name, sign in shown)
+    return f"{event.subject} {' '.join(metrics)} ({clock(row['wall_seconds'])})"

@@ -1,0 +1,1 @@
+"""Studies: many runs, their scheduler, ledger, live view and joined frames."""

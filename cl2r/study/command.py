@@ -1,0 +1,136 @@
+"""The command line that all studies share: options, plan, run, table."""
+
+import argparse
+import dataclasses
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from cl2r.data import load_dataset
+from cl2r.engine.store import check_writable
+from cl2r.errors import InputError
+from cl2r.progress import clock
+from cl2r.rayrun.driver import expected_runs, run_study
+from cl2r.rayrun.resources import Resources
+from cl2r.study.folder import StudyFolder, digest
+from cl2r.study.frames import FRAMES
+from cl2r.study.jobs import Job, grid_jobs
+from cl2r.study.spec import Study, read_study
+from cl2r.study.sweep import check_corners, representative_jobs
+
+Show = Callable[[dict[str, pd.DataFrame], Study], str]
+
+
+def study_parser(name: str, doc: str | None) -> argparse.ArgumentParser:
+    """A parser with the options of every study."""
+    parser = argparse.ArgumentParser(name, description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    what = parser.add_argument_group("what")
+    what.add_argument("--preset", help="a preset, or a YAML file of config sections")
+    what.add_argument("--data", metavar="PATH", help="a data set by name, an .npz file or a folder")
+    what.add_argument("--tasks", type=int, metavar="T", help="number of tasks")
+    what.add_argument("--seeds", type=int, nargs="+", metavar="N")
+    what.add_argument("--set", action="append", default=[], dest="overrides", metavar="KEY=VALUE", help="for every run")
+    where = parser.add_argument_group("where")
+    where.add_argument("--storage", type=Path, metavar="DIR", help="links, ledger and frames (default: results)")
+    where.add_argument("--name", help="of the study (default: its file, data and a digest of its specification)")
+    how = parser.add_argument_group("how")
+    how.add_argument("--workers", type=int, default=1, help="processes a run (default: 1)")
+    how.add_argument("--cpus-per-worker", type=int, default=1, metavar="N")
+    how.add_argument("--gpus-per-worker", type=float, default=0, metavar="N")
+    how.add_argument("--accelerator", metavar="NAME", help="only nodes with this accelerator, e.g. A100")
+    how.add_argument("--max-concurrent", type=int, metavar="N", help="trials side by side (default: as many as fit)")
+    how.add_argument("--sync-batchnorm", action="store_true", help="batch norm over all workers (GPUs only)")
+    how.add_argument("--retries", type=int, default=2, metavar="N", help="attempts after a process died (default: 2)")
+    how.add_argument("--plan", action="store_true", help="say what it would cost; start nothing")
+    how.add_argument("--gpu-price", type=float, default=4.10, metavar="USD", help="of an A100 hour, for --plan")
+    how.add_argument("-v", "--verbose", action="store_true", help="Ray's own messages too")
+    return parser
+
+
+def run_command(args: argparse.Namespace, path: Path, changes: dict[str, Any], show: Show) -> int:
+    """Plan everything, run what is missing, print the table. 0, or 1 if a run failed."""
+    study = read_study(path, {**_changes(args), **changes}, _overrides(args))
+    resources = _resources(args)
+    if study.is_sweep:
+        check_corners(study)
+    jobs = representative_jobs(study) if study.is_sweep else grid_jobs(study)
+    check_batches(study, resources.workers)
+    identity = study.identity(_fingerprint(study))
+    folder = StudyFolder(_storage(args.storage), args.name or _default_name(path, study, identity))
+    if args.plan:
+        from cl2r.study.plan import plan_text
+
+        print(plan_text(study, jobs, folder, resources, args.gpu_price))
+        return 0
+    check_writable(folder.storage)
+    owner = folder.claim_name(identity)
+    return _run(study, jobs, folder, owner, resources, args.verbose, show)
+
+
+def _run(
+    study: Study, jobs: Sequence[Job], folder: StudyFolder, owner: str, resources: Resources, verbose: bool, show: Show
+) -> int:
+    print(f"study {folder.name}: {expected_runs(study, jobs)} runs", flush=True)
+    links = folder.storage / "links"
+    before = set(os.listdir(links))
+    outcome = run_study(study, jobs, folder, owner, resources, verbose)
+    frames = {name: pd.read_parquet(folder.path / f"{name}.parquet") for name in FRAMES}
+    if outcome.finished:
+        print(f"\n{show(frames, study)}\n")
+    trained = len(set(frames["tasks"].get("key", [])) & set(os.listdir(links)) - before)
+    for _, row in frames["runs"].query("status == 'failed'").iterrows() if outcome.failed else ():
+        print(f"failed: {row['run']}: {row['reason']}")
+    counts = f"{outcome.finished} runs finished, {outcome.failed} failed, {outcome.pruned} stopped early"
+    print(f"{counts}; {trained} links trained in {clock(outcome.seconds)}")
+    print(f"frames: {folder.path}/{{{','.join(FRAMES)}}}.parquet")
+    return 1 if outcome.failed else 0
+
+
+def given(options: dict[str, Any]) -> dict[str, Any]:
+    """The options that were given."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _changes(args: argparse.Namespace) -> dict[str, Any]:
+    """Options that replace an entry of the file."""
+    return given({"preset": args.preset, "seeds": args.seeds})
+
+
+def _overrides(args: argparse.Namespace) -> list[str]:
+    named = given({"data.name": args.data, "scenario.n_tasks": args.tasks})
+    return [*args.overrides, *(f"{key}={value}" for key, value in named.items())]
+
+
+def _resources(args: argparse.Namespace) -> Resources:
+    names = [field.name for field in dataclasses.fields(Resources) if hasattr(args, field.name)]
+    return Resources(**{name: getattr(args, name) for name in names})
+
+
+def _fingerprint(study: Study) -> str:
+    data = study.config(study.points()[0], study.spec.seeds[0]).data
+    return load_dataset(data.name, data.size, data.channels).fingerprint
+
+
+def _default_name(path: Path, study: Study, identity: dict[str, Any]) -> str:
+    data = study.config(study.points()[0], study.spec.seeds[0]).data
+    return f"{path.stem}-{Path(data.name).stem}-{digest(identity)}"
+
+
+def _storage(given: Path | None) -> Path:
+    """Absolute: workers have other working directories. A Ray job's own directory vanishes with the cluster."""
+    uploaded = any(part.startswith("_ray_pkg_") for part in Path.cwd().parts)
+    default = Path.home() / "cl2r-results" if uploaded else Path("results")
+    storage = given or Path(os.environ.get("CL2R_STORAGE", default))
+    if uploaded and not storage.is_absolute():
+        raise InputError(f"--storage {storage}: give an absolute path; this job's directory goes with the cluster")
+    return storage.absolute()
+
+
+def check_batches(study: Study, workers: int) -> None:
+    """Every worker needs two rows of every batch, for batch norm."""
+    size = study.config(study.points()[0], study.spec.seeds[0]).batches.size
+    if size < 2 * workers:
+        raise InputError(f"batches.size={size} is too small for {workers} workers: each needs 2 rows of a batch")

@@ -1,0 +1,112 @@
+"""Where a study lives below the storage root, and what its name stands for."""
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import socket
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import yaml
+
+from cl2r.engine.files import write_file
+from cl2r.errors import InputError
+from cl2r.study.ledger import Ledger
+
+
+@dataclass(frozen=True)
+class StudyFolder:
+    """`storage`/studies/`name`; links are in `storage`, shared by all studies."""
+
+    storage: Path
+    name: str
+
+    @property
+    def path(self) -> Path:
+        """The study's own folder."""
+        return self.storage / "studies" / self.name
+
+    @property
+    def ledger(self) -> Ledger:
+        """What has happened."""
+        return Ledger(self.path / "ledger")
+
+    @property
+    def live(self) -> Path:
+        """What is happening."""
+        return self.path / "live"
+
+    @property
+    def journal(self) -> Path:
+        """Optuna's storage."""
+        return self.path / "optuna.journal"
+
+    def claim_name(self, identity: dict[str, Any]) -> str:
+        """Write down what the name stands for, or check that it still does; the id of the study."""
+        identity = yaml.safe_load(yaml.safe_dump(identity))  # as it will be read back: tuples become lists
+        path = self.path / "study.yaml"
+        if not path.exists():
+            entry = {"id": uuid.uuid4().hex, "specification": identity}
+            write_file(path, yaml.safe_dump(entry, sort_keys=False).encode())
+            return str(entry["id"])
+        stored = yaml.safe_load(path.read_text())
+        if stored["specification"] != identity:
+            raise InputError(_refusal(self.name, stored["specification"], identity))
+        return str(stored["id"])
+
+    @contextlib.contextmanager
+    def driver_lock(self) -> Iterator[None]:
+        """Refuse a second driver of the same study on this machine. The system frees the lock of a dead one."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        with (self.path / "driver.lock").open("a+") as file:
+            if not _try_lock(file):
+                file.seek(0)
+                raise InputError(f"study {self.name!r} is being run by {file.read().strip()}")
+            file.truncate(0)
+            print(f"process {os.getpid()} on {socket.gethostname()}", file=file, flush=True)
+            yield
+
+    def is_driven(self) -> bool:
+        """Whether a driver on this machine is at work."""
+        try:
+            with (self.path / "driver.lock").open() as file:
+                return not _try_lock(file)
+        except FileNotFoundError:
+            return False
+
+
+def _try_lock(file: IO[str]) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def digest(identity: dict[str, Any]) -> str:
+    """Eight hex digits that another specification would not have."""
+    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:8]
+
+
+def _refusal(name: str, stored: dict[str, Any], given: dict[str, Any]) -> str:
+    old, new = _flat(stored), _flat(given)
+    lines = [f"study {name!r} holds another specification; choose another --name"]
+    for key in sorted(old.keys() | new.keys()):
+        if old.get(key) != new.get(key):
+            lines += [f"  {key}: {old.get(key, 'not given')} there, {new.get(key, 'not given')} here"]
+    return "\n".join(lines)
+
+
+def _flat(entry: Any, prefix: str = "") -> dict[str, str]:
+    """Leaves by their dotted path, as JSON."""
+    if not isinstance(entry, dict) or not entry:
+        return {prefix: json.dumps(entry, ensure_ascii=False)}
+    flat: dict[str, str] = {}
+    for key, value in entry.items():
+        flat |= _flat(value, f"{prefix}.{key}" if prefix else str(key))
+    return flat

@@ -1,0 +1,68 @@
+"""The ledger of a study: what has happened, one small file an event, only ever added to.
+
+The name of a file says when, what and of whom, so the state of a study is a listing of a folder. Files appear whole
+(written aside, renamed), whoever writes them and however many do, and none is ever changed; there is no line to tear.
+"""
+
+import json
+import time
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from cl2r.engine.files import write_file
+
+Kind = Literal["opened", "trial", "started", "finished", "failed", "pruned", "noted", "closed"]
+
+
+@dataclass(frozen=True, order=True)
+class Event:
+    """One entry, as its file name tells it. `subject` is a run's name, or a trial's number."""
+
+    time_ns: int
+    kind: str
+    subject: str
+    path: Path
+
+    def read(self) -> dict[str, Any]:
+        """What the entry says."""
+        content: dict[str, Any] = json.loads(self.path.read_text())
+        return content
+
+
+class Ledger:
+    """Events below `folder`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def write(self, kind: Kind, subject: str, content: dict[str, Any]) -> None:
+        """Add an event."""
+        name = f"{time.time_ns():020d}.{kind}.{subject}.{uuid.uuid4().hex[:8]}.json"
+        write_file(self.folder / name, json.dumps(content).encode())
+
+    def events(self, *kinds: Kind) -> list[Event]:
+        """All events, or those of the given kinds, by time."""
+        found = (_event(path) for path in self.folder.glob("*.json"))
+        return sorted(event for event in found if not kinds or event.kind in kinds)
+
+    def last(self, *kinds: Kind) -> dict[str, Event]:
+        """The latest event of every subject, among those of the given kinds."""
+        return {event.subject: event for event in self.events(*kinds)}
+
+    def outcomes(self) -> dict[str, Event]:
+        """How every run that ended has ended; a finished run stays finished, whatever came before or after."""
+        return self.last("failed", "pruned") | self.last("finished")
+
+
+def _event(path: Path) -> Event:
+    time_ns, kind, rest = path.name.split(".", 2)
+    subject = rest.rsplit(".", 2)[0]
+    return Event(int(time_ns), kind, subject, path)
+
+
+def finished(outcomes: dict[str, Event], runs: Iterable[str]) -> bool:
+    """Whether every one of `runs` is finished."""
+    return all(run in outcomes and outcomes[run].kind == "finished" for run in runs)

@@ -1,0 +1,70 @@
+"""What a study would cost, said before anything is started."""
+
+import os
+from collections.abc import Sequence
+
+import torch
+
+from cl2r.engine.run import Plan, plan_run
+from cl2r.engine.store import LinkStore
+from cl2r.errors import InputError
+from cl2r.rayrun.resources import Resources
+from cl2r.study.cost import (
+    GpuAssumption,
+    LinkCost,
+    calibrate,
+    describe,
+    estimate,
+    flops_per_image,
+    link_costs,
+    measured_speed,
+    speed_group,
+    speed_source,
+)
+from cl2r.study.folder import StudyFolder
+from cl2r.study.jobs import Job, plan_job
+from cl2r.study.ledger import finished
+from cl2r.study.space import random_points
+from cl2r.study.spec import Point, Study
+
+
+def plan_text(study: Study, jobs: Sequence[Job], folder: StudyFolder, resources: Resources, gpu_price: float) -> str:
+    """Counts from the plans of all runs; a sweep's points are drawn at random, as nobody knows them yet."""
+    torch.set_num_threads(resources.cpus_per_worker)
+    note = ""
+    if study.is_sweep:
+        search = study.spec.search
+        points = random_points(study.spec.space, search.trials, search.seed)
+        jobs = [plan_job(study, Point(None, point), number) for number, point in enumerate(points)]
+        note = f" (about: {search.trials} points of the space drawn at random)"
+    plans = [plan_run(run.config) for job in jobs for run in job.runs]
+    costs = {cost.key: cost for plan in plans for cost in link_costs(plan)}
+    store = LinkStore(folder.storage, lambda line: None)
+    missing = [cost for cost in costs.values() if not store.present(cost.key)]
+    outcomes = folder.ledger.outcomes()
+    done = sum(finished(outcomes, [run.name]) for job in jobs for run in job.runs)
+    body = _estimate(plans, list(costs.values()), missing, folder, resources, gpu_price)
+    return f"study {folder.name}{note}\n{body}\nfinished      {done} of {len(plans)} runs; nothing was started"
+
+
+def _estimate(
+    plans: Sequence[Plan],
+    costs: Sequence[LinkCost],
+    missing: Sequence[LinkCost],
+    folder: StudyFolder,
+    resources: Resources,
+    gpu_price: float,
+) -> str:
+    speeds = measured_speed(folder.storage, costs)
+    examples = {speed_group(plan): plan for plan in plans}
+    wanted = {cost.speed_group for cost in missing} - set(speeds)
+    speeds |= {group: calibrate(examples[group]) for group in sorted(wanted)}
+    machine = {"CPU": float(os.cpu_count() or 1), "GPU": float(torch.cuda.device_count())}
+    concurrency = resources.max_concurrent or resources.fit_into(machine)
+    if concurrency < 1:
+        raise InputError(f"{resources.workers} workers do not fit into this machine; --max-concurrent for a cluster's")
+    flops = {group: flops_per_image(plan) for group, plan in examples.items()}
+    gpu = GpuAssumption(dollars_per_hour=gpu_price)
+    total = estimate(missing, speeds, concurrency, gpu, flops)
+    source = speed_source(folder.storage, costs, wanted)
+    return describe(total, len(plans), len(costs), len(costs) - len(missing), source)

@@ -1,0 +1,188 @@
+"""The specification of a study: one base config and how runs differ from it. Strict, like any config.
+
+A study without `space` is a grid: variants × grid × seeds, every run known beforehand. With `space` it is a sweep:
+Optuna chooses points of the space, and a trial trains the point with every seed.
+"""
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import Field, ValidationError, model_validator
+
+from cl2r.config import (
+    LINK_FORMAT,
+    Config,
+    Section,
+    error_line,
+    field_keys,
+    from_dotted,
+    merge_layers,
+    override,
+    read_layer,
+    resolve,
+)
+from cl2r.errors import InputError, nearest
+from cl2r.study.space import Space, check_space
+
+OBJECTIVES: dict[str, tuple[str, Literal["maximize", "minimize"]]] = {
+    "AC": ("tuning_AC", "maximize"),
+    "BC": ("tuning_BC", "maximize"),
+    "FC": ("tuning_FC", "maximize"),
+    "mean_accuracy": ("tuning_mean_accuracy", "maximize"),
+    "stored_bytes": ("stored_bytes", "minimize"),
+    "seconds": ("train_seconds", "minimize"),
+}
+"""What a sweep can optimise: the column of the `runs` frame, and the direction. Accuracies are on tuning pairs."""
+
+
+class SearchSpec(Section):
+    """How a sweep chooses its points."""
+
+    trials: Annotated[int, Field(ge=1)] = 20
+    objectives: Annotated[tuple[str, ...], Field(min_length=1)] = ("BC",)
+    sampler: Literal["tpe", "nsga2", "random"] = "tpe"
+    startup: Annotated[int, Field(ge=1)] = 8
+    """Random points before the sampler learns from what it saw."""
+    seed: Annotated[int, Field(ge=0)] = 0
+    early_stopping: bool = False
+    """Stop a trial whose BC(t) is among the worse half of those that came as far (successive halving)."""
+
+    @model_validator(mode="after")
+    def _known(self) -> "SearchSpec":
+        for name in self.objectives:
+            if name not in OBJECTIVES:
+                raise ValueError(f"no objective {name!r}{nearest(name, OBJECTIVES)}; there are {', '.join(OBJECTIVES)}")
+        if self.early_stopping and len(self.objectives) > 1:
+            raise ValueError("early_stopping needs one objective")
+        return self
+
+
+class StudySpec(Section):
+    """A study as its YAML file gives it."""
+
+    preset: str = "icons"
+    set: dict[str, Any] = Field(default_factory=dict)
+    """Overrides by dotted name, for every run."""
+    seeds: Annotated[tuple[Annotated[int, Field(ge=0, lt=2**63)], ...], Field(min_length=1)] = (0,)
+    variants: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    """Named groups of overrides; each runs the whole grid."""
+    grid: dict[str, Annotated[list[Any], Field(min_length=1)]] = Field(default_factory=dict)
+    space: Space = Field(default_factory=dict)
+    search: SearchSpec = SearchSpec()
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "StudySpec":
+        if self.space and (self.grid or self.variants):
+            raise ValueError("give a grid (and variants), or a space, not both")
+        if len(set(self.seeds)) != len(self.seeds):
+            raise ValueError(f"seeds must differ, got {list(self.seeds)}")
+        if self.search.early_stopping and "scenario.n_tasks" in self.space:
+            raise ValueError("search.early_stopping compares equal tasks: leave scenario.n_tasks out of the space")
+        named = [*self.set, *self.grid, *self.space, *(key for variant in self.variants.values() for key in variant)]
+        _check_fields(named)
+        return self
+
+
+def _check_fields(named: list[str]) -> None:
+    known = field_keys()
+    for key in named:
+        if key == "seed":
+            raise ValueError("seed: use seeds")
+        if key not in known:
+            raise ValueError(f"unknown key {key!r}{nearest(key, known)}")
+
+
+@dataclass(frozen=True)
+class Point:
+    """What makes a run of a study differ from its base: a variant's name and overrides by dotted name."""
+
+    variant: str | None
+    values: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Study:
+    """A checked specification with its base config merged."""
+
+    spec: StudySpec
+    base: dict[str, Any]
+
+    @property
+    def is_sweep(self) -> bool:
+        """Whether Optuna chooses the points."""
+        return bool(self.spec.space)
+
+    def points(self) -> list[Point]:
+        """Variants × grid, in the order of the file; the last key varies fastest."""
+        variants: list[tuple[str | None, dict[str, Any]]] = [*self.spec.variants.items()] or [(None, {})]
+        grid = [dict(zip(self.spec.grid, row, strict=True)) for row in itertools.product(*self.spec.grid.values())]
+        return [Point(name, {**values, **row}) for name, values in variants for row in grid]
+
+    def config(self, point: Point, seed: int) -> Config:
+        """The config of one run."""
+        return resolve([self.base, *map(_layer, point.values.items()), {"seed": seed}])
+
+    def identity(self, fingerprint: str) -> dict[str, Any]:
+        """What a study's name stands for. More trials of the same search are the same study."""
+        spec = self.spec.model_dump(mode="json", exclude={"preset", "set"})
+        spec["search"].pop("trials")
+        if not self.is_sweep:
+            del spec["search"]
+        return {"format": LINK_FORMAT, "data": fingerprint, "base": self.base, **spec}
+
+
+def _layer(entry: tuple[str, Any]) -> dict[str, Any]:
+    return from_dotted(*entry)
+
+
+def read_content(path: Path) -> dict[str, Any]:
+    """The mapping that a study's YAML file holds, unchecked."""
+    try:
+        content = yaml.safe_load(path.read_text())
+    except FileNotFoundError as error:
+        raise InputError(f"no study {path}") from error
+    except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
+        raise InputError(f"{path}: not a readable YAML file: {' '.join(str(error).split())}") from error
+    if not isinstance(content, dict):
+        raise InputError(f"{path}: expected a mapping with preset, grid, space, ...")
+    return content
+
+
+def read_study(path: Path, changes: Mapping[str, Any], overrides: list[str]) -> Study:
+    """The study of a YAML file; `changes` replace entries, those of grid and search key by key."""
+    content = read_content(path)
+    for key, value in changes.items():
+        merged = key in ("grid", "search") and isinstance(content.get(key, {}), Mapping)
+        content[key] = {**content.get(key, {}), **value} if merged else value
+    return build_study(content, overrides, str(path))
+
+
+def build_study(content: Mapping[str, Any], overrides: list[str], where: str) -> Study:
+    """Check the specification, and its base config as far as that goes without data."""
+    try:
+        spec = StudySpec.model_validate(content)
+    except ValidationError as error:
+        raise InputError(f"{where}: {error_line(error, list(StudySpec.model_fields))}") from error
+    layers = [read_layer(spec.preset), *map(_layer, spec.set.items()), *map(override, overrides)]
+    base = _with_absolute_data(merge_layers(layers))
+    for text in overrides:
+        key = text.partition("=")[0].strip()
+        if key in spec.grid or key in spec.space or key == "seed":
+            raise InputError(f"--set {text}: the study sets this field itself")
+    base.pop("seed", None)
+    study = Study(spec, base)
+    check_space(spec.space, lambda values: study.config(Point(None, dict(values)), spec.seeds[0]))
+    return study
+
+
+def _with_absolute_data(base: dict[str, Any]) -> dict[str, Any]:
+    """Training processes have other working directories."""
+    data = base.get("data")
+    name = data.get("name") if isinstance(data, dict) else None
+    if isinstance(name, str) and (path := Path(name).expanduser()).exists():
+        base["data"]["name"] = str(path.absolute())
+    return base

@@ -1,0 +1,39 @@
+"""What all trials of a sweep have in common, known before any point is chosen."""
+
+import itertools
+from typing import Any
+
+from cl2r.study.jobs import Job, plan_job
+from cl2r.study.space import Range, corner_values
+from cl2r.study.spec import Point, Study
+
+
+def representative_jobs(study: Study) -> list[Job]:
+    """Trials at opposite corners of the space: what they share, every trial with the same early fields shares.
+
+    A field is early if it changes the first link (the number of tasks does, λ_base does not). Every combination of
+    early fields has trunks of its own; with an early range, or more combinations than trials, there are none, and
+    links are shared as they come.
+    """
+    space = study.spec.space
+    low = {name: corner_values(entry)[0] for name, entry in space.items()}
+    high = {name: corner_values(entry)[-1] for name, entry in space.items()}
+    first = _first_link(study, low)
+    early = [name for name in space if _first_link(study, {**low, name: high[name]}) != first]
+    choices = [entry for name in early if not isinstance(entry := space[name], Range)]
+    combinations = list(itertools.product(*choices))
+    if len(choices) < len(early) or len(combinations) > study.spec.search.trials:
+        return []
+    points = (dict(zip(early, combination, strict=True)) for combination in combinations)
+    return [plan_job(study, Point(None, {**corner, **point}), -1) for point in points for corner in (low, high)]
+
+
+def _first_link(study: Study, values: dict[str, Any]) -> str:
+    return plan_job(study, Point(None, values), -1).runs[0].keys[0]
+
+
+def check_corners(study: Study) -> None:
+    """Refuse, before anything is trained, a space with points that cannot be run or have no objective."""
+    for name, entry in study.spec.space.items():
+        for value in corner_values(entry):
+            plan_job(study, Point(None, {name: value}), -1)
