@@ -115,6 +115,19 @@ def _metric_markdown(table: pd.DataFrame, metric: str) -> str:
     return "\n".join(lines)
 
 
+def points_markdown(runs: pd.DataFrame, fields: Sequence[str]) -> str:
+    """A row a combination of the config `fields` (and the variant): metrics, mean ± deviation over seeds."""
+    runs = _counted(runs)
+    names = [*(["variant"] if "variant" in runs and runs["variant"].nunique() > 1 else []), *fields]
+    lines = table_head([*names, "seeds", *METRICS])
+    for _, group in runs.groupby(names, sort=False, dropna=False) if names else [((), runs)]:
+        seeds = int(group["counted"].sum())
+        cells = [plain_value(group[name].iloc[0]) for name in names]
+        figures = [spread(metric, group[metric].mean(), group[metric].std()) for metric in METRICS]
+        lines.append(table_line([*cells, str(seeds), *(figures if seeds else ["failed"] * len(METRICS))]))
+    return "\n".join(lines)
+
+
 def spread(metric: str, mean: float, deviation: float) -> str:
     """`mean ± deviation`, with a sign if the metric is a difference; the metric may not exist (AC of one task)."""
     if pd.isna(mean):

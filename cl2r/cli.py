@@ -131,10 +131,17 @@ def study_names() -> list[str]:
 @click.argument("name", required=False, shell_complete=_complete_studies)
 @click.argument("words", nargs=-1, type=click.UNPROCESSED)
 def study(name: str | None, words: tuple[str, ...]) -> int:
-    """Run a study: `cl2r study ablation --seeds 0 1 2`; `cl2r study NAME --help` lists its options."""
+    """Run a study, by name or from a YAML file: `cl2r study ablation --seeds 0 1 2`, `cl2r study my.yaml`.
+
+    `cl2r study NAME --help` lists its options.
+    """
     if name is None or name in ("-h", "--help"):
-        click.echo(f"usage: cl2r study NAME [options]\n\nstudies: {', '.join(study_names())}")
+        click.echo(f"usage: cl2r study NAME|FILE.yaml [options]\n\nstudies: {', '.join(study_names())}")
         return 0
+    if Path(name).suffix in (".yaml", ".yml"):
+        from cl2r.study.custom import main
+
+        return main(Path(name), list(words))
     if name not in study_names():
         raise InputError(f"no study {name!r}{nearest(name, study_names())}; studies: {', '.join(study_names())}")
     result: int = importlib.import_module(f"studies.{name}").main(list(words))

@@ -14,20 +14,12 @@ values on the report pairs, which no choice has seen. First tasks are shared: n 
 import sys
 from pathlib import Path
 
-import pandas as pd
-
-from analysis.trials import best_trials, trials_markdown
 from cl2r.errors import exit_code
 from cl2r.study.command import given, run_command, study_parser
-from cl2r.study.spec import OBJECTIVES, Study
+from cl2r.study.custom import sweep_table
+from cl2r.study.spec import OBJECTIVES
 
 SPEC = Path(__file__).with_suffix(".yaml")
-
-
-def table(frames: dict[str, pd.DataFrame], study: Study) -> str:
-    """The best trials, or the Pareto front."""
-    goals = {name: OBJECTIVES[name][1][:3] for name in study.spec.search.objectives}
-    return trials_markdown(best_trials(frames["runs"], goals))
 
 
 def main(words: list[str] | None = None) -> int:
@@ -41,7 +33,7 @@ def main(words: list[str] | None = None) -> int:
     args = parser.parse_args(words)
     names = ("trials", "objectives", "sampler", "early_stopping")
     search = given({name: getattr(args, name) for name in names})
-    return run_command(args, args.spec, {"search": search}, table)
+    return run_command(args, args.spec, {"search": search}, sweep_table)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Joining a Ray cluster, or starting one on this machine, quietly."""
 
 import contextlib
+import logging
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -40,7 +41,7 @@ def cluster(resources: Resources, verbose: bool) -> Iterator[int]:
     address = os.environ.get("RAY_ADDRESS", "local")
     options: dict[str, Any] = {"address": address, "log_to_driver": verbose}
     if not verbose:
-        options["logging_level"] = "ERROR"
+        options["logging_level"] = logging.CRITICAL  # what fails is in the ledger, in fewer words
     if address == "local":
         # Without the dashboard's state service a stopped trial with Train workers would keep their CPUs.
         options |= {"include_dashboard": resources.workers > 1, "object_store_memory": 256 * 2**20}

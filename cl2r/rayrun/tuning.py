@@ -6,6 +6,7 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from ray import tune
@@ -104,12 +105,13 @@ def _job(trial: Any) -> Job:
 
 
 def _reason(trial: Any) -> str:
-    """The last line of what the trial raised, or that its process is gone."""
-    error = trial.get_error()
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()] if error else []
-    if not lines or any("died unexpectedly" in line or "ActorDied" in line for line in lines):
+    """The last line of what the trial raised last, or that its process is gone."""
+    path = Path(trial.error_file) if trial.error_file else None
+    text = path.read_text() if path and path.exists() else ""
+    last = text.rstrip().rsplit("Failure #", 1)[-1]
+    if not last or "ActorDiedError" in last or "ActorUnavailableError" in last:
         return "its process died"
-    return lines[-1][:500]
+    return last.splitlines()[-1][:500]
 
 
 def _news(event: Event) -> str:

@@ -23,7 +23,7 @@ LONG = 24 * 3600
 """Seconds that a collective may wait: another study may be training the link this one needs."""
 
 
-def fit(job: Job, study: str, owner: str, resources: Resources, in_tune: bool = True) -> None:
+def fit(job: Job, study: str, owner: str, resources: Resources) -> None:
     """Train the job with `resources.workers` processes; raises if they cannot be kept alive."""
     gpus = resources.gpus_per_worker > 0
     scaling = train.ScalingConfig(
@@ -36,7 +36,7 @@ def fit(job: Job, study: str, owner: str, resources: Resources, in_tune: bool = 
         name=f"{job.label}-{uuid.uuid4().hex[:8]}",  # an old name would make Ray resume an old run
         storage_path=f"{study}/ray",
         failure_config=train.FailureConfig(max_failures=resources.retries, controller_failure_limit=resources.retries),
-        callbacks=[TuneReportCallback()] if in_tune else [],
+        callbacks=[TuneReportCallback()],
         logging_config=train.LoggingConfig(log_level="ERROR"),
     )
     config = {"job": job.to_plain(), "study": study, "owner": owner, "resources": asdict(resources)}

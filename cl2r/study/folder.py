@@ -26,6 +26,10 @@ class StudyFolder:
     storage: Path
     name: str
 
+    def __post_init__(self) -> None:
+        if Path(self.name).name != self.name or self.name in ("", ".."):
+            raise InputError(f"--name {self.name}: a study's name is one folder's name")
+
     @property
     def path(self) -> Path:
         """The study's own folder."""

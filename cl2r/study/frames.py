@@ -55,7 +55,8 @@ def _mark_trained_once(tasks: Sequence[dict[str, Any]]) -> dict[str, int]:
     trained: dict[str, int] = {}
     for row in tasks:
         row["reused"] = row["reused"] or row["key"] in seen
-        seen.add(row["key"])
+        if not row["reused"]:
+            seen.add(row["key"])
         trained[row["run"]] = trained.get(row["run"], 0) + (not row["reused"])
     return trained
 

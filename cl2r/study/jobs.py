@@ -16,13 +16,9 @@ class Run:
     """One run of a study as its driver knows it: no images, no pairs."""
 
     name: str
+    title: str
     keys: tuple[str, ...]
     config: Config
-
-    @property
-    def title(self) -> str:
-        """For people."""
-        return f"{self.config.method.name} seed {self.config.seed}"
 
 
 @dataclass(frozen=True)
@@ -60,18 +56,32 @@ class Job:
     @classmethod
     def from_plain(cls, plain: dict[str, Any]) -> "Job":
         """The inverse."""
-        runs = (Run(run["name"], tuple(run["keys"]), Config.model_validate(run["config"])) for run in plain["runs"])
-        return cls(plain["trial"], plain["variant"], tuple(runs), plain["start"], plain["depth"])
+        runs = tuple(
+            Run(run["name"], run["title"], tuple(run["keys"]), Config.model_validate(run["config"]))
+            for run in plain["runs"]
+        )
+        return cls(plain["trial"], plain["variant"], runs, plain["start"], plain["depth"])
 
 
 def plan_job(study: Study, point: Point, trial: int) -> Job:
     """The job of a point: one run a seed. Everything that can be wrong with its input is refused here."""
-    return Job(trial, point.variant, tuple(_run(study.config(point, seed)) for seed in study.spec.seeds))
+    return Job(trial, point.variant, tuple(_run(study, point, seed) for seed in study.spec.seeds))
 
 
-def _run(config: Config) -> Run:
-    plan = plan_run(config)
-    return Run(run_name(plan), tuple(plan.keys), config)
+def _run(study: Study, point: Point, seed: int) -> Run:
+    plan = plan_run(study.config(point, seed))
+    return Run(run_name(plan), _title(plan.config, point), tuple(plan.keys), plan.config)
+
+
+def _title(config: Config, point: Point) -> str:
+    """For people: the method, what else makes the run differ, the seed."""
+    values = (f"{key.split('.')[-1]}={_short(value)}" for key, value in point.values.items() if key != "method.name")
+    differs = [point.variant] if point.variant else list(values)
+    return " ".join([config.method.name, *differs, f"seed {config.seed}"])
+
+
+def _short(value: Any) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
 def grid_jobs(study: Study) -> list[Job]:
@@ -79,7 +89,7 @@ def grid_jobs(study: Study) -> list[Job]:
     jobs: dict[str, Job] = {}
     for seed in study.spec.seeds:
         for point in study.points():
-            run = _run(study.config(point, seed))
+            run = _run(study, point, seed)
             jobs.setdefault(run.name, Job(len(jobs), point.variant, (run,)))
     return list(jobs.values())
 

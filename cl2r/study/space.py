@@ -1,5 +1,6 @@
 """The space of a sweep: for each config field a list of choices or a range."""
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
@@ -58,11 +59,19 @@ def corner_values(entry: Range | list[Scalar]) -> list[Any]:
 def check_space(space: Space, config: Callable[[Mapping[str, Any]], object]) -> None:
     """Refuse a field whose ends or choices the config would refuse; `config` raises InputError."""
     for name, entry in space.items():
-        for value in corner_values(entry):
+        for value in [*corner_values(entry), *_between(entry)]:
             config({name: value})
+
+
+def _between(entry: Range | list[Scalar]) -> list[float]:
+    """A broken number inside a range of such: a field of whole numbers takes 1.0 and 4.0, but not what lies between."""
+    if isinstance(entry, list) or isinstance(distribution(entry), IntDistribution):
+        return []
+    return [entry.low + (entry.high - entry.low) / math.e]
 
 
 def random_points(space: Space, count: int, seed: int) -> list[dict[str, Any]]:
     """Points that a random search would try, to say beforehand what a search may cost."""
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=seed))
     return [study.ask(distributions(space)).params for _ in range(count)]

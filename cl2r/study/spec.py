@@ -25,6 +25,7 @@ from cl2r.config import (
     read_layer,
     resolve,
 )
+from cl2r.data import DATASETS
 from cl2r.errors import InputError, nearest
 from cl2r.study.space import Space, check_space
 
@@ -58,6 +59,8 @@ class SearchSpec(Section):
                 raise ValueError(f"no objective {name!r}{nearest(name, OBJECTIVES)}; there are {', '.join(OBJECTIVES)}")
         if self.early_stopping and len(self.objectives) > 1:
             raise ValueError("early_stopping needs one objective")
+        if self.early_stopping and OBJECTIVES[self.objectives[0]][1] != "maximize":
+            raise ValueError(f"early_stopping keeps high BC(t), which is not what {self.objectives[0]} asks for")
         return self
 
 
@@ -156,8 +159,10 @@ def read_study(path: Path, changes: Mapping[str, Any], overrides: list[str]) -> 
     """The study of a YAML file; `changes` replace entries, those of grid and search key by key."""
     content = read_content(path)
     for key, value in changes.items():
-        merged = key in ("grid", "search") and isinstance(content.get(key, {}), Mapping)
-        content[key] = {**content.get(key, {}), **value} if merged else value
+        if key not in ("grid", "search"):
+            content[key] = value
+        elif isinstance(entry := content.get(key, {}), Mapping):  # anything else is refused below
+            content[key] = {**entry, **value}
     return build_study(content, overrides, str(path))
 
 
@@ -166,7 +171,8 @@ def build_study(content: Mapping[str, Any], overrides: list[str], where: str) ->
     try:
         spec = StudySpec.model_validate(content)
     except ValidationError as error:
-        raise InputError(f"{where}: {error_line(error, list(StudySpec.model_fields))}") from error
+        keys = [*StudySpec.model_fields, *(f"search.{name}" for name in SearchSpec.model_fields)]
+        raise InputError(f"{where}: {error_line(error, keys)}") from error
     layers = [read_layer(spec.preset), *map(_layer, spec.set.items()), *map(override, overrides)]
     base = _with_absolute_data(merge_layers(layers))
     for text in overrides:
@@ -183,6 +189,6 @@ def _with_absolute_data(base: dict[str, Any]) -> dict[str, Any]:
     """Training processes have other working directories."""
     data = base.get("data")
     name = data.get("name") if isinstance(data, dict) else None
-    if isinstance(name, str) and (path := Path(name).expanduser()).exists():
+    if isinstance(name, str) and name not in DATASETS and (path := Path(name).expanduser()).exists():
         base["data"]["name"] = str(path.absolute())
     return base

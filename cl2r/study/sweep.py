@@ -1,11 +1,14 @@
 """What all trials of a sweep have in common, known before any point is chosen."""
 
 import itertools
+from collections.abc import Sequence
 from typing import Any
 
-from cl2r.study.jobs import Job, plan_job
+from cl2r.engine.run import plan_run
+from cl2r.errors import InputError
+from cl2r.study.jobs import Job, Run, plan_job
 from cl2r.study.space import Range, corner_values
-from cl2r.study.spec import Point, Study
+from cl2r.study.spec import OBJECTIVES, Point, Study
 
 
 def representative_jobs(study: Study) -> list[Job]:
@@ -19,7 +22,11 @@ def representative_jobs(study: Study) -> list[Job]:
     low = {name: corner_values(entry)[0] for name, entry in space.items()}
     high = {name: corner_values(entry)[-1] for name, entry in space.items()}
     first = _first_link(study, low)
-    early = [name for name in space if _first_link(study, {**low, name: high[name]}) != first]
+    early = [
+        name
+        for name, entry in space.items()
+        if any(_first_link(study, {**low, name: value}) != first for value in corner_values(entry)[1:])
+    ]
     choices = [entry for name in early if not isinstance(entry := space[name], Range)]
     combinations = list(itertools.product(*choices))
     if len(choices) < len(early) or len(combinations) > study.spec.search.trials:
@@ -36,4 +43,14 @@ def check_corners(study: Study) -> None:
     """Refuse, before anything is trained, a space with points that cannot be run or have no objective."""
     for name, entry in study.spec.space.items():
         for value in corner_values(entry):
-            plan_job(study, Point(None, {name: value}), -1)
+            run = plan_job(study, Point(None, {name: value}), -1).runs[0]
+            _check_objectives(study.spec.search.objectives, run, f"{name}={value}")
+
+
+def _check_objectives(objectives: Sequence[str], run: Run, where: str) -> None:
+    columns = [OBJECTIVES[name][0] for name in objectives]
+    if any(column.startswith("tuning_") for column in columns) and plan_run(run.config).tuning_pairs is None:
+        raise InputError(f"{where}: there are no tuning pairs to judge trials on; see eval.tuning_share")
+    needing = [name for name in objectives if name in ("AC", "BC", "FC")]
+    if needing and len(run.keys) < 2:
+        raise InputError(f"{where}: objective {needing[0]} needs two tasks")

@@ -1,0 +1,128 @@
+"""The ablation on Ray: links are shared, counted and found again; what fails is a row, not the end."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+from conftest import frames_of
+from quick import quick_config, train
+
+from analysis import load_study
+from cl2r.cli import study as study_command
+from cl2r.engine.run import plan_run
+from cl2r.methods.catalog import ABLATION_CELLS
+from cl2r.study import custom
+from studies import ablation
+
+TASKS = 3
+
+
+def finished_events(storage: Path, name: str) -> list[str]:
+    folder = storage / "studies" / name / "ledger"
+    return sorted(path.name.split(".")[2] for path in folder.glob("*.finished.*"))
+
+
+def test_the_first_tasks_are_trained_once(undisturbed: Path) -> None:
+    study = load_study(undisturbed / "studies" / "calm")
+    links = 2 + 6 * (TASKS - 1)
+    assert len(list((undisturbed / "links").iterdir())) == links
+    assert (~study.tasks["reused"]).sum() == links
+    assert study.runs["links_trained"].sum() == links
+    trained = study.tasks[~study.tasks["reused"]]
+    assert trained["key"].is_unique
+    assert (trained.groupby("task")["key"].count() == [2, 6, 6]).all()
+    assert list(study.runs["method.name"]) == list(ABLATION_CELLS)
+    assert set(study.runs["status"]) == {"finished"}
+
+
+def test_two_trials_ran_side_by_side(undisturbed: Path) -> None:
+    """Between the start and the end of some run another one starts."""
+    ledger = undisturbed / "studies" / "calm" / "ledger"
+    running, most = set[str](), 0
+    for path in sorted(ledger.iterdir()):
+        _, kind, run = path.name.split(".")[:3]
+        running = running | {run} if kind == "started" else running - {run}
+        most = max(most, len(running))
+    assert most == 2
+
+
+def test_a_study_equals_runs_of_its_own(undisturbed: Path, tiny: Path, preset: Path, tmp_path: Path) -> None:
+    layer = yaml.safe_load(preset.read_text())
+    result = train(quick_config(tiny, layer, {"method": {"name": "er_fdm"}}), tmp_path)
+    matrix = frames_of(undisturbed, "calm")["matrix"].query("run.str.contains('er_fdm') and pairs == 'report'")
+    cells = [result.report.matrix[t - 1, k - 1] for t, k in zip(matrix["t"], matrix["k"], strict=True)]
+    np.testing.assert_array_equal(matrix["accuracy"], cells)
+
+
+def test_repeated_it_trains_nothing_and_needs_no_ray(
+    undisturbed: Path, preset: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = finished_events(undisturbed, "calm")
+    monkeypatch.setattr("cl2r.rayrun.driver.cluster", lambda *_: pytest.fail("nothing is left to do"))
+    assert ablation.main(["--preset", str(preset), "--storage", str(undisturbed), "--name", "calm"]) == 0
+    out = capsys.readouterr().out
+    assert "6 runs finished, 0 failed" in out
+    assert "; 0 links trained" in out
+    assert out.count("| Fixed |") == 3
+    assert finished_events(undisturbed, "calm") == before
+    assert len(before) == 6
+
+
+def test_another_study_finds_the_links(undisturbed: Path, preset: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--preset", str(preset), "--storage", str(undisturbed), "--name", "second", "--cells", "er", "cl2r"]
+    assert ablation.main(words) == 0
+    assert "; 0 links trained" in capsys.readouterr().out
+    second = load_study(undisturbed / "studies" / "second")
+    assert second.tasks["reused"].all()
+    expected = frames_of(undisturbed, "calm")["matrix"].query("run in @second.runs.run").reset_index(drop=True)
+    pd.testing.assert_frame_equal(frames_of(undisturbed, "second")["matrix"], expected)
+
+
+def test_a_name_is_kept_for_its_specification(undisturbed: Path, preset: Path) -> None:
+    words = ["--preset", str(preset), "--storage", str(undisturbed), "--name", "calm", "--seeds", "0", "1"]
+    with pytest.raises(ValueError, match=r"holds another specification.*\n  seeds: \[0\] there, \[0, 1\] here"):
+        ablation.main(words)
+
+
+def test_what_fails_is_a_row_with_its_reason(
+    small_ray: None, preset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A loss that is not a number, and a disk that refuses one run; the third run is not disturbed."""
+    spec = tmp_path / "spec.yaml"
+    grid = {"method.name": ["er", "fixed"], "optim.lr": [0.1, 1e30]}
+    spec.write_text(yaml.safe_dump({"preset": str(preset), "set": {"scenario.stop_after": 2}, "grid": grid}))
+    layers = [yaml.safe_load(preset.read_text()), {"scenario": {"stop_after": 2}, "method": {"name": "fixed"}}]
+    blocked = plan_run(quick_config(Path(layers[0]["data"]["name"]), *layers)).keys[1]
+    (tmp_path / "out" / "partials").mkdir(parents=True)
+    (tmp_path / "out" / "partials" / blocked).write_text("a file where a folder should be")
+    assert custom.main(spec, ["--storage", str(tmp_path / "out"), "--name", "hurt", "--retries", "1"]) == 1
+    study = load_study(tmp_path / "out" / "studies" / "hurt")
+    runs = study.runs.set_index(["method.name", "optim.lr"])
+    assert runs["status"].to_dict() == {
+        ("er", 0.1): "finished",
+        ("er", 1e30): "failed",
+        ("fixed", 0.1): "failed",
+        ("fixed", 1e30): "failed",
+    }
+    assert "loss term 'ce' is" in runs.loc[("er", 1e30), "reason"]
+    assert blocked in runs.loc[("fixed", 0.1), "reason"]
+    assert pd.isna(runs.loc[("er", 1e30), "AC"])
+    assert pd.notna(runs.loc[("er", 0.1), "AC"])
+    out = capsys.readouterr().out
+    assert "1 runs finished, 3 failed" in out
+    assert "failed: " in out
+
+
+def test_the_command_line_runs_a_file(undisturbed: Path, preset: Path, tmp_path: Path) -> None:
+    """`cl2r study FILE` is the same study as the one by name."""
+    assert study_command.name == "study"
+    spec = {"preset": str(preset), "grid": {"method.name": list(ABLATION_CELLS)}}
+    path = tmp_path / "same.yaml"
+    path.write_text(yaml.safe_dump(spec))
+    assert custom.main(path, ["--storage", str(undisturbed), "--name", "calm"]) == 0
+    stored = yaml.safe_load((undisturbed / "studies" / "calm" / "study.yaml").read_text())
+    assert stored["specification"]["grid"] == spec["grid"]
+    assert json.dumps(stored["specification"]["base"])

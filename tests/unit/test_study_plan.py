@@ -1,0 +1,113 @@
+"""What a study would cost: counted from the plans of all runs, and nothing is written."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from small_study import finish, small_study, tree
+
+from cl2r.engine.run import Plan
+from cl2r.errors import InputError
+from cl2r.methods.catalog import ABLATION_CELLS
+from cl2r.rayrun.resources import Resources
+from cl2r.study.folder import StudyFolder
+from cl2r.study.jobs import Job, grid_jobs
+from cl2r.study.plan import plan_text
+from cl2r.study.spec import Study
+from cl2r.study.sweep import representative_jobs
+
+
+@pytest.fixture
+def calibrated(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
+    """The plans whose speed was measured, each in no time."""
+    plans: list[Plan] = []
+
+    def calibrate(plan: Plan) -> float:
+        plans.append(plan)
+        return 1000.0
+
+    monkeypatch.setattr("cl2r.study.plan.calibrate", calibrate)
+    return plans
+
+
+@pytest.fixture
+def study(tiny: Path) -> Study:
+    return small_study(tiny, grid={"method.name": list(ABLATION_CELLS)}, seeds=[0, 1])
+
+
+def keys_of(jobs: Sequence[Job]) -> set[str]:
+    return {key for job in jobs for run in job.runs for key in run.keys}
+
+
+def lines_of(text: str) -> dict[str, str]:
+    """The aligned lines by their first words."""
+    return {line[:12].strip(): line[12:].strip() for line in text.splitlines()[1:]}
+
+
+def have_links(storage: Path, keys: set[str]) -> None:
+    for key in keys:
+        (storage / "links" / key).mkdir(parents=True)
+        (storage / "links" / key / "manifest.json").write_text("{}")
+
+
+def test_counts_are_those_of_the_plans(study: Study, tmp_path: Path, calibrated: list[Plan]) -> None:
+    jobs = grid_jobs(study)
+    folder = StudyFolder(tmp_path / "results", "name")
+    text = plan_text(study, jobs, folder, Resources(max_concurrent=3), 2.5)
+    assert text.splitlines()[0] == "study name"
+    lines = lines_of(text)
+    assert lines["runs"] == "12"
+    total = len(keys_of(jobs))
+    assert total == 2 * (2 + 6 * 2)
+    assert lines["links"] == f"{total} to train, 0 of {total} present"
+    assert "3 at a time" in lines["this machine"]
+    assert "$2.50 an hour" in lines["A100"]
+    assert lines["finished"] == "0 of 12 runs; nothing was started"
+    assert not list(tmp_path.iterdir())
+    assert calibrated
+
+
+def test_links_that_are_there_need_not_be_trained(study: Study, tmp_path: Path, calibrated: list[Plan]) -> None:
+    jobs = grid_jobs(study)
+    present = keys_of(jobs[:2])
+    have_links(tmp_path, present)
+    folder = StudyFolder(tmp_path, "name")
+    finish(folder, jobs[0], {})
+    before = tree(tmp_path)
+    lines = lines_of(plan_text(study, jobs, folder, Resources(), 4.1))
+    total = len(keys_of(jobs))
+    assert lines["links"] == f"{total - len(present)} to train, {len(present)} of {total} present"
+    assert lines["finished"] == "1 of 12 runs; nothing was started"
+    assert tree(tmp_path) == before
+
+
+def test_a_repeated_study_costs_nothing(study: Study, tmp_path: Path, calibrated: list[Plan]) -> None:
+    jobs = grid_jobs(study)
+    have_links(tmp_path, keys_of(jobs))
+    folder = StudyFolder(tmp_path, "name")
+    for job in jobs:
+        finish(folder, job, {})
+    lines = lines_of(plan_text(study, jobs, folder, Resources(), 4.1))
+    assert lines["links"].startswith("0 to train")
+    assert lines["images"] == "0 to train on, 0 to extract"
+    assert lines["this machine"].startswith("0 s")
+    assert lines["finished"] == "12 of 12 runs; nothing was started"
+    assert calibrated == []
+
+
+def test_a_sweep_is_planned_by_points_drawn_at_random(tiny: Path, tmp_path: Path, calibrated: list[Plan]) -> None:
+    space = {"method.lambda_base": {"low": 0.1, "high": 10.0}, "memory.per_class": {"low": 1, "high": 9}}
+    sweep = small_study(tiny, space=space, search={"trials": 5}, seeds=[0, 1])
+    text = plan_text(sweep, representative_jobs(sweep), StudyFolder(tmp_path, "name"), Resources(), 4.1)
+    assert text.splitlines()[0] == "study name (about: 5 points of the space drawn at random)"
+    lines = lines_of(text)
+    assert lines["runs"] == "10"
+    assert lines["links"] == "22 to train, 0 of 22 present", "two first tasks, and ten times two others"
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_does_not_fit_into_this_machine(study: Study, tmp_path: Path, calibrated: list[Plan]) -> None:
+    folder, jobs = StudyFolder(tmp_path, "name"), grid_jobs(study)[:1]
+    with pytest.raises(InputError, match="4096 workers do not fit into this machine"):
+        plan_text(study, jobs, folder, Resources(workers=4096), 4.1)
+    assert "2 at a time" in plan_text(study, jobs, folder, Resources(workers=4096, max_concurrent=2), 4.1)
