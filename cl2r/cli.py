@@ -160,7 +160,14 @@ def plan(context: click.Context, name: str, words: tuple[str, ...]) -> int:
 
 @cli.command()
 @click.argument("name", required=False)
-@click.option("--storage", type=click.Path(path_type=Path), default=Path("results"), show_default=True, metavar="DIR")
+@click.option(
+    "--storage",
+    type=click.Path(path_type=Path),
+    default=Path("results"),
+    envvar="CL2R_STORAGE",
+    show_default=True,
+    metavar="DIR",
+)
 def status(name: str | None, storage: Path) -> None:
     """Show how far studies are, from their ledgers: all of them, or NAME in detail."""
     from cl2r.study import status as state

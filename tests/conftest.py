@@ -1,5 +1,7 @@
 """Shared by all tests: a tiny data set, and one finished run on it."""
 
+import os
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +14,7 @@ from cl2r.engine.run import RunResult
 
 PER_CLASS = 14
 
+os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="cl2r-cache-")  # for this process and those it starts
 torch.set_num_threads(1)  # small tensors: a second thread costs more than it brings
 
 

@@ -5,15 +5,25 @@ Labels are positions in that order, so task t always owns one run of labels and 
 The split is made by continuum, which is given row numbers in place of images: no pixel is copied.
 """
 
+import contextlib
+import hashlib
+import io
+import json
+import os
+import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
 from cl2r.data.dataset import Labels
+from cl2r.engine.files import write_file
 from cl2r.errors import InputError
 from cl2r.seeding import numpy_stream
+
+_PARTS = ("rows", "labels")
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +71,7 @@ def class_order(num_classes: int, seed: int, kind: Literal["seeded", "identity"]
 def build_scenario(y_train: Labels, increments: Sequence[int], order: Sequence[int]) -> Scenario:
     """Split the training rows into tasks of `increments` classes, taken in `order`."""
     _check_split(y_train, increments, order)
-    raw = _continuum_tasks(y_train, list(increments), list(order))
+    raw = _split(y_train, list(increments), list(order))
     labels, task_of_row = np.empty(len(y_train), np.int64), np.empty(len(y_train), np.int64)
     tasks, start = [], 0
     for index, (count, (rows, row_labels)) in enumerate(zip(increments, raw, strict=True), start=1):
@@ -96,6 +106,28 @@ def _check_split(y_train: Labels, increments: Sequence[int], order: Sequence[int
         raise InputError(f"class order names {len(order)} classes, the training labels are others")
     if min(increments, default=0) < 1 or sum(increments) != len(order):
         raise InputError(f"task sizes {list(increments)} must be positive and add up to {len(order)} classes")
+
+
+def cache_folder() -> Path:
+    """Where splits are kept for the next process: `$XDG_CACHE_HOME`/cl2r."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cl2r"
+
+
+def _split(y_train: Labels, increments: list[int], order: list[int]) -> list[tuple[Labels, Labels]]:
+    """Rows and labels of every task, remembered: to import continuum takes seconds, and every worker would."""
+    content = json.dumps([increments, order]).encode() + np.ascontiguousarray(y_train, np.int64).tobytes()
+    path = cache_folder() / f"split-{hashlib.sha256(content).hexdigest()[:32]}.npz"
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            return [(stored[f"rows{task}"], stored[f"labels{task}"]) for task in range(len(increments))]
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile):  # none yet, or damaged: zip files carry checksums
+        raw = _continuum_tasks(y_train, increments, order)
+    arrays = {f"{part}{task}": array for task, pair in enumerate(raw) for part, array in zip(_PARTS, pair, strict=True)}
+    buffer = io.BytesIO()
+    np.savez(buffer, allow_pickle=False, **arrays)
+    with contextlib.suppress(OSError):  # a home that cannot be written costs time, not results
+        write_file(path, buffer.getvalue())
+    return raw
 
 
 def _continuum_tasks(y_train: Labels, increments: list[int], order: list[int]) -> list[tuple[Labels, Labels]]:

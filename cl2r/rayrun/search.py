@@ -22,7 +22,7 @@ from cl2r.study.folder import StudyFolder
 from cl2r.study.jobs import Job, plan_job
 from cl2r.study.ledger import Event, finished
 from cl2r.study.space import distributions
-from cl2r.study.spec import OBJECTIVES, Point, Study
+from cl2r.study.spec import OBJECTIVES, Study, sweep_point
 
 MAX_OPTUNA_SEED = 2**32
 
@@ -43,8 +43,11 @@ class OptunaSource:
         outcomes = folder.ledger.outcomes()
         for trial in self.optuna.get_trials(states=(TrialState.RUNNING,)):
             job = self._job(trial.number, trial.params)
-            if finished(outcomes, (run.name for run in job.runs)):
+            kinds = {outcomes[run.name].kind if run.name in outcomes else None for run in job.runs}
+            if kinds == {"finished"}:
                 self._tell(trial.number, job, outcomes)
+            elif kinds == {"pruned"}:
+                self.optuna.tell(trial.number, state=TrialState.PRUNED)
             else:
                 self.reopened.append(trial)
 
@@ -69,7 +72,7 @@ class OptunaSource:
         return job
 
     def _job(self, number: int, params: dict[str, Any]) -> Job:
-        return plan_job(self.study, Point(None, params), number)
+        return plan_job(self.study, sweep_point(params), number)
 
     def ended(self, job: Job, pruned: bool) -> None:
         """Tell Optuna what the ledger says."""
@@ -88,7 +91,8 @@ class OptunaSource:
     def should_prune(self, job: Job, task: int, value: float) -> bool:
         """Whether the trial is among the worse half of those that came as far."""
         trial = self.trials[job.trial]
-        trial.report(value, task)
+        with warnings.catch_warnings(action="ignore"):  # a trial that goes on repeats what it reported before
+            trial.report(value, task)
         return trial.should_prune()
 
 

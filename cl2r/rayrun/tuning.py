@@ -109,7 +109,7 @@ def _reason(trial: Any) -> str:
     path = Path(trial.error_file) if trial.error_file else None
     text = path.read_text() if path and path.exists() else ""
     last = text.rstrip().rsplit("Failure #", 1)[-1]
-    if not last or "ActorDiedError" in last or "ActorUnavailableError" in last:
+    if not last or "The actor is dead" in last or "The actor died" in last or "ActorUnavailable" in last:
         return "its process died"
     return last.splitlines()[-1][:500]
 

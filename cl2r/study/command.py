@@ -19,7 +19,7 @@ from cl2r.study.folder import StudyFolder, digest
 from cl2r.study.frames import FRAMES
 from cl2r.study.jobs import Job, grid_jobs
 from cl2r.study.spec import Study, read_study
-from cl2r.study.sweep import check_corners, representative_jobs
+from cl2r.study.sweep import corner_jobs, representative_jobs
 
 Show = Callable[[dict[str, pd.DataFrame], Study], str]
 
@@ -54,10 +54,9 @@ def run_command(args: argparse.Namespace, path: Path, changes: dict[str, Any], s
     """Plan everything, run what is missing, print the table. 0, or 1 if a run failed."""
     study = read_study(path, {**_changes(args), **changes}, _overrides(args))
     resources = _resources(args)
-    if study.is_sweep:
-        check_corners(study)
     jobs = representative_jobs(study) if study.is_sweep else grid_jobs(study)
-    check_batches(study, resources.workers)
+    for job in corner_jobs(study) if study.is_sweep else jobs:
+        check_batches(job, resources.workers)
     identity = study.identity(_fingerprint(study))
     folder = StudyFolder(_storage(args.storage), args.name or _default_name(path, study, identity))
     if args.plan:
@@ -129,8 +128,8 @@ def _storage(given: Path | None) -> Path:
     return storage.absolute()
 
 
-def check_batches(study: Study, workers: int) -> None:
+def check_batches(job: Job, workers: int) -> None:
     """Every worker needs two rows of every batch, for batch norm."""
-    size = study.config(study.points()[0], study.spec.seeds[0]).batches.size
+    size = job.runs[0].config.batches.size
     if size < 2 * workers:
         raise InputError(f"batches.size={size} is too small for {workers} workers: each needs 2 rows of a batch")

@@ -1,5 +1,6 @@
 """The four frames of a study, joined from its ledger. Column types depend on the config, never on the values."""
 
+import json
 import types
 import typing
 from collections.abc import Sequence
@@ -22,6 +23,22 @@ _DTYPES: dict[str, str] = {
     **dict.fromkeys([prefix + metric for prefix in ("", "tuning_") for metric in _METRICS], "float64"),
     **dict.fromkeys(["train_seconds", "wall_seconds", "seconds", "lr", "low", "high", "accuracy"], "float64"),
 }
+_ALWAYS = {
+    "runs": (
+        "study",
+        "trial",
+        "variant",
+        "run",
+        "status",
+        "reason",
+        *(f for f in _METRICS if "_" not in f),
+        "mean_accuracy",
+    ),
+    "tasks": ("run", "task", "key", "reused"),
+    "matrix": ("run", "pairs", "t", "k", "accuracy", "compatible"),
+    "curves": ("run", "task", "stage", "epoch"),
+}
+"""Columns that are there even if no run finished."""
 
 
 def study_frames(folder: StudyFolder) -> dict[str, pd.DataFrame]:
@@ -37,7 +54,7 @@ def study_frames(folder: StudyFolder) -> dict[str, pd.DataFrame]:
     trained = _mark_trained_once(rows["tasks"])
     for row in rows["runs"]:
         row["links_trained"] = trained.get(row["run"], 0)
-    return {name: _typed(rows[name]) for name in FRAMES}
+    return {name: _typed(rows[name], _ALWAYS[name]) for name in FRAMES}
 
 
 def _run_row(study: str, event: Event, content: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:
@@ -46,7 +63,7 @@ def _run_row(study: str, event: Event, content: dict[str, Any], row: dict[str, A
 
 
 def _scalars(config: dict[str, Any]) -> dict[str, Any]:
-    return {key: str(value) if isinstance(value, list) else value for key, value in config.items()}
+    return {key: json.dumps(value) if isinstance(value, list) else value for key, value in config.items()}
 
 
 def _mark_trained_once(tasks: Sequence[dict[str, Any]]) -> dict[str, int]:
@@ -61,8 +78,9 @@ def _mark_trained_once(tasks: Sequence[dict[str, Any]]) -> dict[str, int]:
     return trained
 
 
-def _typed(rows: list[dict[str, Any]]) -> pd.DataFrame:
+def _typed(rows: list[dict[str, Any]], always: Sequence[str]) -> pd.DataFrame:
     frame = pd.DataFrame(rows)
+    frame = frame.reindex(columns=[*frame.columns, *(name for name in always if name not in frame)])
     dtypes = {name: _DTYPES.get(name) or _config_dtypes().get(name, "float64") for name in frame.columns}
     return frame.astype(dtypes)
 

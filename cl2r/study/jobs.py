@@ -70,18 +70,8 @@ def plan_job(study: Study, point: Point, trial: int) -> Job:
 
 def _run(study: Study, point: Point, seed: int) -> Run:
     plan = plan_run(study.config(point, seed))
-    return Run(run_name(plan), _title(plan.config, point), tuple(plan.keys), plan.config)
-
-
-def _title(config: Config, point: Point) -> str:
-    """For people: the method, what else makes the run differ, the seed."""
-    values = (f"{key.split('.')[-1]}={_short(value)}" for key, value in point.values.items() if key != "method.name")
-    differs = [point.variant] if point.variant else list(values)
-    return " ".join([config.method.name, *differs, f"seed {config.seed}"])
-
-
-def _short(value: Any) -> str:
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
+    title = " ".join(filter(None, [plan.config.method.name, point.title, f"seed {seed}"]))
+    return Run(run_name(plan), title, tuple(plan.keys), plan.config)
 
 
 def grid_jobs(study: Study) -> list[Job]:

@@ -25,7 +25,7 @@ from cl2r.study.folder import StudyFolder
 from cl2r.study.jobs import Job, plan_job
 from cl2r.study.ledger import finished
 from cl2r.study.space import random_points
-from cl2r.study.spec import Point, Study
+from cl2r.study.spec import Study, sweep_point
 
 
 def plan_text(study: Study, jobs: Sequence[Job], folder: StudyFolder, resources: Resources, gpu_price: float) -> str:
@@ -33,10 +33,11 @@ def plan_text(study: Study, jobs: Sequence[Job], folder: StudyFolder, resources:
     torch.set_num_threads(resources.cpus_per_worker)
     note = ""
     if study.is_sweep:
-        search = study.spec.search
-        points = random_points(study.spec.space, search.trials, search.seed)
-        jobs = [plan_job(study, Point(None, point), number) for number, point in enumerate(points)]
-        note = f" (about: {search.trials} points of the space drawn at random)"
+        known = [event.read()["params"] for event in folder.ledger.events("trial")]
+        left = max(0, study.spec.search.trials - len(known))
+        points = known + random_points(study.spec.space, left, study.spec.search.seed)
+        jobs = [plan_job(study, sweep_point(point), number) for number, point in enumerate(points)]
+        note = f" (about: {left} points of the space drawn at random)" if left else ""
     plans = [plan_run(run.config) for job in jobs for run in job.runs]
     costs = {cost.key: cost for plan in plans for cost in link_costs(plan)}
     store = LinkStore(folder.storage, lambda line: None)

@@ -105,6 +105,8 @@ class Point:
 
     variant: str | None
     values: dict[str, Any]
+    title: str = ""
+    """What tells it from the others, the method apart."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +125,7 @@ class Study:
         """Variants × grid, in the order of the file; the last key varies fastest."""
         variants: list[tuple[str | None, dict[str, Any]]] = [*self.spec.variants.items()] or [(None, {})]
         grid = [dict(zip(self.spec.grid, row, strict=True)) for row in itertools.product(*self.spec.grid.values())]
-        return [Point(name, {**values, **row}) for name, values in variants for row in grid]
+        return [Point(name, {**values, **row}, _title(name, row)) for name, values in variants for row in grid]
 
     def config(self, point: Point, seed: int) -> Config:
         """The config of one run."""
@@ -132,10 +134,26 @@ class Study:
     def identity(self, fingerprint: str) -> dict[str, Any]:
         """What a study's name stands for. More trials of the same search are the same study."""
         spec = self.spec.model_dump(mode="json", exclude={"preset", "set"})
+        base = {key: value for key, value in self.base.items() if key != "threads"}
         spec["search"].pop("trials")
         if not self.is_sweep:
             del spec["search"]
-        return {"format": LINK_FORMAT, "data": fingerprint, "base": self.base, **spec}
+        return {"format": LINK_FORMAT, "data": fingerprint, "base": base, **spec}
+
+
+def _title(variant: str | None, values: Mapping[str, Any]) -> str:
+    words = [variant] if variant else []
+    for key, value in values.items():
+        if key != "method.name":
+            words.append(
+                f"{key.split('.')[-1]}={value:.3g}" if isinstance(value, float) else f"{key.split('.')[-1]}={value}"
+            )
+    return " ".join(words)
+
+
+def sweep_point(values: dict[str, Any]) -> Point:
+    """A point of a space."""
+    return Point(None, values, _title(None, values))
 
 
 def _layer(entry: tuple[str, Any]) -> dict[str, Any]:
@@ -175,14 +193,20 @@ def build_study(content: Mapping[str, Any], overrides: list[str], where: str) ->
         raise InputError(f"{where}: {error_line(error, keys)}") from error
     layers = [read_layer(spec.preset), *map(_layer, spec.set.items()), *map(override, overrides)]
     base = _with_absolute_data(merge_layers(layers))
+    own = _own_fields(spec)
     for text in overrides:
-        key = text.partition("=")[0].strip()
-        if key in spec.grid or key in spec.space or key == "seed":
+        if text.partition("=")[0].strip() in own:
             raise InputError(f"--set {text}: the study sets this field itself")
     base.pop("seed", None)
     study = Study(spec, base)
     check_space(spec.space, lambda values: study.config(Point(None, dict(values)), spec.seeds[0]))
     return study
+
+
+def _own_fields(spec: StudySpec) -> set[str]:
+    """Fields that differ between the runs of a study. A method's name brings its classifier and distillation."""
+    own = {"seed", *spec.grid, *spec.space, *(key for values in spec.variants.values() for key in values)}
+    return own | ({"method.classifier", "method.fd"} if "method.name" in own else set())
 
 
 def _with_absolute_data(base: dict[str, Any]) -> dict[str, Any]:

@@ -39,12 +39,14 @@ def _first_link(study: Study, values: dict[str, Any]) -> str:
     return plan_job(study, Point(None, values), -1).runs[0].keys[0]
 
 
-def check_corners(study: Study) -> None:
-    """Refuse, before anything is trained, a space with points that cannot be run or have no objective."""
+def corner_jobs(study: Study) -> list[Job]:
+    """A job for each end and choice of the space. Refuses points that cannot be run or have no objective."""
+    jobs = []
     for name, entry in study.spec.space.items():
         for value in corner_values(entry):
-            run = plan_job(study, Point(None, {name: value}), -1).runs[0]
-            _check_objectives(study.spec.search.objectives, run, f"{name}={value}")
+            jobs.append(plan_job(study, Point(None, {name: value}), -1))
+            _check_objectives(study.spec.search.objectives, jobs[-1].runs[0], f"{name}={value}")
+    return jobs
 
 
 def _check_objectives(objectives: Sequence[str], run: Run, where: str) -> None:

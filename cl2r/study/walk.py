@@ -16,6 +16,7 @@ from cl2r.engine.workers import Workers
 from cl2r.errors import InputError, TrainingError
 from cl2r.study.folder import StudyFolder
 from cl2r.study.jobs import Job, Run
+from cl2r.study.ledger import finished
 from cl2r.study.live import LiveFile
 from cl2r.study.tensorboard import write_task
 
@@ -35,7 +36,7 @@ def enter_failures(job: Job, folder: StudyFolder, reason: str) -> None:
     """Enter every run of the job that has not finished as failed."""
     outcomes = folder.ledger.outcomes()
     for run in job.runs:
-        if run.name not in outcomes or outcomes[run.name].kind != "finished":
+        if not finished(outcomes, [run.name]):
             folder.ledger.write("failed", run.name, _heading(job, run) | {"reason": reason})
 
 
@@ -46,20 +47,21 @@ def _heading(job: Job, run: Run) -> dict[str, Any]:
 def _walk(job: Job, folder: StudyFolder, owner: str, workers: Workers, report: Report) -> None:
     began = time.perf_counter()
     outcomes = workers.from_first(folder.ledger.outcomes)
-    open_runs = [run for run in job.runs if run.name not in outcomes or outcomes[run.name].kind != "finished"]
-    live = [_live_file(job, run, folder) for run in open_runs]
+    live = [_live_file(job, run, folder) for run in job.runs]
     try:
         chains = [
             Chain(plan_run(run.config), folder.storage, listener, owner, workers)
-            for run, listener in zip(open_runs, live, strict=True)
+            for run, listener in zip(job.runs, live, strict=True)
         ]
-        if workers.first and job.depth is None:
-            for run in open_runs:
-                folder.ledger.write("started", run.name, {"trial": job.trial, "workers": workers.world})
-        _train(job, folder, open_runs, chains, workers, report)
-        if workers.first and job.depth is None:
-            for run, chain in zip(open_runs, chains, strict=True):
-                _finish(job, run, chain, folder, time.perf_counter() - began)
+        unfinished = [
+            (run, chain) for run, chain in zip(job.runs, chains, strict=True) if not finished(outcomes, [run.name])
+        ]
+        writes = workers.first and job.depth is None
+        for run, _ in unfinished if writes else []:
+            folder.ledger.write("started", run.name, {"trial": job.trial, "workers": workers.world})
+        _train(job, folder, chains, workers, report)
+        for run, chain in unfinished if writes else []:
+            _finish(job, run, chain, folder, time.perf_counter() - began)
     finally:
         for listener in live if workers.first else []:
             listener.close()
@@ -73,11 +75,9 @@ def _live_file(job: Job, run: Run, folder: StudyFolder) -> LiveFile:
     return live
 
 
-def _train(
-    job: Job, folder: StudyFolder, runs: list[Run], chains: list[Chain], workers: Workers, report: Report
-) -> None:
+def _train(job: Job, folder: StudyFolder, chains: list[Chain], workers: Workers, report: Report) -> None:
     """All runs reach a task before any goes on: what is reported after it is a mean over seeds."""
-    last = job.depth or max((len(run.keys) for run in runs), default=0)  # 0: a retried job all of whose runs stand
+    last = job.depth or max(len(run.keys) for run in job.runs)
     for task in range(1, last + 1):
         for chain in chains:
             if task in chain.tasks:
@@ -86,7 +86,7 @@ def _train(
             continue
         values = [math.nan]
         if workers.first:
-            values = [_after_task(folder, run, chain, task) for run, chain in zip(runs, chains, strict=True)]
+            values = [_after_task(folder, run, chain, task) for run, chain in zip(job.runs, chains, strict=True)]
         report({"task": task, "value": math.fsum(values) / len(values)})
 
 

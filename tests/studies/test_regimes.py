@@ -1,36 +1,49 @@
-"""The regimes study: its list is valid, and it runs."""
+"""The regimes study: its list is valid, and its tables are complete."""
 
-import subprocess
-import sys
 from pathlib import Path
 
+import pandas as pd
 import pytest
-import yaml
-from quick import QUICK
 
-from cl2r.config import override, read_layer, resolve
+from cl2r.study.spec import Point, read_study
+from studies import regimes
 
-STUDIES = Path(__file__).parents[2] / "studies"
-REGIMES = yaml.safe_load((STUDIES / "regimes.yaml").read_text())
+STUDY = read_study(regimes.SPEC, {}, [])
 
 
-@pytest.mark.parametrize("regime", REGIMES)
+@pytest.mark.parametrize("regime", STUDY.spec.variants)
 def test_every_regime_is_a_valid_config_that_differs_from_the_default(regime: str) -> None:
-    preset = read_layer("icons")
-    config = resolve([preset, *map(override, REGIMES[regime])])
-    assert (config == resolve([preset])) == (regime == "default")
+    config = STUDY.config(Point(regime, STUDY.spec.variants[regime]), 0)
+    assert (config == STUDY.config(Point(None, {}), 0)) == (regime == "default")
 
 
-def test_the_table_has_a_row_a_regime_and_a_column_a_cell(tiny: Path, tmp_path: Path) -> None:
-    preset = tmp_path / "tiny.yaml"
-    preset.write_text(yaml.safe_dump({**QUICK, "data": {"name": str(tiny)}}))
-    command = [sys.executable, str(STUDIES / "regimes.py"), "--preset", str(preset), "--out", str(tmp_path / "out")]
-    command += ["--tasks", "2", "--only", "default", "memory_0", "--cells", "er", "cl2r"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    lines = done.stdout.splitlines()
-    start = lines.index("tuning_BC")
-    assert lines[start + 1].split() == ["method.name", "er", "cl2r"]
-    rows = {line.split()[0]: line.split()[1:] for line in lines[start + 3 : start + 5]}
-    assert list(rows) == ["default", "memory_0"]
-    assert all(-1 <= float(value) <= 1 for values in rows.values() for value in values)
-    assert "[3/4 er seed 0] task 1: reused link" in done.stderr
+def test_regimes_can_be_chosen(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two regimes, two cells, two seeds, as far as the scheduler."""
+    seen = []
+    monkeypatch.setattr(regimes, "run_command", lambda *parts: seen.append(parts) or 0)
+    assert regimes.main(["--only", "memory_0", "default", "--cells", "er", "cl2r"]) == 0
+    assert regimes.main([]) == 0
+    (_, path, changes, _), (_, _, all_changes, _) = seen
+    study = read_study(path, changes, [])
+    names = [(point.variant, study.config(point, 0).method.name) for point in study.points()]
+    assert names == [(regime, cell) for regime in ("memory_0", "default") for cell in ("er", "cl2r")]
+    assert read_study(path, all_changes, []).points() == STUDY.points()
+
+
+def test_the_tables_have_a_row_a_regime_and_a_column_a_cell() -> None:
+    rows = [  # regime, cell, seed, status, tuning_BC
+        ("default", "er", 0, "finished", -0.2),
+        ("default", "cl2r", 0, "finished", 0.1),
+        ("default", "er", 1, "finished", -0.4),
+        ("default", "cl2r", 1, "finished", 0.2),
+        ("memory_0", "er", 0, "finished", -0.5),
+        ("memory_0", "cl2r", 0, "failed", None),
+    ]
+    runs = pd.DataFrame(rows, columns=["variant", "method.name", "seed", "status", "tuning_BC"])
+    runs = runs.assign(tuning_AC=runs["tuning_BC"] + 1, tuning_mean_accuracy=0.5, BC=9.0)
+    tables = regimes.tables({"runs": runs}, STUDY).split("\n\n")
+    assert [table.splitlines()[0] for table in tables] == ["tuning_BC", "tuning_AC", "tuning_mean_accuracy"]
+    lines = tables[0].splitlines()
+    assert lines[1].split() == ["method.name", "er", "cl2r"]
+    assert [line.split() for line in lines[3:]] == [["default", "-0.300", "+0.150"], ["memory_0", "-0.500", "failed"]]
+    assert "+0.700" in tables[1]

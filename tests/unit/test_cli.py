@@ -1,7 +1,6 @@
 """The command line: what it prints, what it refuses, and with which exit code."""
 
 import json
-import runpy
 import shutil
 import subprocess
 import sys
@@ -13,13 +12,14 @@ import pytest
 import yaml
 from PIL import Image
 from quick import flat_quick, set_options
+from small_study import tree
 
 from cl2r import __version__
-from cl2r.cli import main
-from cl2r.config import field_keys, read_layer, resolve
+from cl2r.cli import main, study_names
+from cl2r.config import field_keys, override, read_layer, resolve
+from cl2r.engine.run import plan_run
 from cl2r.methods.catalog import METHODS
-
-ABLATION = Path(__file__).parents[2] / "studies" / "ablation.py"
+from cl2r.study.folder import StudyFolder
 
 Outcome = tuple[int | str | None, str, str]
 Command = Callable[..., Outcome]
@@ -47,10 +47,6 @@ def quick_options(**settings: object) -> list[str]:
     return ["--tasks", str(flat.pop("scenario.n_tasks")), *set_options(flat)]
 
 
-def tree(root: Path) -> list[str]:
-    return sorted(str(path) for path in root.rglob("*"))
-
-
 # ---------------------------------------------------------------- listings
 
 
@@ -61,10 +57,10 @@ def test_version(cl2r: Command) -> None:
 def test_no_command_shows_help(cl2r: Command) -> None:
     code, out, err = cl2r()
     assert (code, err) == (0, "")
-    assert all(command in out for command in ("run", "methods", "datasets", "completion"))
+    assert all(command in out for command in ("run", "study", "plan", "status", "methods", "datasets", "completion"))
 
 
-@pytest.mark.parametrize("words", [["-h"], ["run", "--help"], ["methods", "-h"]])
+@pytest.mark.parametrize("words", [["-h"], ["run", "--help"], ["methods", "-h"], ["status", "-h"]])
 def test_help(cl2r: Command, words: list[str]) -> None:
     code, out, _ = cl2r(*words)
     assert code == 0
@@ -101,6 +97,8 @@ def test_completion_scripts(cl2r: Command, shell: str) -> None:
         ("run ico", ["icons"]),
         ("run --method fi", ["fixed", "fixed_fd"]),
         ("me", ["methods"]),
+        ("study s", ["sweep"]),
+        ("plan a", ["ablation"]),
     ],
 )
 def test_the_shell_completes(cl2r: Command, monkeypatch: pytest.MonkeyPatch, words: str, expected: list[str]) -> None:
@@ -294,54 +292,169 @@ def test_ctrl_c_ends_with_130(cl2r: Command, tiny: Path, monkeypatch: pytest.Mon
     assert err.lstrip("\n") == "cl2r: stopped; the same command goes on where it stopped\n"
 
 
-# ---------------------------------------------------------------- studies/ablation.py
+# ---------------------------------------------------------------- studies
 
 
 @pytest.fixture
-def ablation(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Command:
-    monkeypatch.chdir(tmp_path)
-
-    def call(*words: str) -> Outcome:
-        monkeypatch.setattr(sys, "argv", [str(ABLATION), *words])
-        with pytest.raises(SystemExit) as stopped:
-            runpy.run_path(str(ABLATION), run_name="__main__")
-        out, err = capsys.readouterr()
-        return stopped.value.code, out, err
-
-    return call
+def no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever starts a study fails; what is measured takes no time."""
+    monkeypatch.setattr("cl2r.study.command.run_study", lambda *_: pytest.fail("a study was started"))
+    monkeypatch.setattr("cl2r.study.plan.calibrate", lambda _: 1000.0)
 
 
-def study_options(data: Path, settings: dict[str, object]) -> list[str]:
-    return set_options(flat_quick() | {"data.name": data} | settings)
+def study_options(data: Path, **settings: object) -> list[str]:
+    return ["--data", str(data), *quick_options(**settings)]
 
 
-def test_the_ablation_study_prints_a_row_a_cell(ablation: Command, tiny: Path) -> None:
-    options = study_options(tiny, {"optim.epochs": 1})
-    code, out, err = ablation("--cells", "er", "cl2r", *options)
-    assert code == 0
-    rows = [line for line in out.splitlines() if line.startswith("| ")]
-    assert [row.split(" | ")[:3] for row in rows[1:]] == [["| Trainable", "none", "1"], ["| Fixed", "FD^M", "1"]]
-    assert err.count(": trained link") == 6
-    assert "[1/2 er seed 0]" in err
-    code, again, err = ablation("--cells", "cl2r", *options)
-    assert code == 0
-    assert [line for line in again.splitlines() if line.startswith("| ")] == [rows[0], rows[2]]
-    assert err.count(": reused link") == 3
+@pytest.mark.parametrize("words", [["study"], ["study", "--help"], ["study", "-h"], ["plan", "--help"]])
+def test_studies_are_listed(cl2r: Command, words: list[str]) -> None:
+    code, out, err = cl2r(*words)
+    assert (code, err) == (0, "")
+    assert "usage: cl2r study NAME" in out
+    assert all(name in out for name in ("ablation", "memory_size", "regimes", "sweep", "task_counts"))
 
 
-def test_a_failed_cell_does_not_stop_the_others(ablation: Command, tiny: Path) -> None:
-    """An absurd λ breaks the cell that distils only."""
-    options = study_options(tiny, {"method.lambda_base": "1e38"})
-    code, out, err = ablation("--cells", "cl2r", "er", *options)
-    assert code == 1
-    assert "cl2r seed 0] failed: task 2, epoch" in err
-    assert "| Trainable | none | 1 |" in out
+@pytest.mark.parametrize("name", study_names())
+def test_every_study_has_a_help_text(cl2r: Command, name: str, tmp_path: Path) -> None:
+    code, out, err = cl2r("study", name, "--help")
+    assert (code, err) == (0, "")
+    assert f"python studies/{name}.py" in out, "with an example"
+    assert all(option in out for option in ("--seeds", "--storage", "--workers", "--plan", "--max-concurrent"))
+    assert not list((tmp_path / "cwd").iterdir())
 
 
-def test_bad_input_ends_the_study_before_it_starts(ablation: Command, tiny: Path, tmp_path: Path) -> None:
-    options = study_options(tiny, {"scenario.n_tasks": 13})
-    code, out, err = ablation("--cells", "er", *options)
+@pytest.mark.parametrize("command", ["study", "plan"])
+@pytest.mark.parametrize(
+    ("name", "fault"),
+    [
+        ("ablatoin", "no study 'ablatoin' (did you mean 'ablation'?); studies: ablation, "),
+        ("nowhere.yaml", "no study nowhere.yaml"),
+        ("--seeds", "no study '--seeds'"),
+    ],
+)
+def test_an_unknown_study(cl2r: Command, tmp_path: Path, command: str, name: str, fault: str) -> None:
+    assert fault in refused(cl2r, tmp_path, command, name)
+
+
+def test_a_plan_of_nothing(cl2r: Command, tmp_path: Path) -> None:
+    assert "NAME" in refused(cl2r, tmp_path, "plan")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["ablation", "--cells", "lwf"],
+        ["ablation", "--colour", "red"],
+        ["ablation", "--seeds", "x"],
+        ["sweep", "--sampler", "grid"],
+        ["regimes", "--only", "nowhere"],
+    ],
+)
+def test_an_option_that_a_study_does_not_have(cl2r: Command, tmp_path: Path, words: list[str]) -> None:
+    code, out, err = cl2r("study", *words)
     assert (code, out) == (2, "")
-    assert err.startswith("ablation: scenario.n_tasks = 13")
-    assert err.count("\n") == 1
-    assert not list(tmp_path.iterdir())
+    assert f"{words[0]}: error: " in err
+    assert words[-1] in err
+    assert not list((tmp_path / "cwd").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "fault"),
+    [
+        ("ablation", ["--tasks", "13"], "n_tasks = 13: must be between 1 and the 12 training classes"),
+        ("ablation", ["--set", "optim.epoch=3"], "unknown key 'optim.epoch' (did you mean 'optim.epochs'?)"),
+        ("ablation", ["--set", "method.name=er"], "--set method.name=er: the study sets this field itself"),
+        ("ablation", ["--set", "seed=3"], "--set seed=3: the study sets this field itself"),
+        ("ablation", ["--seeds", "0", "0"], "seeds must differ"),
+        ("ablation", ["--data", "nowhere.npz"], "nowhere.npz"),
+        ("ablation", ["--preset", "iconz"], "did you mean 'icons'?"),
+        ("ablation", ["--workers", "0"], "--workers 0: must be at least 1"),
+        ("ablation", ["--workers", "9"], "batches.size=16 is too small for 9 workers"),
+        ("ablation", ["--name", "a/b"], "--name a/b"),
+        ("memory_size", ["--sizes", "-1"], "memory.per_class"),
+        ("task_counts", [], "--set scenario.n_tasks=3: the study sets this field itself"),
+        ("sweep", ["--spec", "nowhere.yaml"], "no study nowhere.yaml"),
+        ("sweep", ["--trials", "0"], "search.trials"),
+    ],
+)
+@pytest.mark.usefixtures("no_ray")
+def test_bad_input_ends_a_study_before_it_starts(
+    cl2r: Command, tiny: Path, tmp_path: Path, name: str, words: list[str], fault: str
+) -> None:
+    assert fault in refused(cl2r, tmp_path, "study", name, *study_options(tiny), *words)
+
+
+@pytest.mark.usefixtures("no_ray")
+def test_a_storage_that_cannot_be_written(cl2r: Command, tiny: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    words = [*study_options(tiny), "--storage", str(tmp_path / "file" / "results")]
+    assert "cannot write to" in refused(cl2r, tmp_path, "study", "ablation", *words)
+
+
+@pytest.mark.parametrize("words", [["plan", "ablation"], ["study", "ablation", "--plan"]])
+@pytest.mark.usefixtures("no_ray")
+def test_a_plan_starts_nothing_and_writes_nothing(cl2r: Command, tiny: Path, tmp_path: Path, words: list[str]) -> None:
+    before = tree(tmp_path)
+    code, out, err = cl2r(*words, *study_options(tiny), "--cells", "er", "er_fd", "cl2r", "--seeds", "0", "1")
+    assert (code, err) == (0, "")
+    assert out.startswith("study ablation-tiny-")
+    assert "16 to train, 0 of 16 present" in out, "two seeds: two first tasks, and three times two others"
+    assert out.endswith("0 of 6 runs; nothing was started\n")
+    assert tree(tmp_path) == before
+
+
+@pytest.mark.usefixtures("no_ray")
+def test_a_plan_of_a_sweep_and_of_a_file(cl2r: Command, tiny: Path, tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    space = {"method.lambda_base": {"low": 0.1, "high": 1.0}}
+    path.write_text(yaml.safe_dump({"space": space, "search": {"trials": 4}}))
+    before = tree(tmp_path)
+    for words in (["sweep", "--spec", str(path)], [str(path)]):
+        code, out, err = cl2r("plan", *words, *study_options(tiny))
+        assert (code, err) == (0, "")
+        assert out.startswith("study mine-tiny-")
+        assert "(about: 4 points of the space drawn at random)" in out
+        assert "9 to train, 0 of 9 present" in out
+    assert tree(tmp_path) == before
+
+
+@pytest.mark.usefixtures("no_ray")
+def test_the_storage_can_come_from_the_environment(
+    cl2r: Command, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A finished link in there is found by the plan."""
+    words = ["plan", "ablation", *study_options(tiny), "--cells", "er"]
+    assert "0 of 3 present" in cl2r(*words)[1]
+    config = resolve([read_layer("icons"), *map(override, option_texts(tiny)), {"method": {"name": "er"}}])
+    link = tmp_path / "elsewhere" / "links" / plan_run(config).keys[0]
+    link.mkdir(parents=True)
+    (link / "manifest.json").write_text("{}")
+    monkeypatch.setenv("CL2R_STORAGE", str(tmp_path / "elsewhere"))
+    assert "1 of 3 present" in cl2r(*words)[1]
+    assert "0 of 3 present" in cl2r(*words, "--storage", "results")[1]
+
+
+def option_texts(data: Path) -> list[str]:
+    return [f"{key}={value}" for key, value in (flat_quick() | {"data.name": data}).items()]
+
+
+# ---------------------------------------------------------------- status
+
+
+def test_the_state_of_studies(cl2r: Command, tmp_path: Path) -> None:
+    folder = StudyFolder(tmp_path / "cwd" / "results", "sizes")
+    folder.claim_name({"seeds": [0]})
+    folder.ledger.write("opened", "driver", {"runs": 2})
+    folder.ledger.write("failed", "run", {"reason": "its process died"})
+    folder.ledger.write("closed", "driver", {})
+    code, out, err = cl2r("status")
+    assert (code, err) == (0, "")
+    assert out.startswith("sizes  0 of 2 runs finished, 1 failed; last event 0:0")
+    code, out, err = cl2r("status", "sizes", "--storage", str(tmp_path / "cwd" / "results"))
+    assert (code, err) == (0, "")
+    assert out.splitlines()[1:] == ["  run failed: its process died"]
+
+
+def test_the_state_of_no_study(cl2r: Command, tmp_path: Path) -> None:
+    assert "no studies below" in refused(cl2r, tmp_path, "status", "--storage", str(tmp_path))
+    assert "no study 'sizes'" in refused(cl2r, tmp_path, "status", "sizes")

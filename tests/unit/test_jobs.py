@@ -10,7 +10,7 @@ from cl2r.engine.records import run_name
 from cl2r.engine.run import plan_run
 from cl2r.errors import InputError
 from cl2r.study.jobs import Job, grid_jobs, plan_job, trunk_jobs
-from cl2r.study.spec import Point
+from cl2r.study.spec import Point, sweep_point
 
 
 def test_a_job_survives_json(tiny: Path) -> None:
@@ -30,17 +30,17 @@ def test_a_planned_run_has_the_name_and_the_keys_of_the_plan(tiny: Path) -> None
     assert (run.config.seed, run.config.memory.per_class) == (2, 1)
 
 
-@pytest.mark.parametrize(
-    ("point", "title"),
-    [
-        (Point(None, {}), "cl2r seed 4"),
-        (Point(None, {"method.name": "er", "memory.per_class": 2}), "er per_class=2 seed 4"),
-        (Point(None, {"method.lambda_base": 1 / 3}), "cl2r lambda_base=0.333 seed 4"),
-        (Point("masked", {"head.mask_unseen": True, "method.name": "fixed"}), "fixed masked seed 4"),
-    ],
-)
-def test_titles(tiny: Path, point: Point, title: str) -> None:
-    assert plan_job(small_study(tiny, seeds=[4]), point, 0).runs[0].title == title
+def test_titles(tiny: Path) -> None:
+    grid = {"method.name": ["er", "fixed"], "memory.per_class": [2]}
+    study = small_study(tiny, seeds=[4], variants={"plain": {}, "masked": {"head.mask_unseen": True}}, grid=grid)
+    assert [plan_job(study, point, 0).runs[0].title for point in study.points()] == [
+        "er plain per_class=2 seed 4",
+        "fixed plain per_class=2 seed 4",
+        "er masked per_class=2 seed 4",
+        "fixed masked per_class=2 seed 4",
+    ]
+    point = sweep_point({"method.lambda_base": 1 / 3})
+    assert plan_job(small_study(tiny, seeds=[4]), point, 0).runs[0].title == "cl2r lambda_base=0.333 seed 4"
 
 
 def test_bad_input_is_refused_when_a_job_is_planned(tiny: Path) -> None:

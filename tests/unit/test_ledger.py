@@ -27,7 +27,9 @@ def test_an_event_says_when_what_and_of_whom(tmp_path: Path) -> None:
     assert event.read() == {"reason": "λ too large", "values": [1, None, 0.5]}
 
 
-@pytest.mark.parametrize("subject", ["tiny-cl2r-T3-s0-0123abcd", "v1.2.npz-er-T2-s0-0123abcd", "a.finished.b", "3", "."])
+@pytest.mark.parametrize(
+    "subject", ["tiny-cl2r-T3-s0-0123abcd", "v1.2.npz-er-T2-s0-0123abcd", "a.finished.b", "3", "."]
+)
 def test_subjects_may_have_dots(tmp_path: Path, subject: str) -> None:
     ledger = Ledger(tmp_path)
     ledger.write("started", subject, {})
@@ -118,7 +120,9 @@ def test_processes_and_threads_that_write_at_once_lose_nothing(tmp_path: Path) -
         process.join()
         assert process.exitcode == 0
     found = [event.read() for event in Ledger(tmp_path).events("finished")]
-    assert sorted((entry["writer"], entry["number"]) for entry in found) == [(w, n) for w in range(6) for n in range(25)]
+    assert sorted((entry["writer"], entry["number"]) for entry in found) == [
+        (w, n) for w in range(6) for n in range(25)
+    ]
     assert not [path for path in tmp_path.iterdir() if path.suffix != ".json"]
 
 

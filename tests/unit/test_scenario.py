@@ -1,5 +1,7 @@
 """Task sizes, class orders, and the split of rows, checked against plain numpy."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -123,3 +125,42 @@ def test_one_task_per_unequal_size() -> None:
 def test_split_that_does_not_fit(sizes: tuple[int, ...], order: tuple[int, ...], message: str) -> None:
     with pytest.raises(InputError, match=message):
         build_scenario(np.array([0, 1, 2, 3]), sizes, order)
+
+
+# ---------------------------------------------------------------- splits are remembered
+
+
+def test_a_remembered_split_is_the_same_and_needs_no_continuum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    labels = np.random.default_rng(5).permutation(np.repeat(np.arange(6), 5))
+    order = (3, 1, 5, 0, 2, 4)
+    first = build_scenario(labels, (2, 4), order)
+    with monkeypatch.context() as patch:
+        patch.setattr("cl2r.data.scenario._continuum_tasks", lambda *_: pytest.fail("it was remembered"))
+        second = build_scenario(labels, (2, 4), order)
+    for one, two in zip(first.tasks, second.tasks, strict=True):
+        assert one.classes == two.classes
+        np.testing.assert_array_equal(one.rows, two.rows)
+    np.testing.assert_array_equal(first.labels, second.labels)
+    assert len(list((tmp_path / "cl2r").iterdir())) == 1
+    build_scenario(labels, (3, 3), order)
+    build_scenario(labels[::-1], (3, 3), order)
+    assert len(list((tmp_path / "cl2r").iterdir())) == 3
+
+
+def test_a_damaged_split_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    labels = np.repeat(np.arange(4), 3)
+    expected = build_scenario(labels, (2, 2), (0, 1, 2, 3)).tasks[1].rows
+    (path,) = (tmp_path / "cl2r").iterdir()
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 255
+    path.write_bytes(bytes(content))
+    np.testing.assert_array_equal(build_scenario(labels, (2, 2), (0, 1, 2, 3)).tasks[1].rows, expected)
+
+
+def test_a_home_that_cannot_be_written_does_no_harm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    scenario = build_scenario(np.repeat(np.arange(4), 3), (2, 2), (0, 1, 2, 3))
+    assert [len(task.rows) for task in scenario.tasks] == [6, 6]

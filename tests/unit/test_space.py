@@ -11,7 +11,7 @@ from cl2r.errors import InputError
 from cl2r.study.jobs import Job, plan_job, trunk_jobs
 from cl2r.study.space import Range, corner_values, distribution, distributions, random_points
 from cl2r.study.spec import Point, Study
-from cl2r.study.sweep import check_corners, representative_jobs
+from cl2r.study.sweep import corner_jobs, representative_jobs
 
 LAMBDA = {"low": 0.1, "high": 100.0, "log": True}
 MEMORY = {"low": 1, "high": 8}
@@ -41,7 +41,9 @@ def test_corners() -> None:
 
 
 def test_random_points_are_inside_repeatable_and_silent(tiny: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    space = sweep(tiny, {"method.lambda_base": LAMBDA, "memory.per_class": MEMORY, "scenario.n_tasks": [2, 3]}).spec.space
+    space = sweep(
+        tiny, {"method.lambda_base": LAMBDA, "memory.per_class": MEMORY, "scenario.n_tasks": [2, 3]}
+    ).spec.space
     points = random_points(space, 30, seed=1)
     assert all(0.1 <= point["method.lambda_base"] <= 100 for point in points)
     assert {point["scenario.n_tasks"] for point in points} == {2, 3}
@@ -93,7 +95,9 @@ def test_a_choice_in_the_middle_can_make_a_field_early(tiny: Path) -> None:
 
 
 def test_with_an_early_range_nothing_is_known_beforehand(tiny: Path) -> None:
-    assert representative_jobs(sweep(tiny, {"optim.lr": {"low": 0.01, "high": 0.1}, "method.lambda_base": LAMBDA})) == []
+    assert (
+        representative_jobs(sweep(tiny, {"optim.lr": {"low": 0.01, "high": 0.1}, "method.lambda_base": LAMBDA})) == []
+    )
 
 
 def test_with_more_combinations_than_trials_links_are_shared_as_they_come(tiny: Path) -> None:
@@ -118,7 +122,7 @@ def test_a_corner_that_cannot_be_run_or_judged_is_refused(
     tiny: Path, space: dict[str, Any], entries: dict[str, Any], fault: str
 ) -> None:
     with pytest.raises(InputError) as refused:
-        check_corners(sweep(tiny, space, **entries))
+        corner_jobs(sweep(tiny, space, **entries))
     assert fault in str(refused.value)
     assert "\n" not in str(refused.value)
 
@@ -132,4 +136,4 @@ def test_a_corner_that_cannot_be_run_or_judged_is_refused(
     ],
 )
 def test_corners_that_can_be_judged(tiny: Path, objectives: list[str], settings: dict[str, Any]) -> None:
-    check_corners(sweep(tiny, {"memory.per_class": MEMORY}, set=settings, search={"objectives": objectives}))
+    corner_jobs(sweep(tiny, {"memory.per_class": MEMORY}, set=settings, search={"objectives": objectives}))

@@ -31,9 +31,7 @@ def test_every_shipped_study_loads_and_all_its_configs_resolve(path: Path) -> No
     study = read_study(path, {}, [])
     assert path.with_suffix(".py").exists()
     points = study.points()
-    points += [
-        Point(None, {name: value}) for name, entry in study.spec.space.items() for value in corner_values(entry)
-    ]
+    points += [Point(None, {name: value}) for name, entry in study.spec.space.items() for value in corner_values(entry)]
     configs = [study.config(point, study.spec.seeds[0]) for point in points]
     assert len({config.model_dump_json() for config in configs}) >= len(points) - 1, "all but one differ from the base"
     assert len(points) > 1
@@ -50,7 +48,10 @@ def test_every_shipped_study_loads_and_all_its_configs_resolve(path: Path) -> No
         ({"search": {"trial": 3}}, "unknown key 'search.trial' (did you mean 'search.trials'?)"),
         ({"set": {"optim.epoch": 3}}, "unknown key 'optim.epoch' (did you mean 'optim.epochs'?)"),
         ({"grid": {"memory.perclass": [1]}}, "unknown key 'memory.perclass' (did you mean 'memory.per_class'?)"),
-        ({"space": {"method.lamda_base": RANGE}}, "unknown key 'method.lamda_base' (did you mean 'method.lambda_base'?)"),
+        (
+            {"space": {"method.lamda_base": RANGE}},
+            "unknown key 'method.lamda_base' (did you mean 'method.lambda_base'?)",
+        ),
         ({"variants": {"a": {"head.center": True}}}, "unknown key 'head.center' (did you mean 'head.centre'?)"),
         ({"grid": {"seed": [0, 1]}}, "seed: use seeds"),
         ({"set": {"seed": 1}}, "seed: use seeds"),

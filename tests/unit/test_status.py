@@ -65,7 +65,9 @@ def test_the_life_of_a_study(folder: StudyFolder) -> None:
     """Opened, driven, killed, opened again with more runs, closed."""
 
     def line() -> str:
-        return without_times(overview(folder.storage)).removeprefix("ablation-icons  ").removesuffix("; last event … ago")
+        return (
+            without_times(overview(folder.storage)).removeprefix("ablation-icons  ").removesuffix("; last event … ago")
+        )
 
     open_it(folder, 4)
     with folder.driver_lock():
@@ -79,9 +81,7 @@ def test_the_life_of_a_study(folder: StudyFolder) -> None:
     folder.ledger.write("failed", "two", {"reason": "loss"})
     folder.ledger.write("pruned", "three", {"reason": "poor"})
     folder.ledger.write("failed", "four", {"reason": "its process died"})
-    assert line() == (
-        "1 of 5 runs finished, 2 failed, 1 stopped early, interrupted: the same command goes on"
-    )
+    assert line() == ("1 of 5 runs finished, 2 failed, 1 stopped early, interrupted: the same command goes on")
     folder.ledger.write("finished", "four", {})
     folder.ledger.write("closed", "driver", {})
     assert line() == "2 of 5 runs finished, 1 failed, 1 stopped early"
@@ -127,6 +127,8 @@ def test_looking_changes_nothing(folder: StudyFolder) -> None:
 
 
 def test_it_needs_neither_torch_nor_ray() -> None:
-    script = "import sys, cl2r.cli, cl2r.study.status; print(*({'torch', 'ray', 'optuna', 'pandas'} & set(sys.modules)))"
+    script = (
+        "import sys, cl2r.cli, cl2r.study.status; print(*({'torch', 'ray', 'optuna', 'pandas'} & set(sys.modules)))"
+    )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []

@@ -40,7 +40,9 @@ def folder(tmp_path: Path) -> StudyFolder:
 @pytest.fixture
 def holder(folder: StudyFolder) -> Iterator[subprocess.Popen[str]]:
     """Another process that drives the study."""
-    with subprocess.Popen([sys.executable, "-c", HOLD, str(folder.storage)], stdout=subprocess.PIPE, text=True) as other:
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(folder.storage)], stdout=subprocess.PIPE, text=True
+    ) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == "locked\n"
         yield other
@@ -143,7 +145,10 @@ def test_a_second_process_is_refused_until_the_first_is_killed(
     folder: StudyFolder, holder: subprocess.Popen[str]
 ) -> None:
     assert folder.is_driven()
-    with pytest.raises(InputError, match=f"study 'study' is being run by process {holder.pid} on "), folder.driver_lock():
+    with (
+        pytest.raises(InputError, match=f"study 'study' is being run by process {holder.pid} on "),
+        folder.driver_lock(),
+    ):
         pytest.fail("two drivers")
     assert folder.is_driven()
     os.kill(holder.pid, signal.SIGKILL)

@@ -26,7 +26,16 @@ def config_fields(seed: int = 0, *settings: str) -> dict[str, Any]:
 def task_rows(run: str, links: dict[str, bool]) -> list[dict[str, Any]]:
     """Links by key, with whether each was found."""
     return [
-        {"run": run, "task": task, "key": key, "reused": reused, "images": 64, "seconds": 0.5, "workers": 1, "lambda": 0}
+        {
+            "run": run,
+            "task": task,
+            "key": key,
+            "reused": reused,
+            "images": 64,
+            "seconds": 0.5,
+            "workers": 1,
+            "lambda": 0,
+        }
         for task, (key, reused) in enumerate(links.items(), start=1)
     ]
 
@@ -136,7 +145,9 @@ def dtypes(frame: pd.DataFrame) -> dict[str, str]:
 def test_types_do_not_depend_on_values(tmp_path: Path) -> None:
     """A study with all values, one where some are missing, one where most are."""
     whole, mixed, bare = (StudyFolder(tmp_path, name) for name in ("whole", "mixed", "bare"))
-    enter_finished(whole, "run", threads=2, **{"optim.lr_later": 0.5, "scenario.stop_after": 1, "simplex.scale": "legacy"})
+    enter_finished(
+        whole, "run", threads=2, **{"optim.lr_later": 0.5, "scenario.stop_after": 1, "simplex.scale": "legacy"}
+    )
     enter_finished(mixed, "run", AC=None, BC=None, stored_bytes=None)
     enter_failed(mixed, "bad")
     enter_failed(bare, "bad")
@@ -147,7 +158,11 @@ def test_types_do_not_depend_on_values(tmp_path: Path) -> None:
             assert dtypes(frames[other][name]).items() <= expected.items(), (other, name)
     runs = dtypes(frames["whole"]["runs"])
     assert (runs["BC"], runs["seed"], runs["reason"], runs["augment.flip"]) == ("float64", "Int64", "string", "boolean")
-    assert (runs["optim.lr_later"], runs["scenario.stop_after"], runs["simplex.scale"]) == ("float64", "Int64", "string")
+    assert (runs["optim.lr_later"], runs["scenario.stop_after"], runs["simplex.scale"]) == (
+        "float64",
+        "Int64",
+        "string",
+    )
     assert (runs["optim.milestones"], runs["data.channels"]) == ("string", "Int64")
     assert dtypes(frames["whole"]["matrix"])["compatible"] == "boolean"
 

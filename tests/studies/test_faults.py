@@ -1,0 +1,117 @@
+"""Processes are killed at bad moments; the frames end up equal to those of a study that nothing happened to."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import assert_same_frames
+from test_ablation import finished_events
+
+from analysis import load_study
+from studies import ablation
+
+SCRIPT = Path(ablation.__file__)
+PATIENCE_SECONDS = 180
+
+
+def wait_for(found: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not found():
+        assert time.monotonic() < deadline, f"waited in vain for {what}"
+        time.sleep(0.02)
+
+
+def mid_task(study: Path, task: int = 2) -> int | None:
+    """The process of a run that is inside `task` right now."""
+    for path in (study / "live").glob("*.json"):
+        try:
+            entry = json.loads(path.read_text())
+        except FileNotFoundError:
+            continue
+        if not entry["trunk"] and entry["task"] == task and entry["epoch"] < entry["epochs"]:
+            return int(entry["pid"])
+    return None
+
+
+def kill_once(study: Path) -> threading.Thread:
+    """SIGKILL the first process that is seen inside the second task of a run."""
+
+    def hunt() -> None:
+        found: list[int | None] = []
+        wait_for(lambda: found.append(mid_task(study)) or found[-1], "a run in its second task")
+        assert found[-1] is not None
+        os.kill(found[-1], signal.SIGKILL)
+
+    thread = threading.Thread(target=hunt)
+    thread.start()
+    return thread
+
+
+def test_a_killed_trial_goes_on(
+    undisturbed: Path, preset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hunter = kill_once(tmp_path / "studies" / "hunted")
+    words = ["--preset", str(preset), "--storage", str(tmp_path), "--name", "hunted"]
+    assert ablation.main(words) == 0
+    hunter.join()
+    assert_same_frames((tmp_path, "hunted"), (undisturbed, "calm"))
+    assert "its process died; it goes on from its last epoch" in capsys.readouterr().err
+    runs = finished_events(tmp_path, "hunted")
+    assert len(runs) == len(set(runs)) == 6
+
+
+def test_a_killed_train_worker_goes_on(small_ray: None, preset: Path, tmp_path: Path) -> None:
+    """Two workers; the whole group starts again from the last epoch."""
+    words = ["--preset", str(preset), "--cells", "cl2r", "--workers", "2"]
+    calm, hunted = ([*words, "--storage", str(tmp_path / name), "--name", name] for name in ("calm", "hunted"))
+    assert ablation.main(calm) == 0
+    study = load_study(tmp_path / "calm" / "studies" / "calm")
+    assert list(study.tasks["workers"]) == [2, 2, 2]
+    hunter = kill_once(tmp_path / "hunted" / "studies" / "hunted")
+    assert ablation.main(hunted) == 0
+    hunter.join()
+    assert_same_frames((tmp_path / "hunted", "hunted"), (tmp_path / "calm", "calm"))
+
+
+def test_a_killed_driver_goes_on(undisturbed: Path, preset: Path, tmp_path: Path, ray_folder: Path) -> None:
+    """Ctrl-C, then SIGKILL, each in the middle of a run; then the same command to the end."""
+    words = [sys.executable, str(SCRIPT), "--preset", str(preset), "--storage", str(tmp_path), "--name", "driver"]
+    study = tmp_path / "studies" / "driver"
+    codes = []
+    for kind in (signal.SIGINT, signal.SIGKILL):
+        with (tmp_path / f"log{kind}").open("w") as log:
+            driver = subprocess.Popen(words, stdout=log, stderr=log, env={**os.environ, "RAY_ADDRESS": "local"})
+            wait_for(lambda ended=driver.poll: mid_task(study) or ended() is not None, "a run in its second task")
+            driver.send_signal(kind)
+            codes.append(driver.wait(PATIENCE_SECONDS))
+    log_text = (tmp_path / f"log{signal.SIGINT}").read_text()
+    assert codes == [130, -signal.SIGKILL], log_text
+    assert "stopped; the same command goes on where it stopped" in log_text
+    before = finished_events(tmp_path, "driver")
+    assert len(before) < 6
+    assert ablation.main(words[2:]) == 0
+    assert_same_frames((tmp_path, "driver"), (undisturbed, "calm"))
+    runs = finished_events(tmp_path, "driver")
+    assert len(runs) == len(set(runs)) == 6
+
+
+def test_two_drivers_of_one_study(undisturbed: Path, preset: Path, tmp_path: Path) -> None:
+    """The second is refused while the first is at work."""
+    words = ["--preset", str(preset), "--storage", str(tmp_path), "--name", "double", "--cells", "er"]
+    done: list[int] = []
+    first = threading.Thread(target=lambda: done.append(ablation.main(words)))
+    first.start()
+    wait_for(lambda: (tmp_path / "studies" / "double" / "driver.lock").exists(), "the first driver")
+    command = [sys.executable, str(SCRIPT), *words]
+    second = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert second.returncode == 2
+    assert second.stderr.startswith(f"ablation: study 'double' is being run by process {os.getpid()} on ")
+    first.join()
+    assert done == [0]
