@@ -1,0 +1,139 @@
+"""A real `ray start --head` on loopback, and studies handed to it with `ray job submit`."""
+
+import json
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from analysis import load_study
+
+ROOT = Path(__file__).parents[2]
+RAY = str(Path(sys.executable).with_name("ray"))
+MEGABYTE = 2**20
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@dataclass(frozen=True)
+class Head:
+    """A running head node."""
+
+    address: str
+    folder: Path
+    environment: dict[str, str]
+
+    def submit(self, *entrypoint: str) -> subprocess.CompletedProcess[str]:
+        command = [RAY, "job", "submit", "--address", self.address, "--working-dir", ".", "--", *entrypoint]
+        return subprocess.run(
+            command, cwd=ROOT, env=self.environment, capture_output=True, text=True, check=False, timeout=300
+        )
+
+
+@pytest.fixture(scope="module")
+def head() -> Iterator[Head]:
+    """`ray start --head --block` with ports of its own; everything ends with it."""
+    folder = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))
+    dashboard = free_port()
+    command = [RAY, "start", "--head", "--block", "--num-cpus", "2", "--disable-usage-stats"]
+    command += ["--temp-dir", str(folder), "--port", str(free_port()), "--node-ip-address", "127.0.0.1"]
+    command += [
+        "--dashboard-host",
+        "127.0.0.1",
+        "--dashboard-port",
+        str(dashboard),
+        "--object-store-memory",
+        "100000000",
+    ]
+    names = [name for name in os.environ if name.startswith("RAY_")]
+    environment = {key: value for key, value in os.environ.items() if key not in names}
+    environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
+    environment |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(16)}
+    with (folder / "head.log").open("w") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
+    running = Head(f"http://127.0.0.1:{dashboard}", folder, environment)
+    deadline = time.monotonic() + 90
+    while not _answers(dashboard):
+        assert process.poll() is None, (folder / "head.log").read_text()
+        assert time.monotonic() < deadline, (folder / "head.log").read_text()
+        time.sleep(0.3)
+    yield running
+    process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(45)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _answers(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.settimeout(1)
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def test_a_study_as_a_job(head: Head, preset: Path, tmp_path: Path) -> None:
+    words = ["--preset", str(preset), "--storage", str(tmp_path), "--name", "job", "--cells", "er", "cl2r"]
+    done = head.submit("python", "studies/ablation.py", *words, "--set", "optim.epochs=2")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "2 runs finished, 0 failed" in done.stdout
+    assert "| Fixed | FD^M |" in done.stdout
+    study = load_study(tmp_path / "studies" / "job")
+    assert list(study.runs["status"]) == ["finished", "finished"]
+    assert (~study.tasks["reused"]).sum() == 6
+
+
+def test_what_is_uploaded_is_small(head: Head) -> None:
+    """After the job above: code, not results, environments or history."""
+    packages = list(head.folder.glob("session_2*/runtime_resources/working_dir_files/_ray_pkg_*"))
+    folders = [path for path in packages if path.is_dir()]
+    assert folders
+    for folder in folders:
+        assert (folder / "studies" / "ablation.py").exists()
+        assert not (folder / ".git").exists()
+        assert not (folder / "results").exists()
+        assert not (folder / ".venv").exists()
+        size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+        assert size < 12 * MEGABYTE
+
+
+def test_a_failing_job(head: Head, preset: Path, tmp_path: Path) -> None:
+    """A failed run ends the script with 1, bad input with 2; `ray job submit` passes either on as a failure."""
+    words = ["--preset", str(preset), "--storage", str(tmp_path), "--name", "sick", "--cells", "er"]
+    sick = head.submit("python", "studies/ablation.py", *words, "--set", "optim.lr=1e30")
+    assert sick.returncode == 1
+    assert "loss term 'ce' is" in sick.stdout
+    wrong = head.submit("python", "studies/ablation.py", *words, "--set", "optim.speed=1")
+    assert wrong.returncode == 1
+    assert "unknown key 'optim.speed'" in wrong.stdout + wrong.stderr
+    listed = subprocess.run(
+        [sys.executable, "-c", _LIST, head.address], env=head.environment, capture_output=True, text=True, check=True
+    )
+    assert sorted(json.loads(listed.stdout)) == [0, 1, 2]
+
+
+_LIST = """
+import json, sys
+from ray.job_submission import JobSubmissionClient
+print(json.dumps([job.driver_exit_code for job in JobSubmissionClient(sys.argv[1]).list_jobs() if job.submission_id]))
+"""
+
+
+def test_a_relative_storage_would_vanish_with_the_cluster(head: Head, preset: Path) -> None:
+    done = head.submit("python", "studies/ablation.py", "--preset", str(preset), "--storage", "here")
+    assert done.returncode == 1
+    assert "--storage here: give an absolute path" in done.stdout + done.stderr
