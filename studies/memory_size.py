@@ -10,30 +10,14 @@ Memory matters from the second task on, so all sizes of a classifier share their
 import sys
 from pathlib import Path
 
-import pandas as pd
-
-from analysis.tables import comparison_markdown, comparison_table
 from cl2r.errors import exit_code
-from cl2r.methods.catalog import METHODS
-from cl2r.study.command import given, run_command, study_parser
-from cl2r.study.spec import Study
-
-FIELD = "memory.per_class"
-
-
-def table(frames: dict[str, pd.DataFrame], _: Study) -> str:
-    """Methods × images a class."""
-    return comparison_markdown(comparison_table(frames["runs"], FIELD))
+from cl2r.study.custom import compare_methods
 
 
 def main(words: list[str] | None = None) -> int:
     """Run and print."""
-    parser = study_parser("memory_size", __doc__)
-    parser.add_argument("--methods", nargs="+", choices=METHODS, metavar="NAME")
-    parser.add_argument("--sizes", nargs="+", type=int, metavar="N")
-    args = parser.parse_args(words)
-    changes = {"grid": given({"method.name": args.methods, FIELD: args.sizes})}
-    return run_command(args, Path(__file__).with_suffix(".yaml"), changes, table)
+    path = Path(__file__).with_suffix(".yaml")
+    return compare_methods("memory_size", __doc__, path, "memory.per_class", "--sizes", words)
 
 
 if __name__ == "__main__":

@@ -10,30 +10,14 @@ share their first task. Cost on two cores with the default preset: about 15 minu
 import sys
 from pathlib import Path
 
-import pandas as pd
-
-from analysis.tables import comparison_markdown, comparison_table
 from cl2r.errors import exit_code
-from cl2r.methods.catalog import METHODS
-from cl2r.study.command import given, run_command, study_parser
-from cl2r.study.spec import Study
-
-FIELD = "scenario.n_tasks"
-
-
-def table(frames: dict[str, pd.DataFrame], _: Study) -> str:
-    """Methods × numbers of tasks."""
-    return comparison_markdown(comparison_table(frames["runs"], FIELD))
+from cl2r.study.custom import compare_methods
 
 
 def main(words: list[str] | None = None) -> int:
     """Run and print."""
-    parser = study_parser("task_counts", __doc__)
-    parser.add_argument("--methods", nargs="+", choices=METHODS, metavar="NAME")
-    parser.add_argument("--counts", nargs="+", type=int, metavar="T")
-    args = parser.parse_args(words)
-    changes = {"grid": given({"method.name": args.methods, FIELD: args.counts})}
-    return run_command(args, Path(__file__).with_suffix(".yaml"), changes, table)
+    path = Path(__file__).with_suffix(".yaml")
+    return compare_methods("task_counts", __doc__, path, "scenario.n_tasks", "--counts", words)
 
 
 if __name__ == "__main__":

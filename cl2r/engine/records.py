@@ -10,14 +10,14 @@ import pandas as pd
 
 from cl2r.config import fields, to_yaml
 from cl2r.engine.evaluation import Evaluation
-from cl2r.engine.files import write_file
 from cl2r.engine.run import Plan, RunResult
+from cl2r.files import write_file
 
 
 def run_name(plan: Plan) -> str:
     """Readable, and different for every other config, data or pairs: runs may share links, never a row."""
     config = plan.config
-    content = {name: value for name, value in fields(config).items() if name != "threads"}
+    content = {name: value for name, value in fields(config).items() if name not in ("threads", "data.name")}
     digest = hashlib.sha256(json.dumps([plan.keys, content]).encode())
     for pairs in (plan.report_pairs, plan.tuning_pairs):
         for array in (pairs.query, pairs.gallery, pairs.same, pairs.folds) if pairs else ():
@@ -56,7 +56,7 @@ def frames(result: RunResult, name: str) -> dict[str, list[dict[str, Any]]]:
 
 def _run_row(result: RunResult, name: str) -> dict[str, Any]:
     row: dict[str, Any] = {"run": name, "status": "finished", "tasks": len(result.links)}
-    row |= {key: _scalar(value) for key, value in fields(result.plan.config).items()}
+    row |= {key: scalar(value) for key, value in fields(result.plan.config).items()}
     row |= _metrics(result.report, "")
     if result.tuning is not None:
         row |= _metrics(result.tuning, "tuning_")
@@ -66,7 +66,8 @@ def _run_row(result: RunResult, name: str) -> dict[str, Any]:
     return row | {"wall_seconds": result.seconds}
 
 
-def _scalar(value: Any) -> Any:
+def scalar(value: Any) -> Any:
+    """A config value as a cell of a frame."""
     return json.dumps(value) if isinstance(value, list) else value
 
 

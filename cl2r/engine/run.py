@@ -83,7 +83,7 @@ class Listener(Protocol):
 
 
 def plan_run(config: Config) -> Plan:
-    """Load the data, lay out tasks and pairs, name the links. Raises InputError; writes nothing."""
+    """Load the data, lay out tasks and pairs, name the links. Raises InputError; touches no store."""
     dataset = load_dataset(config.data.name, config.data.size, config.data.channels)
     spec = config.scenario
     increments = class_increments(dataset.num_classes, spec.n_tasks, spec.initial, spec.increment)
@@ -146,7 +146,7 @@ class Chain:
         if plan.config.threads:
             torch.set_num_threads(plan.config.threads)
         self.store = LinkStore(root, listener.warn)
-        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.device = self.workers.device
         self.normalise = Normalise(plan.dataset.mean, plan.dataset.std, self.device)
         self.tasks = range(1, len(plan.keys) + 1)
         if self.workers.first:
@@ -225,6 +225,7 @@ class Chain:
             "memory": len(memory),
             "stored_bytes": len(memory) * images[0].nbytes + sum(tensor.nbytes for tensor in carried.values()),
             "workers": self.workers.world,
+            "sync_batchnorm": self.workers.sync_batchnorm,
             "extract_seconds": time.perf_counter() - began,
             "common_direction": float(functional.normalize(features).mean(0).norm()),
             "owner": self.owner,

@@ -25,8 +25,8 @@ from safetensors.torch import load as tensors_from_bytes
 from safetensors.torch import save as tensors_to_bytes
 from torch import Tensor
 
-from cl2r.engine.files import write_file
 from cl2r.errors import InputError
+from cl2r.files import write_file
 
 Tensors = dict[str, Tensor]
 STATE, FEATURES, RECORD, MANIFEST, PARTIAL = (

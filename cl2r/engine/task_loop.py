@@ -149,9 +149,8 @@ class TaskLoop:
             steps, images = steps + 1, images + len(batch.y)
             for name, value in losses.items():
                 totals[name] = totals.get(name, torch.zeros_like(value)) + value.detach()
-        device = self.data.labels.device
-        means = self.workers.mean({name: float(total) / steps for name, total in totals.items()}, device)
-        images = round(self.workers.world * self.workers.mean({"images": images}, device)["images"])
+        means = self.workers.mean({name: float(total) / steps for name, total in totals.items()})
+        images = round(self.workers.world * self.workers.mean({"images": images})["images"])
         task = method.task.index
         _check_finite(means, task, epoch + 1)
         seconds = time.perf_counter() - began

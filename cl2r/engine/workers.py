@@ -6,7 +6,7 @@ independent of how rows, and memory rows among them, fall to workers. Only the f
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import torch
@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from cl2r.errors import TrainingError
+from cl2r.errors import InputError, TrainingError
 
 T = TypeVar("T")
 
@@ -26,6 +26,7 @@ class Workers:
     rank: int = 0
     world: int = 1
     sync_batchnorm: bool = False
+    device: torch.device = field(default_factory=lambda: torch.device("cuda" if torch.cuda.is_available() else "cpu"))
 
     @property
     def first(self) -> bool:
@@ -48,19 +49,35 @@ class Workers:
         value: T = box[0]
         return value
 
-    def weight(self, rows: int, device: torch.device) -> Tensor | float:
+    def together(self, prepare: Callable[[], T]) -> T:
+        """What `prepare` gives here; bad input of any worker (a node without the data) is raised on every one."""
+        if self.world == 1:
+            return prepare()
+        value, complaint = None, None
+        try:
+            value = prepare()
+        except InputError as error:
+            complaint = str(error)
+        complaints: list[str | None] = [None] * self.world
+        dist.all_gather_object(complaints, complaint)
+        for rank, text in enumerate(complaints):
+            if text is not None:
+                raise InputError(f"worker {rank}: {text}")
+        return value  # type: ignore[return-value]
+
+    def weight(self, rows: int) -> Tensor | float:
         """W·n_r/Σn: what a mean over `rows` rows here counts for. 0 where no worker has any."""
         if self.world == 1:
             return 1.0
-        total = torch.tensor(float(rows), device=device)
+        total = torch.tensor(float(rows), device=self.device)
         dist.all_reduce(total)
         return self.world * rows / total.clamp(min=1)
 
-    def mean(self, values: dict[str, float], device: torch.device) -> dict[str, float]:
+    def mean(self, values: dict[str, float]) -> dict[str, float]:
         """The mean of every value over workers."""
         if self.world == 1:
             return values
-        total = torch.tensor(list(values.values()), dtype=torch.float64, device=device)
+        total = torch.tensor(list(values.values()), dtype=torch.float64, device=self.device)
         dist.all_reduce(total)
         return dict(zip(values, (total / self.world).tolist(), strict=True))
 

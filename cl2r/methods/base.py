@@ -49,7 +49,7 @@ class Batch:
 
     def weight(self, rows: int) -> Tensor | float:
         """Every mean over rows of a loss is to be multiplied by this: then it is the mean over all workers' rows."""
-        return self.workers.weight(rows, self.y.device)
+        return self.workers.weight(rows)
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from cl2r.rayrun.resources import Resources
 
 _ALWAYS = {
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.1",  # each report waits for the next poll; the default is 2 s
+    "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": str(7 * 24 * 3600),  # workers wait for CPUs, or for a cluster to grow
     "RAY_CHDIR_TO_TRIAL_DIR": "0",  # relative paths keep their meaning
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # the ledger keeps what they would, and they hold every trial in memory
     "TUNE_DISABLE_SIGINT_HANDLER": "1",  # Ctrl-C stops at once; the links make that safe
@@ -18,8 +19,6 @@ _ALWAYS = {
 }
 _QUIET = {
     "RAY_AIR_NEW_OUTPUT": "0",
-    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_DEDUP_LOGS": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_USAGE_STATS_PROMPT_ENABLED": "0",
@@ -39,6 +38,8 @@ def cluster(resources: Resources, verbose: bool) -> Iterator[int]:
     import ray  # reads its environment when it is imported
 
     address = os.environ.get("RAY_ADDRESS", "local")
+    if address.startswith("http"):
+        raise InputError(f"RAY_ADDRESS={address} is for `ray job submit`; a study joins `auto` or HOST:PORT")
     options: dict[str, Any] = {"address": address, "log_to_driver": verbose}
     if not verbose:
         options["logging_level"] = logging.CRITICAL  # what fails is in the ledger, in fewer words

@@ -5,7 +5,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from cl2r.engine.store import LinkStore, check_writable
+from cl2r.engine.store import LinkStore
 from cl2r.progress import clock
 from cl2r.rayrun.cluster import cluster
 from cl2r.rayrun.resources import Resources
@@ -24,6 +24,8 @@ class Outcome:
     finished: int
     failed: int
     pruned: int
+    missing: int
+    """Runs that Tune was done with but the ledger does not know."""
     seconds: float
 
 
@@ -32,24 +34,26 @@ def run_study(
 ) -> Outcome:
     """Do what the ledger does not have yet. `jobs` are those of a grid, or representatives of a sweep."""
     began = time.perf_counter()
-    check_writable(folder.storage)
-    total = expected_runs(study, jobs)
-    with folder.driver_lock():
-        shutil.rmtree(folder.live, ignore_errors=True)  # left behind by processes that were killed
-        folder.ledger.write("opened", "driver", {"resources": asdict(resources), "runs": total})
-        try:
-            _run(study, jobs, folder, owner, resources, verbose, total)
-        finally:
-            write_frames(folder)
-        outcomes = list(folder.ledger.outcomes().values())
-        counts = {kind: sum(event.kind == kind for event in outcomes) for kind in ("finished", "failed", "pruned")}
-        folder.ledger.write("closed", "driver", counts)
-    return Outcome(**counts, seconds=time.perf_counter() - began)
+    total = expected_runs(study, jobs, folder)
+    shutil.rmtree(folder.live, ignore_errors=True)  # left behind by processes that were killed
+    folder.ledger.write("opened", "driver", {"resources": asdict(resources), "runs": total})
+    try:
+        _run(study, jobs, folder, owner, resources, verbose, total)
+    finally:
+        write_frames(folder)
+    outcomes = list(folder.ledger.outcomes().values())
+    counts = {kind: sum(event.kind == kind for event in outcomes) for kind in ("finished", "failed", "pruned")}
+    folder.ledger.write("closed", "driver", counts)
+    missing = 0 if study.is_sweep else total - len(outcomes)
+    return Outcome(**counts, missing=missing, seconds=time.perf_counter() - began)
 
 
-def expected_runs(study: Study, jobs: Sequence[Job]) -> int:
-    """Runs of the whole study."""
-    return study.spec.search.trials * len(study.spec.seeds) if study.is_sweep else len(jobs)
+def expected_runs(study: Study, jobs: Sequence[Job], folder: StudyFolder) -> int:
+    """Runs of the whole study; a trial that repeats another's point has none of its own."""
+    if not study.is_sweep:
+        return len(jobs)
+    repeated = len(folder.ledger.events("repeated"))
+    return (study.spec.search.trials - repeated) * len(study.spec.seeds)
 
 
 def _run(

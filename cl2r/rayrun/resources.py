@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
+
 from cl2r.errors import InputError
 
 
@@ -19,7 +21,7 @@ class Resources:
     """Trials side by side; None: as many as fit into the cluster as it is."""
     sync_batchnorm: bool = False
     backend: Literal["nccl", "gloo"] | None = None
-    """None: NCCL between GPUs, gloo between CPUs."""
+    """None: NCCL between GPUs, gloo between CPUs. `gloo` with GPUs trains on CPUs: to try placement without any."""
     retries: int = 2
     """How often a trial whose process died goes on from its last epoch before it counts as failed."""
 
@@ -32,6 +34,18 @@ class Resources:
             raise InputError("--gpus-per-worker and --retries must not be negative")
         if self.accelerator and not self.gpus_per_worker:
             raise InputError(f"--accelerator {self.accelerator} needs --gpus-per-worker")
+        if self.workers > 1 and self.gpus_per_worker % 1:
+            raise InputError(f"--gpus-per-worker {self.gpus_per_worker:g}: workers of one run cannot share a GPU")
+        if self.sync_batchnorm and not (self.workers > 1 and self.gpus_per_worker):
+            raise InputError("--sync-batchnorm needs several workers with GPUs: torch has none on the CPU")
+
+    def device(self) -> torch.device:
+        """Where a worker trains. A GPU only if one was asked for: Ray does not hide those of others."""
+        if self.gpus_per_worker and self.backend != "gloo":
+            if not torch.cuda.is_available():
+                raise InputError("--gpus-per-worker: torch sees no GPU on this node")
+            return torch.device("cuda")
+        return torch.device("cpu")
 
     def per_worker(self) -> dict[str, float]:
         """What Ray reserves for one worker."""

@@ -6,6 +6,7 @@ Trunks come first; a job is handed out when no trunk that it needs is still to b
 import json
 import math
 import warnings
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,76 +18,121 @@ from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
 
 from cl2r.config import fields
+from cl2r.errors import InputError
 from cl2r.seeding import derive
 from cl2r.study.folder import StudyFolder
 from cl2r.study.jobs import Job, plan_job
-from cl2r.study.ledger import Event, finished
+from cl2r.study.ledger import DIED, Event, Kind, finished
 from cl2r.study.space import distributions
 from cl2r.study.spec import OBJECTIVES, Study, sweep_point
 
 MAX_OPTUNA_SEED = 2**32
+_BEGUN = (TrialState.RUNNING, TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
 
 
 class OptunaSource:
     """Points of a space, chosen by Optuna. Its journal survives; after a restart it goes on where it was.
 
     A trial that a killed command left open is handed out again under its number, with its point: its links and runs
-    are found, and it is told once. The sampler's seed depends on how many trials there are already, so that a second
-    command does not repeat the start-up points of the first.
+    are found, and it is told once. One whose process died for good gets a second chance under a new number. The
+    sampler's seed depends on how many trials there are already, so that a second command does not repeat the start-up
+    points of the first.
     """
 
     def __init__(self, study: Study, folder: StudyFolder) -> None:
         self.study, self.folder = study, folder
         self.optuna = open_optuna(study, folder)
         self.trials: dict[int, optuna.trial.Trial] = {}
-        self.reopened: list[optuna.trial.FrozenTrial] = []
+        self.reopened: list[tuple[int, Job]] = []
+        self.twins: dict[int, list[int]] = defaultdict(list)
+        self.lost: set[int] = set()
         outcomes = folder.ledger.outcomes()
-        for trial in self.optuna.get_trials(states=(TrialState.RUNNING,)):
-            job = self._job(trial.number, trial.params)
-            kinds = {outcomes[run.name].kind if run.name in outcomes else None for run in job.runs}
-            if kinds == {"finished"}:
-                self._tell(trial.number, job, outcomes)
-            elif kinds == {"pruned"}:
-                self.optuna.tell(trial.number, state=TrialState.PRUNED)
-            else:
-                self.reopened.append(trial)
+        for trial in self.optuna.get_trials(states=(TrialState.RUNNING, TrialState.FAIL)):
+            self._settle(trial, outcomes)
+
+    def _settle(self, trial: optuna.trial.FrozenTrial, outcomes: dict[str, Event]) -> None:
+        """Decide about a trial that an earlier command left open, or failed."""
+        running = trial.state == TrialState.RUNNING
+        if trial.params.keys() != self.study.spec.space.keys():  # killed while its point was being chosen
+            self.lost.add(trial.number)
+            if running:
+                self.optuna.tell(trial.number, state=TrialState.FAIL)
+            return
+        job = self._job(trial.number, trial.params)
+        if job is None:
+            if running:
+                self.optuna.tell(trial.number, state=TrialState.FAIL)
+            return
+        ends = {outcomes[run.name].kind if run.name in outcomes else None for run in job.runs}
+        if not running:
+            if "failed" in ends and any(_died(outcomes.get(run.name)) for run in job.runs):
+                self.lost.add(trial.number)
+                self.optuna.enqueue_trial(trial.params)
+        elif ends <= {"finished", "pruned"}:
+            self.ended(job, pruned="pruned" in ends)
+        elif same := [number for number, other in self.reopened if other.runs == job.runs]:
+            self.twins[same[0]].append(trial.number)
+        else:
+            self.reopened.append((trial.number, job))
 
     @property
     def waiting(self) -> int:
         """Open trials of an earlier command, and those never begun."""
-        return len(self.reopened) + max(0, self.study.spec.search.trials - len(self.optuna.get_trials(deepcopy=False)))
+        asked = self.optuna.get_trials(deepcopy=False, states=_BEGUN)
+        known = sum(trial.number not in self.lost for trial in asked)
+        return len(self.reopened) + max(0, self.study.spec.search.trials - known)
 
     def next(self) -> Job | None:
         """An open trial of an earlier command, or a new one while there are trials left."""
-        if self.reopened:
-            frozen = self.reopened.pop(0)
-            self.trials[frozen.number] = optuna.trial.Trial(self.optuna, frozen._trial_id)
-            return self._job(frozen.number, frozen.params)
-        if not self.waiting:
-            return None
-        trial = self.optuna.ask(distributions(self.study.spec.space))
-        self.trials[trial.number] = trial
-        job = self._job(trial.number, trial.params)
-        runs = [run.name for run in job.runs]
-        self.folder.ledger.write("trial", str(trial.number), {"params": trial.params, "runs": runs})
-        return job
+        while self.waiting:
+            if self.reopened:
+                number, job = self.reopened.pop(0)
+                self.trials[number] = optuna.trial.Trial(self.optuna, self.optuna.trials[number]._trial_id)
+                return job
+            trial = self.optuna.ask(distributions(self.study.spec.space))
+            self.trials[trial.number] = trial
+            first = self._first_with(trial.params, trial.number)
+            kind: Kind = "trial" if first is None else "repeated"
+            self.folder.ledger.write(kind, str(trial.number), {"params": trial.params})
+            if first is not None:
+                self._repeat(first, trial.number)
+            elif (planned := self._job(trial.number, trial.params)) is not None:
+                return planned
+            else:
+                self.optuna.tell(trial.number, state=TrialState.FAIL)
+        return None
 
-    def _job(self, number: int, params: dict[str, Any]) -> Job:
-        return plan_job(self.study, sweep_point(params), number)
+    def _first_with(self, params: dict[str, Any], number: int) -> optuna.trial.FrozenTrial | None:
+        """An earlier trial at the same point that has, or will have, a value."""
+        good = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.RUNNING)
+        same = (trial for trial in self.optuna.get_trials(states=good) if trial.params == params)
+        return next((trial for trial in same if trial.number < number), None)
+
+    def _repeat(self, first: optuna.trial.FrozenTrial, number: int) -> None:
+        """A point that was chosen twice (choices only) is not trained twice: it has the value of the first."""
+        if first.state == TrialState.RUNNING:
+            self.twins[first.number].append(number)
+        else:
+            self.optuna.tell(number, first.values, state=first.state)
+
+    def _job(self, number: int, params: dict[str, Any]) -> Job | None:
+        """None, and a failed row, for a point that cannot be run; only combinations of values can come to this."""
+        try:
+            return plan_job(self.study, sweep_point(params), number)
+        except InputError as error:
+            config = {**params, "seed": self.study.spec.seeds[0]}
+            heading = {"trial": number, "variant": None, "config": config, "reason": str(error)}
+            self.folder.ledger.write("failed", f"trial{number}", heading)
+            return None
 
     def ended(self, job: Job, pruned: bool) -> None:
         """Tell Optuna what the ledger says."""
-        if pruned:
-            self.optuna.tell(job.trial, state=TrialState.PRUNED)
-        else:
-            self._tell(job.trial, job, self.folder.ledger.outcomes())
-
-    def _tell(self, number: int, job: Job, outcomes: dict[str, Event]) -> None:
-        values = objective_values(self.study.spec.search.objectives, job, outcomes)
-        if values is None:
-            self.optuna.tell(number, state=TrialState.FAIL)
-        else:
-            self.optuna.tell(number, values)
+        values, state = None, TrialState.PRUNED
+        if not pruned:
+            values = objective_values(self.study.spec.search.objectives, job, self.folder.ledger.outcomes())
+            state = TrialState.FAIL if values is None else TrialState.COMPLETE
+        for number in (job.trial, *self.twins.pop(job.trial, [])):
+            self.optuna.tell(number, values, state=state)
 
     def should_prune(self, job: Job, task: int, value: float) -> bool:
         """Whether the trial is among the worse half of those that came as far."""
@@ -94,6 +140,10 @@ class OptunaSource:
         with warnings.catch_warnings(action="ignore"):  # a trial that goes on repeats what it reported before
             trial.report(value, task)
         return trial.should_prune()
+
+
+def _died(event: Event | None) -> bool:
+    return event is not None and event.kind == "failed" and event.read()["reason"] == DIED
 
 
 def open_optuna(study: Study, folder: StudyFolder) -> optuna.Study:
@@ -208,7 +258,7 @@ class JobSearcher(Unsaved, Searcher):  # type: ignore[misc]  # Ray has no types
 
 
 def enter_pruned(job: Job, folder: StudyFolder, result: dict[str, Any]) -> None:
-    """The runs of a trial that was stopped early, with BC(t) as far as they came."""
+    """The runs of a trial that was stopped early, and how far they came."""
     task = result.get("task")
     reason = f"stopped early after task {task}: BC({task}) is among the worse half"
     for run in job.runs:

@@ -1,42 +1,46 @@
 """One trial of Ray Tune: it trains a job in its own process, or drives the workers of Ray Train that do."""
 
 import json
+import socket
 import traceback
 from typing import Any
 
 import torch
 from ray import tune
 
-from cl2r.engine.workers import ALONE
+from cl2r.engine.workers import Workers
 from cl2r.rayrun.resources import Resources
 from cl2r.study.jobs import Job
 from cl2r.study.walk import enter_failures, study_folder, walk
 
 
 def run_trial(config: dict[str, Any]) -> None:
-    """The trainable. Its last report says that it came to its end; what came of the runs is in the ledger."""
+    """The trainable. Its last report says that it came to its end; what came of the runs is in the ledger.
+
+    What a second attempt may mend (OSError) is raised, so that Tune makes one; so does the death of this process.
+    """
     job, resources = Job.from_plain(json.loads(config["job"])), Resources(**config["resources"])
-    if resources.workers == 1:
-        _alone(job, config["study"], config["owner"], resources)
-    else:
-        from cl2r.rayrun.worker import fit  # Ray Train is only imported by those who need it
-
-        fit(job, config["study"], config["owner"], resources)
-    tune.report({"ended": True})
-
-
-def _alone(job: Job, study: str, owner: str, resources: Resources) -> None:
-    """No process group for one worker. What a second attempt may mend is raised, so that Tune makes one."""
-    folder = study_folder(study)
-    torch.set_num_threads(resources.cpus_per_worker)
+    folder = study_folder(config["study"])
+    if not folder.specification.exists():
+        raise OSError(f"{folder.storage} is not the storage of the driver: {socket.gethostname()} does not share it")
     try:
-        walk(job, folder, owner, ALONE, tune.report)
+        if resources.workers == 1:
+            torch.set_num_threads(resources.cpus_per_worker)
+            walk(job, folder, config["owner"], Workers(device=resources.device()), tune.report)
+        else:
+            _drive(job, config["study"], config["owner"], resources)
     except OSError:
         raise
     except Exception as error:
         traceback.print_exc()
-        if job.depth is None:
-            enter_failures(job, folder, one_line(error))
+        enter_failures(job, folder, one_line(error))
+    tune.report({"ended": True})
+
+
+def _drive(job: Job, study: str, owner: str, resources: Resources) -> None:
+    from cl2r.rayrun.worker import fit  # Ray Train is only imported by those who need it
+
+    fit(job, study, owner, resources)
 
 
 def one_line(error: BaseException) -> str:

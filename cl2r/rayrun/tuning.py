@@ -19,10 +19,10 @@ from cl2r.rayrun.trial import run_trial
 from cl2r.study.folder import StudyFolder
 from cl2r.study.frames import write_frames
 from cl2r.study.jobs import Job
-from cl2r.study.ledger import Event
+from cl2r.study.ledger import DIED, Event
 from cl2r.study.walk import enter_failures
 
-MANY = 10**9
+MANY = 10**9  # trials: as many as there are jobs
 Say = Callable[[str], None]
 
 
@@ -68,7 +68,7 @@ class Monitor(Unsaved, tune.Callback):  # type: ignore[misc]  # Ray has no types
 
     def __init__(self, folder: StudyFolder, say: Say, total: int) -> None:
         self.folder, self.say, self.total = folder, say, total
-        self._heard = time.time_ns()
+        self._heard = {event.path for event in folder.ledger.events()}
         self._next_frames = time.monotonic() + 10
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
@@ -85,18 +85,15 @@ class Monitor(Unsaved, tune.Callback):  # type: ignore[misc]  # Ray has no types
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """No attempts are left."""
-        job = _job(trial)
-        if job.depth is None:
-            enter_failures(job, self.folder, _reason(trial))
+        enter_failures(_job(trial), self.folder, _reason(trial))
         self.tell_news()
 
     def tell_news(self) -> None:
         """Say what the ledger has learned since the last time."""
-        events = [event for event in self.folder.ledger.events("finished", "failed", "pruned", "noted")]
         ended = len(self.folder.ledger.outcomes())
-        for event in events:
-            if event.time_ns > self._heard:
-                self._heard = event.time_ns
+        for event in self.folder.ledger.events("finished", "failed", "pruned", "noted"):
+            if event.path not in self._heard:
+                self._heard.add(event.path)
                 self.say(f"[{ended}/{self.total}] {_news(event)}")
 
 
@@ -110,7 +107,7 @@ def _reason(trial: Any) -> str:
     text = path.read_text() if path and path.exists() else ""
     last = text.rstrip().rsplit("Failure #", 1)[-1]
     if not last or "The actor is dead" in last or "The actor died" in last or "ActorUnavailable" in last:
-        return "its process died"
+        return DIED
     return last.splitlines()[-1][:500]
 
 

@@ -53,5 +53,6 @@ def _work(config: dict[str, Any]) -> None:
     """What every worker runs."""
     resources, context = Resources(**config["resources"]), train.get_context()
     torch.set_num_threads(resources.cpus_per_worker)
-    workers = Workers(context.get_world_rank(), context.get_world_size(), resources.sync_batchnorm)
+    rank, world = context.get_world_rank(), context.get_world_size()
+    workers = Workers(rank, world, resources.sync_batchnorm, resources.device())
     walk(Job.from_plain(config["job"]), study_folder(config["study"]), config["owner"], workers, train.report)

@@ -10,11 +10,13 @@ from typing import Any
 import pandas as pd
 
 from cl2r.data import load_dataset
+from cl2r.engine.run import plan_run
 from cl2r.engine.store import check_writable
 from cl2r.errors import InputError
 from cl2r.progress import clock
 from cl2r.rayrun.driver import expected_runs, run_study
 from cl2r.rayrun.resources import Resources
+from cl2r.study.cost import smallest_batch
 from cl2r.study.folder import StudyFolder, digest
 from cl2r.study.frames import FRAMES
 from cl2r.study.jobs import Job, grid_jobs
@@ -52,40 +54,45 @@ def study_parser(name: str, doc: str | None) -> argparse.ArgumentParser:
 
 def run_command(args: argparse.Namespace, path: Path, changes: dict[str, Any], show: Show) -> int:
     """Plan everything, run what is missing, print the table. 0, or 1 if a run failed."""
-    study = read_study(path, {**_changes(args), **changes}, _overrides(args))
+    study = read_study(path, {**_changes(args), **changes}, _overrides(args), args.tasks)
     resources = _resources(args)
     jobs = representative_jobs(study) if study.is_sweep else grid_jobs(study)
-    for job in corner_jobs(study) if study.is_sweep else jobs:
-        check_batches(job, resources.workers)
-    identity = study.identity(_fingerprint(study))
-    folder = StudyFolder(_storage(args.storage), args.name or _default_name(path, study, identity))
+    examples = corner_jobs(study) if study.is_sweep else jobs
+    check_batches(examples, resources.workers)
+    identity = study.identity(_fingerprints(examples))
+    data = Path(examples[0].runs[0].config.data.name).stem
+    folder = StudyFolder(_storage(args.storage), args.name or f"{path.stem}-{data}-{digest(identity)}")
     if args.plan:
         from cl2r.study.plan import plan_text
 
+        folder.check_name(identity)
         print(plan_text(study, jobs, folder, resources, args.gpu_price))
         return 0
     check_writable(folder.storage)
-    owner = folder.claim_name(identity)
-    return _run(study, jobs, folder, owner, resources, args.verbose, show)
+    folder.check_name(identity)
+    with folder.driver_lock():
+        owner = folder.claim_name(identity)
+        return _run(study, jobs, folder, owner, resources, args.verbose, show)
 
 
 def _run(
     study: Study, jobs: Sequence[Job], folder: StudyFolder, owner: str, resources: Resources, verbose: bool, show: Show
 ) -> int:
-    print(f"study {folder.name}: {expected_runs(study, jobs)} runs", flush=True)
-    links = folder.storage / "links"
-    before = set(os.listdir(links))
+    print(f"study {folder.name}: {expected_runs(study, jobs, folder)} runs", flush=True)
+    before = set(os.listdir(folder.storage / "links"))
     outcome = run_study(study, jobs, folder, owner, resources, verbose)
     frames = {name: pd.read_parquet(folder.path / f"{name}.parquet") for name in FRAMES}
     if outcome.finished:
         print(f"\n{show(frames, study)}\n")
-    trained = len(set(frames["tasks"].get("key", [])) & set(os.listdir(links)) - before)
-    for _, row in frames["runs"].query("status == 'failed'").iterrows() if outcome.failed else ():
+    for _, row in frames["runs"].query("status == 'failed'").iterrows():
         print(f"failed: {row['run']}: {row['reason']}")
+    if outcome.missing:
+        print(f"missing: {outcome.missing} runs have left no trace; do all nodes share {folder.storage}?")
+    trained = set(frames["tasks"].query("not reused")["key"]) - before
     counts = f"{outcome.finished} runs finished, {outcome.failed} failed, {outcome.pruned} stopped early"
-    print(f"{counts}; {trained} links trained in {clock(outcome.seconds)}")
+    print(f"{counts}; {len(trained)} links trained in {clock(outcome.seconds)}")
     print(f"frames: {folder.path}/{{{','.join(FRAMES)}}}.parquet")
-    return 1 if outcome.failed else 0
+    return 1 if outcome.failed or outcome.missing else 0
 
 
 def given(options: dict[str, Any]) -> dict[str, Any]:
@@ -99,8 +106,7 @@ def _changes(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _overrides(args: argparse.Namespace) -> list[str]:
-    named = given({"data.name": args.data, "scenario.n_tasks": args.tasks})
-    return [*args.overrides, *(f"{key}={value}" for key, value in named.items())]
+    return [*args.overrides, *([f"data.name={args.data}"] if args.data else [])]
 
 
 def _resources(args: argparse.Namespace) -> Resources:
@@ -108,14 +114,9 @@ def _resources(args: argparse.Namespace) -> Resources:
     return Resources(**{name: getattr(args, name) for name in names})
 
 
-def _fingerprint(study: Study) -> str:
-    data = study.config(study.points()[0], study.spec.seeds[0]).data
-    return load_dataset(data.name, data.size, data.channels).fingerprint
-
-
-def _default_name(path: Path, study: Study, identity: dict[str, Any]) -> str:
-    data = study.config(study.points()[0], study.spec.seeds[0]).data
-    return f"{path.stem}-{Path(data.name).stem}-{digest(identity)}"
+def _fingerprints(jobs: Sequence[Job]) -> list[str]:
+    sets = {run.config.data for job in jobs for run in job.runs}
+    return sorted(load_dataset(data.name, data.size, data.channels).fingerprint for data in sets)
 
 
 def _storage(given: Path | None) -> Path:
@@ -123,13 +124,18 @@ def _storage(given: Path | None) -> Path:
     uploaded = any(part.startswith("_ray_pkg_") for part in Path.cwd().parts)
     default = Path.home() / "cl2r-results" if uploaded else Path("results")
     storage = given or Path(os.environ.get("CL2R_STORAGE", default))
+    if "://" in str(storage) or ":/" in str(storage):
+        raise InputError(f"--storage {storage}: give a path; a study is written to a disk that all its nodes share")
     if uploaded and not storage.is_absolute():
         raise InputError(f"--storage {storage}: give an absolute path; this job's directory goes with the cluster")
     return storage.absolute()
 
 
-def check_batches(job: Job, workers: int) -> None:
+def check_batches(jobs: Sequence[Job], workers: int) -> None:
     """Every worker needs two rows of every batch, for batch norm."""
-    size = job.runs[0].config.batches.size
-    if size < 2 * workers:
-        raise InputError(f"batches.size={size} is too small for {workers} workers: each needs 2 rows of a batch")
+    if workers == 1:
+        return
+    for run in (run for job in jobs for run in job.runs):
+        rows = smallest_batch(plan_run(run.config))
+        if rows < 2 * workers:
+            raise InputError(f"{run.title}: a batch of {rows} rows is too small for {workers} workers: each needs 2")

@@ -103,6 +103,16 @@ def _rows_per_epoch(config: Config, new: int, memory: int) -> int:
     return batches_per_epoch(new, memory, size) * (size if full else min(size, new + memory))
 
 
+def smallest_batch(plan: Plan) -> int:
+    """Rows of the smallest batch of a run."""
+    config = plan.config
+    tasks = [(len(task.rows), memory_rows(plan, task.index)) for task in plan.scenario.tasks[: len(plan.keys)]]
+    return min(
+        _rows_per_epoch(config, new, memory) // batches_per_epoch(new, memory, config.batches.size)
+        for new, memory in tasks
+    )
+
+
 def _teacher_share(config: Config, task: int, new: int, memory: int) -> float:
     """0, the share of memory in a batch, or 1."""
     method, size = config.method, config.batches.size
@@ -196,9 +206,8 @@ def _distinct(costs: Sequence[LinkCost]) -> list[LinkCost]:
     return list({cost.key: cost for cost in costs}.values())
 
 
-def calibrate(plan: Plan, seconds: float = CALIBRATION_SECONDS) -> float:
+def calibrate(plan: Plan, device: torch.device, seconds: float = CALIBRATION_SECONDS) -> float:
     """Images/s of real training steps of the second task (the first where there is no other). Writes nothing."""
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     method, memory = _begun(plan, device)
     loop = TaskLoop(plan.config, training_images(plan, device), report=lambda _: None)
     stage, task = method.stages()[0], method.task.index

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import socket
+import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,8 +15,8 @@ from typing import IO, Any
 
 import yaml
 
-from cl2r.engine.files import write_file
 from cl2r.errors import InputError
+from cl2r.files import write_file
 from cl2r.study.ledger import Ledger
 
 
@@ -36,6 +37,11 @@ class StudyFolder:
         return self.storage / "studies" / self.name
 
     @property
+    def specification(self) -> Path:
+        """What the name stands for."""
+        return self.path / "study.yaml"
+
+    @property
     def ledger(self) -> Ledger:
         """What has happened."""
         return Ledger(self.path / "ledger")
@@ -53,13 +59,17 @@ class StudyFolder:
     def claim_name(self, identity: dict[str, Any]) -> str:
         """Write down what the name stands for, or check that it still does; the id of the study."""
         identity = yaml.safe_load(yaml.safe_dump(identity))  # as it will be read back: tuples become lists
-        path = self.path / "study.yaml"
-        if not path.exists():
+        if not self.specification.exists():
             entry = {"id": uuid.uuid4().hex, "specification": identity}
-            write_file(path, yaml.safe_dump(entry, sort_keys=False).encode())
-            return str(entry["id"])
-        stored = yaml.safe_load(path.read_text())
-        if stored["specification"] != identity:
+            write_file(self.specification, yaml.safe_dump(entry, sort_keys=False).encode())
+        return self.check_name(identity)
+
+    def check_name(self, identity: dict[str, Any]) -> str:
+        """The id of the study, if the name stands for this specification or for none yet (then empty)."""
+        if not self.specification.exists():
+            return ""
+        stored = yaml.safe_load(self.specification.read_text())
+        if stored["specification"] != yaml.safe_load(yaml.safe_dump(identity)):
             raise InputError(_refusal(self.name, stored["specification"], identity))
         return str(stored["id"])
 
@@ -68,7 +78,7 @@ class StudyFolder:
         """Refuse a second driver of the same study on this machine. The system frees the lock of a dead one."""
         self.path.mkdir(parents=True, exist_ok=True)
         with (self.path / "driver.lock").open("a+") as file:
-            if not _try_lock(file):
+            if not _try_lock(file, fcntl.LOCK_EX, attempts=5):  # `cl2r status` looks at the lock for a moment
                 file.seek(0)
                 raise InputError(f"study {self.name!r} is being run by {file.read().strip()}")
             file.truncate(0)
@@ -79,17 +89,18 @@ class StudyFolder:
         """Whether a driver on this machine is at work."""
         try:
             with (self.path / "driver.lock").open() as file:
-                return not _try_lock(file)
+                return not _try_lock(file, fcntl.LOCK_SH)
         except FileNotFoundError:
             return False
 
 
-def _try_lock(file: IO[str]) -> bool:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+def _try_lock(file: IO[str], kind: int, attempts: int = 1) -> bool:
+    for attempt in range(attempts):
+        time.sleep(0.1 * (attempt > 0))
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(file, kind | fcntl.LOCK_NB)
+            return True
+    return False
 
 
 def digest(identity: dict[str, Any]) -> str:

@@ -1,6 +1,5 @@
 """The four frames of a study, joined from its ledger. Column types depend on the config, never on the values."""
 
-import json
 import types
 import typing
 from collections.abc import Sequence
@@ -9,7 +8,8 @@ from typing import Any
 import pandas as pd
 
 from cl2r.config import field_types
-from cl2r.engine.files import write_file
+from cl2r.engine.records import scalar
+from cl2r.files import write_file
 from cl2r.study.folder import StudyFolder
 from cl2r.study.ledger import Event
 
@@ -47,7 +47,8 @@ def study_frames(folder: StudyFolder) -> dict[str, pd.DataFrame]:
     entries.sort(key=lambda entry: (entry[1]["trial"], entry[1]["config"]["seed"]))
     rows: dict[str, list[dict[str, Any]]] = {name: [] for name in FRAMES}
     for event, content in entries:
-        ended = content.get("frames") or {"runs": [{"run": event.subject} | _scalars(content["config"])]}
+        config = {key: scalar(value) for key, value in content["config"].items()}
+        ended = content.get("frames") or {"runs": [{"run": event.subject, **config}]}
         rows["runs"].append(_run_row(folder.name, event, content, ended["runs"][0]))
         for name in FRAMES[1:]:
             rows[name] += ended.get(name, [])
@@ -60,10 +61,6 @@ def study_frames(folder: StudyFolder) -> dict[str, pd.DataFrame]:
 def _run_row(study: str, event: Event, content: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:
     heading = {"study": study, "trial": content["trial"], "variant": content["variant"]}
     return {**heading, **row, "status": event.kind, "reason": content.get("reason"), **content.get("metrics", {})}
-
-
-def _scalars(config: dict[str, Any]) -> dict[str, Any]:
-    return {key: json.dumps(value) if isinstance(value, list) else value for key, value in config.items()}
 
 
 def _mark_trained_once(tasks: Sequence[dict[str, Any]]) -> dict[str, int]:

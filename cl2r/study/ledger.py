@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from cl2r.engine.files import write_file
+from cl2r.files import write_file
 
-Kind = Literal["opened", "trial", "started", "finished", "failed", "pruned", "noted", "closed"]
+Kind = Literal["opened", "trial", "repeated", "started", "finished", "failed", "pruned", "noted", "closed"]
+DIED = "its process died"
+"""The reason of a run that failed through no fault of its own."""
 
 
 @dataclass(frozen=True, order=True)

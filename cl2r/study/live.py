@@ -94,7 +94,7 @@ class LiveFile:
 
     def begin(self, tasks: list[int]) -> None:
         """Remember what is to come, for the time left."""
-        self._left.begin(tasks)
+        self._left.begin([task for task in tasks if task <= self.tasks])
 
     def epoch(self, report: "EpochReport") -> None:
         """Rewrite the file, unless that was done less than `interval` seconds ago."""

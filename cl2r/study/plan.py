@@ -58,8 +58,9 @@ def _estimate(
 ) -> str:
     speeds = measured_speed(folder.storage, costs)
     examples = {speed_group(plan): plan for plan in plans}
+    device = resources.device()
     wanted = {cost.speed_group for cost in missing} - set(speeds)
-    speeds |= {group: calibrate(examples[group]) for group in sorted(wanted)}
+    speeds |= {group: calibrate(examples[group], device) for group in sorted(wanted)}
     machine = {"CPU": float(os.cpu_count() or 1), "GPU": float(torch.cuda.device_count())}
     concurrency = resources.max_concurrent or resources.fit_into(machine)
     if concurrency < 1:

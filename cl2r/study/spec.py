@@ -83,8 +83,9 @@ class StudySpec(Section):
             raise ValueError("give a grid (and variants), or a space, not both")
         if len(set(self.seeds)) != len(self.seeds):
             raise ValueError(f"seeds must differ, got {list(self.seeds)}")
-        if self.search.early_stopping and "scenario.n_tasks" in self.space:
-            raise ValueError("search.early_stopping compares equal tasks: leave scenario.n_tasks out of the space")
+        varied = [key for key in self.space if key in ("scenario.n_tasks", "scenario.initial", "scenario.increment")]
+        if self.search.early_stopping and varied:
+            raise ValueError(f"search.early_stopping compares equal tasks: leave {varied[0]} out of the space")
         named = [*self.set, *self.grid, *self.space, *(key for variant in self.variants.values() for key in variant)]
         _check_fields(named)
         return self
@@ -129,16 +130,18 @@ class Study:
 
     def config(self, point: Point, seed: int) -> Config:
         """The config of one run."""
-        return resolve([self.base, *map(_layer, point.values.items()), {"seed": seed}])
+        layers = [self.base, *map(_layer, point.values.items()), {"seed": seed}]
+        return resolve([_with_absolute_data(merge_layers(layers))])
 
-    def identity(self, fingerprint: str) -> dict[str, Any]:
-        """What a study's name stands for. More trials of the same search are the same study."""
+    def identity(self, fingerprints: list[str]) -> dict[str, Any]:
+        """What a study's name stands for. With more trials, or with its data elsewhere, it is the same study."""
         spec = self.spec.model_dump(mode="json", exclude={"preset", "set"})
-        base = {key: value for key, value in self.base.items() if key != "threads"}
+        base = {key: value for key, value in self.base.items() if key not in ("threads", "data")}
+        base["data"] = {key: value for key, value in self.base.get("data", {}).items() if key != "name"}
         spec["search"].pop("trials")
         if not self.is_sweep:
             del spec["search"]
-        return {"format": LINK_FORMAT, "data": fingerprint, "base": base, **spec}
+        return {"format": LINK_FORMAT, "data": fingerprints, "base": base, **spec}
 
 
 def _title(variant: str | None, values: Mapping[str, Any]) -> str:
@@ -173,14 +176,22 @@ def read_content(path: Path) -> dict[str, Any]:
     return content
 
 
-def read_study(path: Path, changes: Mapping[str, Any], overrides: list[str]) -> Study:
-    """The study of a YAML file; `changes` replace entries, those of grid and search key by key."""
+def read_study(path: Path, changes: Mapping[str, Any], overrides: list[str], tasks: int | None = None) -> Study:
+    """The study of a YAML file; `changes` replace entries, those of grid and search key by key.
+
+    `tasks` is the number of tasks of every run, also where the file gives several to choose from.
+    """
     content = read_content(path)
     for key, value in changes.items():
         if key not in ("grid", "search"):
             content[key] = value
         elif isinstance(entry := content.get(key, {}), Mapping):  # anything else is refused below
             content[key] = {**entry, **value}
+    if tasks is not None:
+        for part in ("grid", "space"):
+            if isinstance(entry := content.get(part), Mapping):
+                content[part] = {key: value for key, value in entry.items() if key != "scenario.n_tasks"}
+        overrides = [*overrides, f"scenario.n_tasks={tasks}"]
     return build_study(content, overrides, str(path))
 
 
@@ -192,7 +203,7 @@ def build_study(content: Mapping[str, Any], overrides: list[str], where: str) ->
         keys = [*StudySpec.model_fields, *(f"search.{name}" for name in SearchSpec.model_fields)]
         raise InputError(f"{where}: {error_line(error, keys)}") from error
     layers = [read_layer(spec.preset), *map(_layer, spec.set.items()), *map(override, overrides)]
-    base = _with_absolute_data(merge_layers(layers))
+    base = merge_layers(layers)
     own = _own_fields(spec)
     for text in overrides:
         if text.partition("=")[0].strip() in own:
@@ -204,8 +215,9 @@ def build_study(content: Mapping[str, Any], overrides: list[str], where: str) ->
 
 
 def _own_fields(spec: StudySpec) -> set[str]:
-    """Fields that differ between the runs of a study. A method's name brings its classifier and distillation."""
-    own = {"seed", *spec.grid, *spec.space, *(key for values in spec.variants.values() for key in values)}
+    """Fields that an override of every run would not reach. A method's name brings its classifier and distillation."""
+    in_every_variant = set.intersection(*map(set, spec.variants.values())) if spec.variants else set()
+    own = {"seed", *spec.grid, *spec.space, *in_every_variant}
     return own | ({"method.classifier", "method.fd"} if "method.name" in own else set())
 
 

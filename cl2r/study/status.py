@@ -44,6 +44,7 @@ def _counts(folder: StudyFolder) -> str:
     outcomes = [event.kind for event in ledger.outcomes().values()]
     opened, closed = ledger.events("opened"), ledger.events("closed")
     total = opened[-1].read()["runs"] if opened else 0
+    total = max(total, len(outcomes))
     counts = [f"{outcomes.count('finished')} of {total} runs finished"]
     words = {"failed": "failed", "pruned": "stopped early"}
     counts += [f"{outcomes.count(kind)} {word}" for kind, word in words.items() if kind in outcomes]

@@ -28,12 +28,15 @@ def walk(job: Job, folder: StudyFolder, owner: str, workers: Workers, report: Re
     try:
         _walk(job, folder, owner, workers, report)
     except (TrainingError, InputError) as error:
-        if workers.first and job.depth is None:
+        if workers.first:
             enter_failures(job, folder, str(error))
 
 
 def enter_failures(job: Job, folder: StudyFolder, reason: str) -> None:
-    """Enter every run of the job that has not finished as failed."""
+    """Enter every run of the job that has not finished as failed. A trunk is no run: those that need it will fail."""
+    if job.depth is not None:
+        folder.ledger.write("noted", job.runs[0].name, {"line": f"its first {job.depth} tasks failed: {reason}"})
+        return
     outcomes = folder.ledger.outcomes()
     for run in job.runs:
         if not finished(outcomes, [run.name]):
@@ -49,10 +52,12 @@ def _walk(job: Job, folder: StudyFolder, owner: str, workers: Workers, report: R
     outcomes = workers.from_first(folder.ledger.outcomes)
     live = [_live_file(job, run, folder) for run in job.runs]
     try:
-        chains = [
-            Chain(plan_run(run.config), folder.storage, listener, owner, workers)
-            for run, listener in zip(job.runs, live, strict=True)
-        ]
+        chains = workers.together(
+            lambda: [
+                Chain(plan_run(run.config), folder.storage, listener, owner, workers)
+                for run, listener in zip(job.runs, live, strict=True)
+            ]
+        )
         unfinished = [
             (run, chain) for run, chain in zip(job.runs, chains, strict=True) if not finished(outcomes, [run.name])
         ]
@@ -60,8 +65,10 @@ def _walk(job: Job, folder: StudyFolder, owner: str, workers: Workers, report: R
         for run, _ in unfinished if writes else []:
             folder.ledger.write("started", run.name, {"trial": job.trial, "workers": workers.world})
         _train(job, folder, chains, workers, report)
+        stopped = folder.ledger.last("pruned") if writes else {}  # Train's workers may outlive the verdict
         for run, chain in unfinished if writes else []:
-            _finish(job, run, chain, folder, time.perf_counter() - began)
+            if run.name not in stopped:
+                _finish(job, run, chain, folder, time.perf_counter() - began)
     finally:
         for listener in live if workers.first else []:
             listener.close()

@@ -1,6 +1,5 @@
 """The ablation on Ray: links are shared, counted and found again; what fails is a row, not the end."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +10,7 @@ from conftest import frames_of
 from quick import quick_config, train
 
 from analysis import load_study
-from cl2r.cli import study as study_command
+from cl2r import cli
 from cl2r.engine.run import plan_run
 from cl2r.methods.catalog import ABLATION_CELLS
 from cl2r.study import custom
@@ -116,13 +115,15 @@ def test_what_fails_is_a_row_with_its_reason(
     assert "failed: " in out
 
 
-def test_the_command_line_runs_a_file(undisturbed: Path, preset: Path, tmp_path: Path) -> None:
-    """`cl2r study FILE` is the same study as the one by name."""
-    assert study_command.name == "study"
-    spec = {"preset": str(preset), "grid": {"method.name": list(ABLATION_CELLS)}}
+def test_the_command_line_runs_a_file(
+    undisturbed: Path, preset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`cl2r study FILE` with the same content is the same study as the one by name."""
     path = tmp_path / "same.yaml"
-    path.write_text(yaml.safe_dump(spec))
-    assert custom.main(path, ["--storage", str(undisturbed), "--name", "calm"]) == 0
-    stored = yaml.safe_load((undisturbed / "studies" / "calm" / "study.yaml").read_text())
-    assert stored["specification"]["grid"] == spec["grid"]
-    assert json.dumps(stored["specification"]["base"])
+    path.write_text(yaml.safe_dump({"preset": str(preset), "grid": {"method.name": list(ABLATION_CELLS)}}))
+    words = ["cl2r", "study", str(path), "--storage", str(undisturbed), "--name", "calm"]
+    monkeypatch.setattr("sys.argv", words)
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 0
+    assert "; 0 links trained" in capsys.readouterr().out

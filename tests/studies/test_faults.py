@@ -1,5 +1,6 @@
 """Processes are killed at bad moments; the frames end up equal to those of a study that nothing happened to."""
 
+import contextlib
 import json
 import os
 import signal
@@ -29,7 +30,7 @@ def wait_for(found: Callable[[], object], what: str) -> None:
 
 
 def mid_task(study: Path, task: int = 2) -> int | None:
-    """The process of a run that is inside `task` right now."""
+    """The process (the first worker's) of a run that is inside `task` right now."""
     for path in (study / "live").glob("*.json"):
         try:
             entry = json.loads(path.read_text())
@@ -40,43 +41,61 @@ def mid_task(study: Path, task: int = 2) -> int | None:
     return None
 
 
-def kill_once(study: Path) -> threading.Thread:
-    """SIGKILL the first process that is seen inside the second task of a run."""
+class Hunter(threading.Thread):
+    """Kills a process inside the second task of a run and, if `twice`, another worker inside the third."""
 
-    def hunt() -> None:
-        found: list[int | None] = []
-        wait_for(lambda: found.append(mid_task(study)) or found[-1], "a run in its second task")
+    def __init__(self, study: Path, twice: bool = False) -> None:
+        super().__init__()
+        self.study, self.twice, self.killed = study, twice, list[int]()
+        self.start()
+
+    def run(self) -> None:
+        self.kill(lambda: mid_task(self.study))
+        if self.twice:
+            self.kill(lambda: mid_task(self.study, task=3) and other_worker(mid_task(self.study, task=3)))
+
+    def kill(self, find: Callable[[], int | None]) -> None:
+        found: list[int | None] = [None]
+        wait_for(lambda: found.append(find()) or found[-1], "a run in the middle of a task")
         assert found[-1] is not None
         os.kill(found[-1], signal.SIGKILL)
+        self.killed.append(found[-1])
 
-    thread = threading.Thread(target=hunt)
-    thread.start()
-    return thread
+
+def other_worker(first: int | None) -> int | None:
+    """A worker of Ray Train that is not the first one."""
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if b"RayTrainWorker" in path.read_bytes() and int(path.parent.name) != first:
+                return int(path.parent.name)
+    return None
 
 
 def test_a_killed_trial_goes_on(
     undisturbed: Path, preset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    hunter = kill_once(tmp_path / "studies" / "hunted")
+    hunter = Hunter(tmp_path / "studies" / "hunted")
     words = ["--preset", str(preset), "--storage", str(tmp_path), "--name", "hunted"]
     assert ablation.main(words) == 0
     hunter.join()
+    assert len(hunter.killed) == 1
     assert_same_frames((tmp_path, "hunted"), (undisturbed, "calm"))
     assert "its process died; it goes on from its last epoch" in capsys.readouterr().err
     runs = finished_events(tmp_path, "hunted")
     assert len(runs) == len(set(runs)) == 6
 
 
-def test_a_killed_train_worker_goes_on(small_ray: None, preset: Path, tmp_path: Path) -> None:
-    """Two workers; the whole group starts again from the last epoch."""
+def test_killed_train_workers_go_on(small_ray: None, preset: Path, tmp_path: Path) -> None:
+    """Two workers, first one and then the other is killed; each time both start again from the last epoch."""
     words = ["--preset", str(preset), "--cells", "cl2r", "--workers", "2"]
     calm, hunted = ([*words, "--storage", str(tmp_path / name), "--name", name] for name in ("calm", "hunted"))
     assert ablation.main(calm) == 0
     study = load_study(tmp_path / "calm" / "studies" / "calm")
     assert list(study.tasks["workers"]) == [2, 2, 2]
-    hunter = kill_once(tmp_path / "hunted" / "studies" / "hunted")
+    hunter = Hunter(tmp_path / "hunted" / "studies" / "hunted", twice=True)
     assert ablation.main(hunted) == 0
     hunter.join()
+    assert len(hunter.killed) == 2
     assert_same_frames((tmp_path / "hunted", "hunted"), (tmp_path / "calm", "calm"))
 
 

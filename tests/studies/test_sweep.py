@@ -1,5 +1,6 @@
 """Sweeps: points by Optuna on tuning pairs, first tasks shared, more trials later, early stopping."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import yaml
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
+from test_ablation import finished_events
 
 from analysis import load_study
 from studies import sweep
@@ -63,6 +65,44 @@ def test_a_sweep_shares_its_first_task_and_goes_on_later(
     assert [trial.params for trial in later[:5]] == [trial.params for trial in trials]
     points = [tuple(trial.params.values()) for trial in later]
     assert len(set(points)) == 7, "no start-up point came twice"
+
+
+def test_an_interrupted_sweep_goes_on_and_has_two_objectives(
+    small_ray: None, spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ctrl-C when the second trial ends; the same command ends the study: no trial lost, none run twice."""
+    words = ["--spec", str(spec), "--storage", str(tmp_path / "out"), "--name", "pareto", "--trials", "4"]
+    words += ["--objectives", "BC", "stored_bytes", "--sampler", "nsga2"]
+    with monkeypatch.context() as patch:
+        patch.setattr("cl2r.rayrun.tuning.Monitor.on_trial_complete", interrupt_after(3))
+        with pytest.raises(KeyboardInterrupt):
+            sweep.main(words)
+    before = open_journal(tmp_path / "out", "pareto").trials
+    assert sum(trial.state == TrialState.COMPLETE for trial in before) == 2
+    assert sweep.main(words) == 0
+    trials = open_journal(tmp_path / "out", "pareto").trials
+    assert [trial.state for trial in trials] == [TrialState.COMPLETE] * 4
+    assert [trial.params for trial in trials[: len(before)]] == [trial.params for trial in before]
+    runs = finished_events(tmp_path / "out", "pareto")
+    assert len(runs) == len(set(runs)) == 4
+    assert len(list((tmp_path / "out" / "links").iterdir())) == 1 + 4 * (TASKS - 1)
+    study = load_study(tmp_path / "out" / "studies" / "pareto")
+    for trial in trials:
+        row = study.runs.set_index("trial").loc[trial.number]
+        assert trial.values == [row["tuning_BC"], row["stored_bytes"]]
+    assert len(open_journal(tmp_path / "out", "pareto").best_trials) == capsys.readouterr().out.count("\n| ") - 1
+
+
+def interrupt_after(count: int) -> Callable[..., None]:
+    """The trunk is the first to end."""
+    ended: list[Any] = []
+
+    def on_trial_complete(*_: Any, **__: Any) -> None:
+        ended.append(None)
+        if len(ended) == count:
+            raise KeyboardInterrupt
+
+    return on_trial_complete
 
 
 def test_poor_trials_stop_early_and_several_seeds_are_averaged(small_ray: None, spec: Path, tmp_path: Path) -> None:

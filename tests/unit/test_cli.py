@@ -299,7 +299,7 @@ def test_ctrl_c_ends_with_130(cl2r: Command, tiny: Path, monkeypatch: pytest.Mon
 def no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever starts a study fails; what is measured takes no time."""
     monkeypatch.setattr("cl2r.study.command.run_study", lambda *_: pytest.fail("a study was started"))
-    monkeypatch.setattr("cl2r.study.plan.calibrate", lambda _: 1000.0)
+    monkeypatch.setattr("cl2r.study.plan.calibrate", lambda *_: 1000.0)
 
 
 def study_options(data: Path, **settings: object) -> list[str]:
@@ -369,10 +369,13 @@ def test_an_option_that_a_study_does_not_have(cl2r: Command, tmp_path: Path, wor
         ("ablation", ["--data", "nowhere.npz"], "nowhere.npz"),
         ("ablation", ["--preset", "iconz"], "did you mean 'icons'?"),
         ("ablation", ["--workers", "0"], "--workers 0: must be at least 1"),
-        ("ablation", ["--workers", "9"], "batches.size=16 is too small for 9 workers"),
+        ("ablation", ["--workers", "9"], "er seed 0: a batch of 16 rows is too small for 9 workers: each needs 2"),
         ("ablation", ["--name", "a/b"], "--name a/b"),
         ("memory_size", ["--sizes", "-1"], "memory.per_class"),
-        ("task_counts", [], "--set scenario.n_tasks=3: the study sets this field itself"),
+        ("ablation", ["--set", "method.fd=all"], "--set method.fd=all: the study sets this field itself"),
+        ("ablation", ["--storage", "s3://bucket/here"], "give a path"),
+        ("ablation", ["--workers", "2", "--gpus-per-worker", "0.5"], "workers of one run cannot share a GPU"),
+        ("ablation", ["--sync-batchnorm"], "--sync-batchnorm needs several workers with GPUs"),
         ("sweep", ["--spec", "nowhere.yaml"], "no study nowhere.yaml"),
         ("sweep", ["--trials", "0"], "search.trials"),
     ],

@@ -266,7 +266,7 @@ def test_calibration_trains_and_writes_nothing(
     monkeypatch.setattr(TaskLoop, "batches", noted)
     plan = plan_run(quick_config(tiny, layer))
     before = torch.random.get_rng_state()
-    assert calibrate(plan, seconds=0.0) > 0
+    assert calibrate(plan, torch.device("cpu"), seconds=0.0) > 0
     assert set(tasks) == {min(2, len(plan.keys))}
     assert list(tmp_path.iterdir()) == []
     assert torch.equal(before, torch.random.get_rng_state())
@@ -283,9 +283,9 @@ def test_calibration_counts_rows_over_the_time_of_its_steps(plan: Plan, monkeypa
 
     monkeypatch.setattr(Rehearsal, "loss", slow)
     monkeypatch.setattr("time.perf_counter", lambda: now)
-    assert calibrate(plan, seconds=4.5) == 16.0
+    assert calibrate(plan, torch.device("cpu"), seconds=4.5) == 16.0
     assert now == 2 + 5
-    assert calibrate(plan, seconds=0.0) == 16.0
+    assert calibrate(plan, torch.device("cpu"), seconds=0.0) == 16.0
     assert now == 7 + 2 + 3, "a few steps at least"
 
 

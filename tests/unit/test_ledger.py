@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cl2r.engine import files
+from cl2r import files
 from cl2r.study.ledger import Ledger, finished
 
 

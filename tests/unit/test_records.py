@@ -29,7 +29,7 @@ COLUMNS = {
     ],
     "tasks": [
         *("run", "task", "key", "reused", "images", "seconds", "memory", "extract_seconds", "images_per_second"),
-        *("common_direction", "workers", "lambda", "loss_ce", "loss_fd"),
+        *("common_direction", "workers", "sync_batchnorm", "lambda", "loss_ce", "loss_fd"),
     ],
     "matrix": ["run", "pairs", "t", "k", "accuracy", "compatible", "low", "high", "p_compatible"],
     "curves": ["run", "task", "stage", "epoch", "lr", "seconds", "loss_ce", "loss_fd"],

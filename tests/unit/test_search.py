@@ -20,7 +20,9 @@ from small_study import bare_run, chains, finish, small_study
 
 from cl2r.rayrun.search import EarlyStopping, JobSearcher, OptunaSource, objective_values
 from cl2r.study.folder import StudyFolder
+from cl2r.study.frames import study_frames
 from cl2r.study.jobs import Job, trunk_jobs
+from cl2r.study.ledger import DIED
 from cl2r.study.spec import Study
 from cl2r.study.walk import enter_failures
 
@@ -170,7 +172,6 @@ def test_as_many_trials_as_asked_for(tiny: Path, folder: StudyFolder) -> None:
     assert [[run.config.seed for run in job.runs] for job in jobs] == [[0, 1]] * 3
     assert source.waiting == 0
     entries = {event.subject: event.read() for event in folder.ledger.events("trial")}
-    assert [entries[str(job.trial)]["runs"] for job in jobs] == [[run.name for run in job.runs] for job in jobs]
     params = [entries[str(job.trial)]["params"] for job in jobs]
     assert [(p["method.lambda_base"], p["memory.per_class"]) for p in params] == [point_of(job) for job in jobs]
     for (value, size), trial in zip(map(point_of, jobs), source.optuna.get_trials(), strict=True):
@@ -397,3 +398,81 @@ def test_the_journal_is_one_that_optuna_opens(tiny: Path, folder: StudyFolder) -
     loaded = optuna.load_study(study_name=None, storage=optuna.storages.JournalStorage(backend))
     assert loaded.study_name == "sweep"
     assert len(loaded.trials) == 1
+
+
+# ---------------------------------------------------------------- odd points
+
+
+def choices(data: Path, trials: int, **space: list[Any]) -> Study:
+    return small_study(data, space={"memory.per_class": [2, 3], **space}, search={"trials": trials})
+
+
+def test_a_point_that_comes_twice_is_trained_once(tiny: Path, folder: StudyFolder) -> None:
+    """Two choices, six trials: two jobs; the others have their values, also those asked while the first ones ran."""
+    source = OptunaSource(choices(tiny, 6), folder)
+    jobs = list(iter(source.next, None))
+    assert len(jobs) == 2
+    assert len(folder.ledger.events("trial")) == 2
+    assert len(folder.ledger.events("repeated")) == 4
+    assert states(source) == [TrialState.RUNNING] * 6
+    for value, job in enumerate(jobs):
+        finish(folder, job, {"tuning_BC": float(value)})
+        source.ended(job, pruned=False)
+    size = {job.runs[0].config.memory.per_class: float(value) for value, job in enumerate(jobs)}
+    trials = source.optuna.get_trials()
+    assert [trial.state for trial in trials] == [TrialState.COMPLETE] * 6
+    assert [trial.value for trial in trials] == [size[trial.params["memory.per_class"]] for trial in trials]
+    later = OptunaSource(choices(tiny, 8), folder)
+    assert later.next() is None, "both points have a value"
+    assert len(later.optuna.get_trials(states=(TrialState.COMPLETE,))) == 8
+
+
+def test_twins_of_a_killed_command_are_told_with_their_first(tiny: Path, folder: StudyFolder) -> None:
+    before = list(iter(OptunaSource(choices(tiny, 6), folder).next, None))
+    source = OptunaSource(choices(tiny, 6), folder)
+    jobs = list(iter(source.next, None))
+    assert [job.trial for job in jobs] == [job.trial for job in before]
+    for job in jobs:
+        finish(folder, job, {"tuning_BC": 1.0})
+        source.ended(job, pruned=False)
+    assert states(source) == [TrialState.COMPLETE] * 6
+
+
+def test_a_combination_that_cannot_be_run_is_a_failed_row(tiny: Path, folder: StudyFolder) -> None:
+    """Four tasks stopped after four are fine, so are two after two, but not two after four."""
+    space = {"scenario.n_tasks": [4, 2], "scenario.stop_after": [2, 4]}
+    for _ in range(2):  # and the next command is not hurt by it
+        source = OptunaSource(small_study(tiny, space=space, search={"trials": 12}), folder)
+        for job in iter(source.next, None):
+            finish(folder, job, {"tuning_BC": 0.0})
+            source.ended(job, pruned=False)
+    failed = folder.ledger.events("failed")
+    assert failed
+    assert all("stop_after=4 exceeds the 2 tasks" in event.read()["reason"] for event in failed)
+    assert set(states(source)) == {TrialState.COMPLETE, TrialState.FAIL}
+    row = study_frames(folder)["runs"].query("status == 'failed'").iloc[0]
+    assert (row["scenario.n_tasks"], row["scenario.stop_after"]) == (2, 4)
+
+
+def test_a_trial_killed_while_its_point_was_chosen_does_not_count(tiny: Path, folder: StudyFolder) -> None:
+    OptunaSource(sweep(tiny, trials=3), folder).optuna.ask()  # as far as Optuna came: a trial without parameters
+    source = OptunaSource(sweep(tiny, trials=3), folder)
+    jobs = list(iter(source.next, None))
+    assert [job.trial for job in jobs] == [1, 2, 3]
+    assert states(source)[0] == TrialState.FAIL
+
+
+def test_a_trial_whose_process_died_gets_a_second_chance(tiny: Path, folder: StudyFolder) -> None:
+    source = OptunaSource(sweep(tiny, trials=2), folder)
+    died, sick = iter(source.next, None)
+    for job, reason in ((died, DIED), (sick, "the loss is not a number")):
+        enter_failures(job, folder, reason)
+        source.ended(job, pruned=False)
+    assert states(source) == [TrialState.FAIL] * 2
+    later = OptunaSource(sweep(tiny, trials=2), folder)
+    assert later.waiting == 1
+    (again,) = iter(later.next, None)
+    assert (again.trial, point_of(again)) == (2, point_of(died))
+    finish(folder, again, {"tuning_BC": 0.5})
+    later.ended(again, pruned=False)
+    assert OptunaSource(sweep(tiny, trials=2), folder).waiting == 0

@@ -186,14 +186,16 @@ def test_changes_replace_entries_and_merge_into_grid_and_search(tmp_path: Path) 
 
 def test_a_relative_path_to_data_becomes_absolute(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tiny.parent)
-    assert build(f"data.name={tiny.name}").base["data"]["name"] == str(tiny)
-    assert build("data.name=nowhere.npz").base["data"]["name"] == "nowhere.npz"
+    study = build(f"data.name={tiny.name}")
+    assert study.config(Point(None, {}), 0).data.name == str(tiny)
+    assert study.config(Point(None, {"data.name": "nowhere.npz"}), 0).data.name == "nowhere.npz"
+    assert build("data.name=nowhere.npz").config(Point(None, {"data.name": tiny.name}), 0).data.name == str(tiny)
 
 
 def test_a_folder_called_icons_does_not_hide_the_icons(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "icons").mkdir()
     monkeypatch.chdir(tmp_path)
-    assert build().base["data"]["name"] == "icons"
+    assert build().config(Point(None, {}), 0).data.name == "icons"
 
 
 # ---------------------------------------------------------------- identity

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+import torch
 from small_study import finish, small_study, tree
 
 from cl2r.engine.run import Plan
@@ -22,7 +23,8 @@ def calibrated(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
     """The plans whose speed was measured, each in no time."""
     plans: list[Plan] = []
 
-    def calibrate(plan: Plan) -> float:
+    def calibrate(plan: Plan, device: torch.device) -> float:
+        assert device == torch.device("cpu"), "no GPU was asked for"
         plans.append(plan)
         return 1000.0
 
