@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help study ablation test test-slow lint format clean
+.PHONY: help study ablation bench-ray test test-slow lint format clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -15,11 +15,14 @@ $(READY): pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
 
-study: $(READY) ## Train CL²R and ER on the embedded icons, show both rows (minutes)
-	@$(BIN)/python studies/ablation.py --cells er cl2r --seeds 0
+study: $(READY) ## The ablation study on the embedded icons: six methods, five tasks (about 5 minutes on 2 cores)
+	@$(BIN)/python studies/ablation.py
 
-ablation: $(READY) ## All six ablation cells, three seeds (the README's table)
+ablation: $(READY) ## The same with three seeds (the README's table)
 	@$(BIN)/python studies/ablation.py --seeds 0 1 2
+
+bench-ray: $(READY) ## What Ray costs a trial (minutes)
+	@$(BIN)/python tests/benchmarks/ray_overhead.py
 
 test: $(READY) ## Run the test suite
 	@$(BIN)/python -m pytest -m "not slow"

@@ -5,25 +5,15 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 import torch
-from quick import quick_config, train
+from quick import blobs, quick_config, train
 
 from cl2r.engine.run import RunResult
 
-PER_CLASS = 14
-
-os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="cl2r-cache-")  # for this process and those it starts
+_CACHE = tempfile.TemporaryDirectory(prefix="cl2r-cache-")
+os.environ["XDG_CACHE_HOME"] = _CACHE.name  # for this process and those it starts
 torch.set_num_threads(1)  # small tensors: a second thread costs more than it brings
-
-
-def blobs(classes: int, rng: np.random.Generator) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
-    """16×16 grey images: each class is a random mosaic of 4×4 tiles, each image that mosaic with noise."""
-    labels = np.repeat(np.arange(classes), PER_CLASS)
-    mosaics = np.kron(rng.integers(0, 256, (classes, 4, 4)), np.ones((1, 4, 4)))
-    images = mosaics[labels] + rng.normal(0, 20, (len(labels), 16, 16))
-    return np.clip(images, 0, 255).astype(np.uint8)[..., None], labels.astype(np.int64)
 
 
 @pytest.fixture(scope="session")

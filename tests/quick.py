@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from cl2r.config import Config, resolve
@@ -13,7 +14,7 @@ from cl2r.engine.run import Plan, RunResult, execute, plan_run
 from cl2r.engine.store import LinkStore
 from cl2r.engine.task_loop import EpochReport
 
-TASKS, EPOCHS = 3, 3
+TASKS, EPOCHS, PER_CLASS = 3, 3, 14
 QUICK: dict[str, Any] = {
     "threads": 1,
     "scenario": {"n_tasks": TASKS},
@@ -57,6 +58,14 @@ class Interrupter(Recorder):
         super().epoch(report)
         if len(self.reports) == self.after:
             raise KeyboardInterrupt
+
+
+def blobs(classes: int, rng: np.random.Generator) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+    """16×16 grey images: each class is a random mosaic of 4×4 tiles, each image that mosaic with noise."""
+    labels = np.repeat(np.arange(classes), PER_CLASS)
+    mosaics = np.kron(rng.integers(0, 256, (classes, 4, 4)), np.ones((1, 4, 4)))
+    images = mosaics[labels] + rng.normal(0, 20, (len(labels), 16, 16))
+    return np.clip(images, 0, 255).astype(np.uint8)[..., None], labels.astype(np.int64)
 
 
 def quick_config(data: Path, *layers: Mapping[str, Any]) -> Config:

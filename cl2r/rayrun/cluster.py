@@ -26,6 +26,12 @@ _QUIET = {
 }
 
 
+def set_environment(verbose: bool) -> None:
+    """What Ray reads when it is imported, and hands on to its workers; what the user has set stays."""
+    for name, value in (_ALWAYS if verbose else _ALWAYS | _QUIET).items():
+        os.environ.setdefault(name, value)
+
+
 @contextlib.contextmanager
 def cluster(resources: Resources, verbose: bool) -> Iterator[int]:
     """A connected Ray; yields how many trials run side by side.
@@ -33,8 +39,7 @@ def cluster(resources: Resources, verbose: bool) -> Iterator[int]:
     With RAY_ADDRESS (set inside a Ray job) that cluster is joined; else a Ray of this process alone is started. An
     address file left behind by another cluster on this machine is never followed.
     """
-    for name, value in (_ALWAYS if verbose else _ALWAYS | _QUIET).items():
-        os.environ.setdefault(name, value)
+    set_environment(verbose)
     import ray  # reads its environment when it is imported
 
     address = os.environ.get("RAY_ADDRESS", "local")

@@ -27,6 +27,9 @@ from cl2r.study.space import distributions
 from cl2r.study.spec import OBJECTIVES, Study, sweep_point
 
 MAX_OPTUNA_SEED = 2**32
+START_SECONDS = 8.0
+"""How long the first trials last at least. Tune gives a trial that waits for its process to the first process that is
+free, and stops the one that was starting; very short trials would all end up, one after the other, in one process."""
 _BEGUN = (TrialState.RUNNING, TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
 
 
@@ -206,6 +209,7 @@ class JobSearcher(Unsaved, Searcher):  # type: ignore[misc]  # Ray has no types
         self.waiting = list(jobs)
         self.source, self.folder, self.concurrent, self.common = source, folder, concurrent, common
         self.running: dict[str, Job] = {}
+        self.handed_out = 0
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
         """Tune's question. None: not now."""
@@ -217,7 +221,9 @@ class JobSearcher(Unsaved, Searcher):  # type: ignore[misc]  # Ray has no types
         if job is None:
             return None if self.waiting else str(Searcher.FINISHED)
         self.running[trial_id] = job
-        return {**self.common, "job": json.dumps(job.to_plain())}
+        self.handed_out += 1
+        lasts = START_SECONDS if self.handed_out <= self.concurrent and self.concurrent > 1 else 0
+        return {**self.common, "job": json.dumps(job.to_plain()), "lasts": lasts}
 
     def _ready(self) -> Job | None:
         """The first waiting job that needs no trunk which is still to come."""

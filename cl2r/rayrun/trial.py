@@ -2,6 +2,7 @@
 
 import json
 import socket
+import time
 import traceback
 from typing import Any
 
@@ -19,6 +20,7 @@ def run_trial(config: dict[str, Any]) -> None:
 
     What a second attempt may mend (OSError) is raised, so that Tune makes one; so does the death of this process.
     """
+    began = time.monotonic()
     job, resources = Job.from_plain(json.loads(config["job"])), Resources(**config["resources"])
     folder = study_folder(config["study"])
     if not folder.specification.exists():
@@ -34,6 +36,7 @@ def run_trial(config: dict[str, Any]) -> None:
     except Exception as error:
         traceback.print_exc()
         enter_failures(job, folder, one_line(error))
+    time.sleep(max(0.0, began + config["lasts"] - time.monotonic()))
     tune.report({"ended": True})
 
 

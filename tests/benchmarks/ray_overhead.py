@@ -20,8 +20,7 @@ import yaml
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from conftest import blobs
-from quick import QUICK
+from quick import QUICK, blobs
 
 from cl2r.study import custom
 from cl2r.study.folder import StudyFolder

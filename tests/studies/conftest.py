@@ -1,22 +1,21 @@
 """A small Ray for the whole session, and studies small enough for it."""
 
+import logging
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-import pandas as pd
 import pytest
 import ray
 import yaml
 from quick import QUICK
 
+from cl2r.rayrun.cluster import set_environment
 from studies import ablation
 
-EPOCHS = 25
-VOLATILE = ("seconds", "images_per_second", "extract_seconds", "train_seconds", "wall_seconds", "study")
-"""What two equal studies need not agree on."""
+EPOCHS = 15
 
 
 @pytest.fixture(scope="session")
@@ -29,21 +28,33 @@ def ray_folder() -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def small_ray(ray_folder: Path) -> Iterator[None]:
-    """Two CPUs; studies in this process use it instead of starting one each."""
-    os.environ |= {"RAY_TMPDIR": str(ray_folder), "RAY_USAGE_STATS_ENABLED": "0"}
-    from cl2r.rayrun.cluster import cluster
-    from cl2r.rayrun.resources import Resources
+    """Two CPUs, and two GPUs in name only; studies in this process use it instead of starting one each."""
+    os.environ["RAY_TMPDIR"] = str(ray_folder)
+    set_environment(verbose=False)
+    ray.init(
+        address="local",
+        num_cpus=2,
+        num_gpus=2,
+        resources={"accelerator_type:A100": 1},
+        object_store_memory=100 * 2**20,
+        logging_level=logging.CRITICAL,
+        log_to_driver=False,
+    )
+    yield
+    ray.shutdown()
 
-    with cluster(Resources(workers=2), verbose=False):
-        yield
-    assert not ray.is_initialized()
+
+@pytest.fixture(autouse=True)
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trials need not wait for the start of a second process, unless a test says so (`undisturbed` came before)."""
+    monkeypatch.setattr("cl2r.rayrun.search.START_SECONDS", 0.0)
 
 
 @pytest.fixture(scope="session")
 def preset(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three tasks of 25 epochs: time enough to run side by side, and to be killed in the middle."""
+    """Three tasks of 15 epochs: time enough to run side by side, and to be killed in the middle."""
     path = tmp_path_factory.mktemp("preset") / "tiny.yaml"
-    layer = {**QUICK, "data": {"name": str(tiny)}, "optim": {"epochs": EPOCHS, "milestones": [18]}}
+    layer = {**QUICK, "data": {"name": str(tiny)}, "optim": {"epochs": EPOCHS, "milestones": [10]}}
     path.write_text(yaml.safe_dump(layer))
     return path
 
@@ -55,21 +66,3 @@ def undisturbed(small_ray: None, preset: Path, tmp_path_factory: pytest.TempPath
     words = ["--preset", str(preset), "--storage", str(storage), "--name", "calm"]
     assert ablation.main(words) == 0
     return storage
-
-
-def frames_of(storage: Path, name: str) -> dict[str, pd.DataFrame]:
-    """The four frames without what depends on the clock, in one order."""
-    frames = {}
-    for frame in ("runs", "tasks", "matrix", "curves"):
-        table = pd.read_parquet(storage / "studies" / name / f"{frame}.parquet")
-        table = table.drop(columns=[column for column in VOLATILE if column in table])
-        keys = [key for key in ("run", "pairs", "t", "k", "task", "stage", "epoch") if key in table]
-        frames[frame] = table.sort_values(keys).reset_index(drop=True)
-    return frames
-
-
-def assert_same_frames(one: tuple[Path, str], two: tuple[Path, str]) -> None:
-    """Bit for bit, but for clocks."""
-    first, second = frames_of(*one), frames_of(*two)
-    for name, frame in first.items():
-        pd.testing.assert_frame_equal(frame, second[name], check_exact=True)

@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
-from conftest import frames_of
 from quick import quick_config, train
+from study_frames import finished_events, frames_of, most_at_once
 
 from analysis import load_study
 from cl2r import cli
@@ -17,11 +17,6 @@ from cl2r.study import custom
 from studies import ablation
 
 TASKS = 3
-
-
-def finished_events(storage: Path, name: str) -> list[str]:
-    folder = storage / "studies" / name / "ledger"
-    return sorted(path.name.split(".")[2] for path in folder.glob("*.finished.*"))
 
 
 def test_the_first_tasks_are_trained_once(undisturbed: Path) -> None:
@@ -38,14 +33,7 @@ def test_the_first_tasks_are_trained_once(undisturbed: Path) -> None:
 
 
 def test_two_trials_ran_side_by_side(undisturbed: Path) -> None:
-    """Between the start and the end of some run another one starts."""
-    ledger = undisturbed / "studies" / "calm" / "ledger"
-    running, most = set[str](), 0
-    for path in sorted(ledger.iterdir()):
-        _, kind, run = path.name.split(".")[:3]
-        running = running | {run} if kind == "started" else running - {run}
-        most = max(most, len(running))
-    assert most == 2
+    assert most_at_once(undisturbed, "calm") == 2
 
 
 def test_a_study_equals_runs_of_its_own(undisturbed: Path, tiny: Path, preset: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import os
 import signal
 import subprocess
@@ -12,10 +13,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import assert_same_frames
-from test_ablation import finished_events
+import ray
+from study_frames import assert_same_frames, finished_events
 
 from analysis import load_study
+from cl2r.rayrun.resources import Resources
 from studies import ablation
 
 SCRIPT = Path(ablation.__file__)
@@ -85,11 +87,42 @@ def test_a_killed_trial_goes_on(
     assert len(runs) == len(set(runs)) == 6
 
 
-def test_killed_train_workers_go_on(small_ray: None, preset: Path, tmp_path: Path) -> None:
-    """Two workers, first one and then the other is killed; each time both start again from the last epoch."""
+class Reserved(threading.Thread):
+    """The least that was left of Ray's resources at any time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.done, self.least = threading.Event(), dict.fromkeys(("CPU", "GPU", "accelerator_type:A100"), math.inf)
+
+    def run(self) -> None:
+        while not self.done.wait(0.2):
+            left = ray.available_resources()
+            self.least = {name: min(least, left.get(name, 0.0)) for name, least in self.least.items()}
+
+    def __enter__(self) -> "Reserved":
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.done.set()
+        self.join()
+
+
+def test_killed_train_workers_go_on(
+    small_ray: None, preset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two workers, first one and then the other is killed; each time both start again from the last epoch.
+
+    The undisturbed study asks for an A100 a worker, in name only: where workers are placed changes no result.
+    """
     words = ["--preset", str(preset), "--cells", "cl2r", "--workers", "2"]
     calm, hunted = ([*words, "--storage", str(tmp_path / name), "--name", name] for name in ("calm", "hunted"))
-    assert ablation.main(calm) == 0
+    with monkeypatch.context() as patch:
+        a100 = Resources(workers=2, gpus_per_worker=1, accelerator="A100", backend="gloo")
+        patch.setattr("cl2r.study.command._resources", lambda _: a100)
+        with Reserved() as reserved:
+            assert ablation.main(calm) == 0
+    assert reserved.least == {"GPU": 0.0, "accelerator_type:A100": pytest.approx(0.998), "CPU": 0.0}
     study = load_study(tmp_path / "calm" / "studies" / "calm")
     assert list(study.tasks["workers"]) == [2, 2, 2]
     hunter = Hunter(tmp_path / "hunted" / "studies" / "hunted", twice=True)

@@ -49,16 +49,13 @@ def head() -> Iterator[Head]:
     """`ray start --head --block` with ports of its own; everything ends with it."""
     folder = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))
     dashboard = free_port()
-    command = [RAY, "start", "--head", "--block", "--num-cpus", "2", "--disable-usage-stats"]
-    command += ["--temp-dir", str(folder), "--port", str(free_port()), "--node-ip-address", "127.0.0.1"]
-    command += [
-        "--dashboard-host",
-        "127.0.0.1",
-        "--dashboard-port",
-        str(dashboard),
-        "--object-store-memory",
-        "100000000",
-    ]
+    ports = ("port", "ray-client-server-port", "dashboard-agent-listen-port", "dashboard-agent-grpc-port")
+    options = {name: str(free_port()) for name in (*ports, "metrics-export-port")}
+    options |= {"num-cpus": "2", "temp-dir": str(folder), "node-ip-address": "127.0.0.1"}
+    options |= {"dashboard-host": "127.0.0.1", "dashboard-port": str(dashboard)}
+    options |= {"object-store-memory": str(100 * MEGABYTE)}
+    command = [RAY, "start", "--head", "--block", "--disable-usage-stats"]
+    command += [f"--{name}={value}" for name, value in options.items()]
     names = [name for name in os.environ if name.startswith("RAY_")]
     environment = {key: value for key, value in os.environ.items() if key not in names}
     environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"

@@ -1,6 +1,10 @@
 """Sweeps: points by Optuna on tuning pairs, first tasks shared, more trials later, early stopping."""
 
-from collections.abc import Callable
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +15,10 @@ import yaml
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
-from test_ablation import finished_events
+from study_frames import finished_events, most_at_once
 
 from analysis import load_study
+from cl2r.rayrun.search import START_SECONDS
 from studies import sweep
 
 TASKS = 3
@@ -36,10 +41,13 @@ def open_journal(storage: Path, name: str) -> optuna.Study:
 
 
 def test_a_sweep_shares_its_first_task_and_goes_on_later(
-    small_ray: None, spec: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    small_ray: None, spec: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = ["--spec", str(spec), "--storage", str(tmp_path / "out"), "--name", "lambda"]
-    assert sweep.main([*words, "--trials", "5"]) == 0
+    with monkeypatch.context() as patch:
+        patch.setattr("cl2r.rayrun.search.START_SECONDS", START_SECONDS)
+        assert sweep.main([*words, "--trials", "5", "--set", "optim.epochs=15"]) == 0
+    assert most_at_once(tmp_path / "out", "lambda") == 2
     assert len(list((tmp_path / "out" / "links").iterdir())) == 1 + 5 * (TASKS - 1)
     study = load_study(tmp_path / "out" / "studies" / "lambda")
     assert (~study.tasks["reused"]).sum() == 1 + 5 * (TASKS - 1)
@@ -57,6 +65,7 @@ def test_a_sweep_shares_its_first_task_and_goes_on_later(
     best = int(by_trial["tuning_BC"].astype(float).idxmax())
     assert out.splitlines()[4].startswith(f"| {best} |"), out
 
+    words += ["--set", "optim.epochs=15"]
     assert sweep.main([*words, "--trials", "5"]) == 0
     assert "; 0 links trained" in capsys.readouterr().out
     assert sweep.main([*words, "--trials", "7"]) == 0
@@ -68,41 +77,32 @@ def test_a_sweep_shares_its_first_task_and_goes_on_later(
 
 
 def test_an_interrupted_sweep_goes_on_and_has_two_objectives(
-    small_ray: None, spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    small_ray: None, spec: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Ctrl-C when the second trial ends; the same command ends the study: no trial lost, none run twice."""
-    words = ["--spec", str(spec), "--storage", str(tmp_path / "out"), "--name", "pareto", "--trials", "4"]
+    """Ctrl-C when a trial has ended; the same command ends the study: no trial lost, none run twice."""
+    words = ["--spec", str(spec), "--storage", str(tmp_path / "out"), "--name", "pareto", "--trials", "6"]
     words += ["--objectives", "BC", "stored_bytes", "--sampler", "nsga2"]
-    with monkeypatch.context() as patch:
-        patch.setattr("cl2r.rayrun.tuning.Monitor.on_trial_complete", interrupt_after(3))
-        with pytest.raises(KeyboardInterrupt):
-            sweep.main(words)
+    command = [sys.executable, sweep.__file__, *words]
+    with (tmp_path / "log").open("w") as log:
+        driver = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, "RAY_ADDRESS": "local"})
+        while driver.poll() is None and not finished_events(tmp_path / "out", "pareto"):
+            time.sleep(0.05)
+        driver.send_signal(signal.SIGINT)
+        assert driver.wait(120) == 130, (tmp_path / "log").read_text()
     before = open_journal(tmp_path / "out", "pareto").trials
-    assert sum(trial.state == TrialState.COMPLETE for trial in before) == 2
+    assert 0 < len(finished_events(tmp_path / "out", "pareto")) < 6
     assert sweep.main(words) == 0
     trials = open_journal(tmp_path / "out", "pareto").trials
-    assert [trial.state for trial in trials] == [TrialState.COMPLETE] * 4
+    assert [trial.state for trial in trials] == [TrialState.COMPLETE] * 6
     assert [trial.params for trial in trials[: len(before)]] == [trial.params for trial in before]
     runs = finished_events(tmp_path / "out", "pareto")
-    assert len(runs) == len(set(runs)) == 4
-    assert len(list((tmp_path / "out" / "links").iterdir())) == 1 + 4 * (TASKS - 1)
+    assert len(runs) == len(set(runs)) == 6
+    assert len(list((tmp_path / "out" / "links").iterdir())) == 1 + 6 * (TASKS - 1)
     study = load_study(tmp_path / "out" / "studies" / "pareto")
     for trial in trials:
         row = study.runs.set_index("trial").loc[trial.number]
         assert trial.values == [row["tuning_BC"], row["stored_bytes"]]
     assert len(open_journal(tmp_path / "out", "pareto").best_trials) == capsys.readouterr().out.count("\n| ") - 1
-
-
-def interrupt_after(count: int) -> Callable[..., None]:
-    """The trunk is the first to end."""
-    ended: list[Any] = []
-
-    def on_trial_complete(*_: Any, **__: Any) -> None:
-        ended.append(None)
-        if len(ended) == count:
-            raise KeyboardInterrupt
-
-    return on_trial_complete
 
 
 def test_poor_trials_stop_early_and_several_seeds_are_averaged(small_ray: None, spec: Path, tmp_path: Path) -> None:

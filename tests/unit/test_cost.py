@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import blobs
-from quick import EPOCHS, TASKS, quick_config, train
+from quick import EPOCHS, TASKS, blobs, quick_config, train
 from torch import nn
 
 from cl2r.engine.run import Plan, RunResult, plan_run, training_images
