@@ -48,6 +48,7 @@ class LinkCost:
     task: int
     images: int
     """Rows drawn in all epochs."""
+    steps: int
     open_images: int
     """Images to extract features of."""
     disk_bytes: int
@@ -72,6 +73,7 @@ def link_costs(plan: Plan) -> list[LinkCost]:
                 key,
                 task.index,
                 _rows_per_epoch(config, new, memory) * epochs,
+                batches_per_epoch(new, memory, config.batches.size) * epochs,
                 len(plan.dataset.x_open),
                 _link_bytes(method, memory, len(plan.dataset.x_open), feature_size),
                 _teacher_share(config, task.index, new, memory),
@@ -249,12 +251,13 @@ def _begun(plan: Plan, device: torch.device) -> tuple[Method, Rows]:
 class GpuAssumption:
     """A GPU nobody has measured here.
 
-    Small networks on 32×32 images keep a GPU waiting and reach a few per cent of its peak; the rate sustained is
-    assumed, not measured. The price is an eighth of a p4d.24xlarge on demand; check the price list before use.
+    A step takes as long as its FLOPs at a sustained rate, but at least as long as launching its kernels does: small
+    networks on 32×32 images keep a GPU waiting. Both figures are assumed, not measured. The price is an eighth of a p4d.24xlarge on demand; check the price list before use.
     """
 
     name: str = "A100"
     sustained_flops: float = 10e12
+    step_seconds: float = 0.008
     dollars_per_hour: float = 4.10
 
 
@@ -273,6 +276,10 @@ class Estimate:
     disk_bytes: int
 
 
+def _gpu_seconds(cost: LinkCost, forward: float, gpu: GpuAssumption) -> float:
+    return max(link_flops(cost, forward) / gpu.sustained_flops, cost.steps * gpu.step_seconds)
+
+
 def estimate(
     costs_to_train: Sequence[LinkCost],
     speeds: Mapping[SpeedGroup, float],
@@ -287,7 +294,7 @@ def estimate(
     """
     costs = _distinct(costs_to_train)
     work = [(cost.images + FORWARD_SHARE * cost.open_images) / speeds[cost.speed_group] for cost in costs]
-    gpu_hours = sum(link_flops(cost, flops[cost.speed_group]) for cost in costs) / gpu.sustained_flops / 3600
+    gpu_hours = sum(_gpu_seconds(cost, flops[cost.speed_group], gpu) for cost in costs) / 3600
     return Estimate(
         links=len(costs),
         images=sum(cost.images for cost in costs),
@@ -308,7 +315,8 @@ def describe(estimate: Estimate, trials: int, links_total: int, links_present: i
     """The estimate as aligned lines. `source` says where the speeds come from, see `speed_source`."""
     gpu = estimate.gpu
     speed = f"; speed {source}" if source else ""
-    assumed = f"{gpu.sustained_flops / 1e12:g} TFLOP/s, ${gpu.dollars_per_hour:.2f} an hour"
+    rate = f"{gpu.sustained_flops / 1e12:g} TFLOP/s, at least {1000 * gpu.step_seconds:g} ms a step"
+    assumed = f"{rate}, ${gpu.dollars_per_hour:.2f} an hour"
     lines = {
         "runs": f"{trials:,}",
         "links": f"{estimate.links:,} to train, {links_present:,} of {links_total:,} present",

@@ -205,7 +205,7 @@ def test_a_trainable_classifier_counts_all_its_outputs(plan: Plan, tiny: Path) -
 
 
 def test_training_is_three_passes_and_the_teachers() -> None:
-    cost = LinkCost("k", 2, 1000, 60, 0, 0.5, "g")
+    cost = LinkCost("k", 2, 1000, 10, 60, 0, 0.5, "g")
     assert link_flops(cost, 7.0) == 7 * (3 * 1000 + 500 + 60)
 
 
@@ -213,7 +213,7 @@ def test_training_is_three_passes_and_the_teachers() -> None:
 
 
 def invented(key: str, group: str = "g", images: int = 900) -> LinkCost:
-    return LinkCost(key, 1, images, 300, 5_000_000, 0.0, group)
+    return LinkCost(key, 1, images, images // 100, 300, 5_000_000, 0.0, group)
 
 
 def store_record(root: Path, key: str, text: str) -> None:
@@ -311,6 +311,12 @@ def test_an_estimate_adds_up() -> None:
     assert total.gpu_price == pytest.approx(2 * total.gpu_hours)
 
 
+def test_a_gpu_step_takes_at_least_its_launches() -> None:
+    gpu = GpuAssumption("A100", sustained_flops=1e15, step_seconds=0.5, dollars_per_hour=2.0)
+    total = estimate([invented("a")], {"g": 100.0}, 1, gpu, {"g": 1e6})
+    assert total.gpu_hours == pytest.approx(9 * 0.5 / 3600)
+
+
 def test_a_shared_link_is_trained_once() -> None:
     assert example([invented("a"), invented("b"), invented("a")]) == example([invented("a"), invented("b")])
 
@@ -335,7 +341,7 @@ def test_the_description() -> None:
         "links         40 to train, 20 of 60 present",
         "images        1,234,567 to train on, 8,400 to extract",
         "this machine  4 min 50 s (2 at a time; speed from 20 stored links)",
-        "A100          0.02 GPU-hours, about $0.08 (an assumption, not measured: 10 TFLOP/s, $4.10 an hour)",
+        "A100          0.02 GPU-hours, about $0.08 (an assumption, not measured: 10 TFLOP/s, at least 8 ms a step, $4.10 an hour)",
         "disk          120 MB",
     ]
 
