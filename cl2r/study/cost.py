@@ -252,7 +252,8 @@ class GpuAssumption:
     """A GPU nobody has measured here.
 
     A step takes as long as its FLOPs at a sustained rate, but at least as long as launching its kernels does: small
-    networks on 32×32 images keep a GPU waiting. Both figures are assumed, not measured. The price is an eighth of a p4d.24xlarge on demand; check the price list before use.
+    networks on 32×32 images keep a GPU waiting. Both figures are assumed, not measured. The price is an eighth of a
+    p4d.24xlarge on demand; check the price list before use.
     """
 
     name: str = "A100"

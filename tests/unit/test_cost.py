@@ -341,7 +341,8 @@ def test_the_description() -> None:
         "links         40 to train, 20 of 60 present",
         "images        1,234,567 to train on, 8,400 to extract",
         "this machine  4 min 50 s (2 at a time; speed from 20 stored links)",
-        "A100          0.02 GPU-hours, about $0.08 (an assumption, not measured: 10 TFLOP/s, at least 8 ms a step, $4.10 an hour)",
+        "A100          0.02 GPU-hours, about $0.08 "
+        "(an assumption, not measured: 10 TFLOP/s, at least 8 ms a step, $4.10 an hour)",
         "disk          120 MB",
     ]
 
