@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 # 16 of the preset's 20 epochs: two cores are done in five minutes.
-SHORT := --set optim.epochs=16 --set optim.milestones=[11,14]
+SHORT := --set optim.epochs=16 --set 'optim.milestones=[11,14]'
 
 .PHONY: help study ablation bench-ray test test-slow lint format clean
 
