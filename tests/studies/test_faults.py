@@ -65,11 +65,14 @@ class Hunter(threading.Thread):
 
 
 def other_worker(first: int | None) -> int | None:
-    """A worker of Ray Train that is not the first one."""
+    """A worker of Ray Train, in the Ray of these tests, that is not the first one."""
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
-            if b"RayTrainWorker" in path.read_bytes() and int(path.parent.name) != first:
-                return int(path.parent.name)
+            pid = int(path.parent.name)
+            parent = (path.parent / "stat").read_text().rsplit(")", 1)[1].split()[1]
+            ours = os.environ["RAY_TMPDIR"].encode() in Path(f"/proc/{parent}/cmdline").read_bytes()
+            if ours and b"RayTrainWorker" in path.read_bytes() and pid != first:
+                return pid
     return None
 
 

@@ -322,3 +322,22 @@ def test_the_common_direction_of_the_open_images_is_recorded(finished: RunResult
         rows = LinkStore(finished_root, print).features(link.key).numpy().astype(np.float64)
         unit = np.array([row / np.sqrt((row**2).sum()) for row in rows])
         assert link.record["common_direction"] == pytest.approx(np.sqrt((unit.mean(0) ** 2).sum()), rel=1e-5)
+
+
+# ---------------------------------------------------------------- precision
+
+
+def test_bf16_trains_other_links_that_are_kept_in_fp32(
+    finished: RunResult, finished_root: Path, tiny: Path, tmp_path: Path
+) -> None:
+    result = train(quick_config(tiny, {"optim": {"precision": "bf16"}}), tmp_path)
+    assert not set(result.plan.keys) & set(finished.plan.keys)
+    for rounded, plain in zip(
+        chain_tensors(result.plan, tmp_path), chain_tensors(finished.plan, finished_root), strict=True
+    ):
+        weights = {name for name, tensor in rounded.items() if tensor.is_floating_point()}
+        assert {rounded[name].dtype for name in weights} == {torch.float32}
+        assert any(not torch.equal(rounded[name], plain[name]) for name in weights)
+    assert result.report.matrix[-1, -1] > 0.8, "it learns as well"
+    first = [record.record["curves"][0]["loss_ce"] for record in (result.links[0], finished.links[0])]
+    assert first[0] == pytest.approx(first[1], rel=0.05)
