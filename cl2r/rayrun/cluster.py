@@ -37,10 +37,9 @@ def cluster(resources: Resources, verbose: bool) -> Iterator[int]:
     """A connected Ray; yields how many trials run side by side.
 
     With RAY_ADDRESS (set inside a Ray job) that cluster is joined; else a Ray of this process alone is started. An
-    address file left behind by another cluster on this machine is never followed.
+    address file left behind by another cluster on this machine is never followed. `set_environment` came before.
     """
-    set_environment(verbose)
-    import ray  # reads its environment when it is imported
+    import ray
 
     address = os.environ.get("RAY_ADDRESS", "local")
     if address.startswith("http"):

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 
 from cl2r.engine.store import LinkStore
 from cl2r.progress import clock
-from cl2r.rayrun.cluster import cluster
+from cl2r.rayrun.cluster import cluster, set_environment
 from cl2r.rayrun.resources import Resources
 from cl2r.study.folder import StudyFolder
 from cl2r.study.frames import write_frames
@@ -65,7 +65,8 @@ def _run(
     verbose: bool,
     total: int,
 ) -> None:
-    from cl2r.rayrun.search import OptunaSource
+    set_environment(verbose)
+    from cl2r.rayrun.search import OptunaSource  # imports Ray, which reads its environment then
 
     outcomes = folder.ledger.outcomes()
     todo = [job for job in jobs if not finished(outcomes, (run.name for run in job.runs))]

@@ -258,10 +258,6 @@ class JobSearcher(Unsaved, Searcher):  # type: ignore[misc]  # Ray has no types
     def save(self, checkpoint_path: str) -> None:
         """Nothing: the ledger and Optuna's journal are saved all the time."""
 
-    def restore(self, checkpoint_path: str) -> None:
-        """Never called: a new command reads the ledger instead."""
-        raise NotImplementedError
-
 
 def enter_pruned(job: Job, folder: StudyFolder, result: dict[str, Any]) -> None:
     """The runs of a trial that was stopped early, and how far they came."""
