@@ -3,7 +3,7 @@
 import sys
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:  # who only shows progress need not wait for torch
     from cl2r.engine.task_loop import EpochReport
@@ -28,6 +28,19 @@ def whereabouts(
         f"{clock(seconds_left)} left",
     ]
     return " · ".join(parts)
+
+
+def figures(report: "EpochReport", tasks: int, seconds_left: float) -> dict[str, Any]:
+    """What `whereabouts` says of an epoch."""
+    return {
+        "task": report.task,
+        "tasks": tasks,
+        "epoch": report.epoch,
+        "epochs": report.epochs,
+        "images_per_second": report.images / report.seconds,
+        "loss": sum(report.losses.values()),
+        "seconds_left": seconds_left,
+    }
 
 
 @dataclass
@@ -79,15 +92,7 @@ class ProgressLine:
         self._left.epoch(report)
         if not self.stream.isatty():
             return
-        line = whereabouts(
-            task=report.task,
-            tasks=self.tasks,
-            epoch=report.epoch,
-            epochs=report.epochs,
-            images_per_second=report.images / report.seconds,
-            loss=sum(report.losses.values()),
-            seconds_left=self.seconds_left(report),
-        )
+        line = whereabouts(**figures(report, self.tasks, self.seconds_left(report)))
         self._clear()
         print(self.label + line, end="", file=self.stream, flush=True)
 

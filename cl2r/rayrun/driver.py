@@ -69,14 +69,14 @@ def _run(
     from cl2r.rayrun.search import OptunaSource  # imports Ray, which reads its environment then
 
     outcomes = folder.ledger.outcomes()
-    todo = [job for job in jobs if not finished(outcomes, (run.name for run in job.runs))]
+    unfinished = [job for job in jobs if not finished(outcomes, (run.name for run in job.runs))]
     source = OptunaSource(study, folder) if study.is_sweep else None
-    if not (source.waiting if source else todo):
+    if not (source.waiting if source else unfinished):
         return
     store = LinkStore(folder.storage, lambda line: None)
-    queue = trunk_jobs(todo, [key for job in jobs for run in job.runs for key in run.keys if store.present(key)])
-    queue += [] if source else todo
-    totals = Totals(folder, store, [] if study.is_sweep else todo, total)
+    queue = trunk_jobs(unfinished, [key for job in jobs for run in job.runs for key in run.keys if store.present(key)])
+    queue += [] if source else unfinished
+    totals = Totals(folder, store, [] if study.is_sweep else unfinished, total)
     view = LiveView(folder.live, totals.line)
     with cluster(resources, verbose) as concurrent:
         from cl2r.rayrun.tuning import Monitor, tune_jobs

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO, TypeVar
 
-from cl2r.progress import TimeLeft, clock, whereabouts
+from cl2r.progress import TimeLeft, clock, figures, whereabouts
 
 if TYPE_CHECKING:
     from cl2r.engine.task_loop import EpochReport
@@ -116,13 +116,7 @@ class LiveFile:
             pid=os.getpid(),
             host=socket.gethostname(),
             time=time.time(),
-            task=report.task,
-            tasks=self.tasks,
-            epoch=report.epoch,
-            epochs=report.epochs,
-            images_per_second=report.images / report.seconds,
-            loss=sum(report.losses.values()),
-            seconds_left=self._left.after(report),
+            **figures(report, self.tasks, self._left.after(report)),
         )
 
     def _write(self, row: LiveRow) -> None:
