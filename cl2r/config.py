@@ -1,43 +1,30 @@
-"""The configuration of one run: frozen, typed, strict; and the content key of every link of its chain.
+"""The configuration of one run: frozen, typed, strict, merged from layers.
 
-Every field says from which task on it can matter: `from_task(1)`, `from_task(2)` or `never()`. The state after task t
-is a pure function of the fields that matter up to t, so the key of link t hashes exactly those (see `link_keys`).
+Every field says from which task on it can matter: `from_task(1)`, `from_task(2)` or `never()` (see `link_keys`). Beside
+the sections of this file a method may have one of its own (`cl2r/methods/options.py`); a run keeps its method's only.
 """
 
-import hashlib
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    Field,
+    SerializeAsAny,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
 from pydantic.fields import FieldInfo
 
 from cl2r.errors import InputError, nearest
-from cl2r.methods.catalog import METHODS
+from cl2r.methods.catalog import ABLATION_CELLS, METHODS, MethodInfo, method_info, sections, split_name
+from cl2r.section import Section, first_task, from_task, never
 
-LINK_FORMAT = 2
-"""Raise this when a change of the code changes what a link contains: old links are then trained again."""
-
-
-def from_task(task: int, **limits: Any) -> FieldInfo:
-    """A field that cannot change the model before `task`; `limits` are pydantic's (ge, gt, le...)."""
-    info: FieldInfo = Field(json_schema_extra={"from_task": task}, **limits)
-    return info
-
-
-def never(**limits: Any) -> FieldInfo:
-    """A field that no model depends on: how to evaluate, where to run."""
-    info: FieldInfo = Field(json_schema_extra={"from_task": None}, **limits)
-    return info
-
-
-class Section(BaseModel):
-    """Frozen, and refuses unknown keys."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+Own = TypeVar("Own", bound=Section)
 
 
 class DataConfig(Section):
@@ -91,6 +78,8 @@ class MethodConfig(Section):
     """Classifier and distillation. `name` fixes `classifier` and `fd` unless they are given."""
 
     name: Annotated[str, never()] = "cl2r"
+    budget: Annotated[Literal["cl2r", "native"], never()] = "cl2r"
+    """Whose schedule: the preset's, the same for every method; or that of the method's own publication."""
     classifier: Annotated[Literal["trainable", "fixed"], from_task(1)]
     fd: Annotated[Literal["none", "all", "memory"], from_task(2)]
     lambda_base: Annotated[float, from_task(2, ge=0)] = 5.0
@@ -125,6 +114,8 @@ class OptimConfig(Section):
     weight_decay: Annotated[float, from_task(1, ge=0)] = 2e-4
     milestones: Annotated[tuple[Annotated[int, Field(ge=0)], ...], from_task(1)] = (50, 64)
     gamma: Annotated[float, from_task(1, gt=0, le=1)] = 0.1
+    schedule: Annotated[Literal["steps", "cosine"], from_task(1)] = "steps"
+    """steps: × gamma at the milestones; cosine: from lr to 0 over the epochs, whatever the milestones."""
     precision: Annotated[Literal["fp32", "bf16"], from_task(1)] = "fp32"
     """bf16: autocast of forward and backward; the weights stay fp32."""
 
@@ -134,6 +125,16 @@ class AugmentConfig(Section):
 
     padding: Annotated[int, from_task(1, ge=0, le=128)] = 4
     flip: Annotated[bool, from_task(1)] = True
+
+
+class AdapterConfig(Section):
+    """A map of new queries into an old model's space, fitted to stored features; no model depends on it."""
+
+    name: Annotated[Literal["none", "aligner", "procrustes", "slerp", "query_drift"], never()] = "none"
+    ridge: Annotated[float, never(gt=0)] = 0.1
+    """aligner: pull of the map to the identity, in multiples of the mean eigenvalue of AᵀA."""
+    share: Annotated[float, never(ge=0, le=1)] = 0.5
+    """slerp: how far from the rotated new query to the old model's query."""
 
 
 class EvalConfig(Section):
@@ -163,15 +164,56 @@ class Config(Section):
     batches: BatchConfig = BatchConfig()
     optim: OptimConfig = OptimConfig()
     augment: AugmentConfig = AugmentConfig()
+    adapter: AdapterConfig = AdapterConfig()
     eval: EvalConfig = EvalConfig()
+    options: SerializeAsAny[Section] | None = None
+    """The section of the method; written and read under that section's own name."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _take_options(cls, values: Any) -> Any:
+        """The sections of all methods are checked, that of the method is kept."""
+        if not isinstance(values, Mapping) or "options" in values:
+            return values
+        known, method = sections(), values.get("method", {})
+        given = {name: kind.model_validate(values.get(name, {})) for name, kind in known.items()}
+        name = method.get("name", "cl2r") if isinstance(method, Mapping) else method.name
+        rest = {key: value for key, value in values.items() if key not in known}
+        return {**rest, "options": given.get(method_info(name).section)}
+
+    @model_serializer(mode="wrap")
+    def _name_options(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        plain: dict[str, Any] = handler(self)
+        options = plain.pop("options")
+        return plain if options is None else {**plain, method_info(self.method.name).section: options}
 
     @model_validator(mode="after")
     def _consistent(self) -> "Config":
+        info = method_info(self.method.name)
         if self.head.projection == "none" and self.method.classifier == "fixed":
             raise ValueError("head.projection=none needs method.classifier=trainable: the d-Simplex has K-1 dimensions")
         if list(self.optim.milestones) != sorted(set(self.optim.milestones)):
             raise ValueError(f"optim.milestones must ascend, got {list(self.optim.milestones)}")
+        if info.family != "rehearsal" and (self.head.preallocate or self.head.mask_unseen):
+            raise ValueError(f"head.preallocate and head.mask_unseen are for {', '.join(ABLATION_CELLS)}")
+        if self.adapter.name != "none" and (info.gallery or info.grows):
+            raise ValueError(f"adapter.name={self.adapter.name}: {info.name} changes its feature space its own way")
+        for key, value in {"classifier": self.method.classifier, "fd": self.method.fd}.items():
+            choices = sorted({str(m.defaults[f"method.{key}"]) for m in family_of(info)})
+            if value not in choices:
+                raise ValueError(f"method.{key}={value}: {info.name} has {' or '.join(choices)}")
         return self
+
+    def section(self, kind: type[Own]) -> Own:
+        """The method's own section, as the type its class expects."""
+        if not isinstance(self.options, kind):
+            raise TypeError(f"{self.method.name} has no section {kind.__name__}")
+        return self.options
+
+
+def family_of(info: MethodInfo) -> list[MethodInfo]:
+    """The methods that differ from it in config fields only."""
+    return [other for other in METHODS.values() if other.family == info.family]
 
 
 # ---------------------------------------------------------------- reading
@@ -218,43 +260,63 @@ def from_dotted(dotted: str, value: Any) -> dict[str, Any]:
 
 
 def resolve(layers: Iterable[Mapping[str, Any]]) -> Config:
-    """Merge layers (later ones win) into a checked config."""
-    merged = merge_layers(layers)
+    """Merge layers (later ones win) into a checked config. The first one is the preset.
+
+    What the method brings lies above the preset, or below it if it is the preset that names the method; anything that
+    is set explicitly after the preset wins.
+    """
+    preset, *rest = [*layers] or [{}]
+    given = merge_layers([preset, *rest])
+    name = str(given.get("method", {}).get("name", "cl2r"))
+    base, adapter = split_name(name)
+    brought = _brought(METHODS[base], str(given.get("method", {}).get("budget", "cl2r")))
+    if adapter != "none":
+        brought["adapter"] = {"name": adapter}
+    named_by_preset = preset.get("method", {}).get("name") == name
+    order = [brought, preset, *rest] if named_by_preset else [preset, brought, *rest]
+    merged = merge_layers(order)
     _refuse_yes_for_numbers(merged)
-    merged["method"]["name"] = _canonical_name(merged["method"])
+    merged["method"]["name"] = _canonical_name(METHODS[base], merged)
+    _check_sections(merged)
     try:
         return Config.model_validate(merged)
     except ValidationError as error:
         raise InputError(f"config: {error_line(error, field_keys())}") from error
 
 
+def _check_sections(merged: Mapping[str, Any]) -> None:
+    """Sections of methods, also of those that are not run: a typing error is one all the same."""
+    for name, kind in sections().items():
+        try:
+            kind.model_validate(merged.get(name, {}))
+        except ValidationError as error:
+            raise InputError(f"config: {error_line(error, field_keys(), name)}") from error
+
+
 def merge_layers(layers: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """One layer that says what all of them say. A layer that names a method brings its defaults."""
-    merged: dict[str, Any] = {"method": {"name": "cl2r", **METHODS["cl2r"].defaults}}
+    """One layer that says what all of them say."""
+    merged: dict[str, Any] = {}
     for layer in layers:
         if not isinstance(layer.get("method", {}), Mapping):
             raise InputError(f"config: method: expected a mapping of fields (got {layer['method']!r})")
-        _merge(merged, _one_form_of_tasks(_with_method_defaults(layer)))
+        _merge(merged, _one_form_of_tasks(layer))
     return merged
 
 
-def _with_method_defaults(layer: Mapping[str, Any]) -> Mapping[str, Any]:
-    method = layer.get("method")
-    if not isinstance(method, Mapping) or "name" not in method:
-        return layer
-    name = str(method["name"])
-    if name not in METHODS:
-        raise InputError(f"method.name: no method {name!r}{nearest(name, METHODS)}; methods: {', '.join(METHODS)}")
-    return {**layer, "method": {**METHODS[name].defaults, **method}}
+def _brought(info: MethodInfo, budget: str) -> dict[str, Any]:
+    """The fields that a method brings, as a layer."""
+    layer: dict[str, Any] = {"method": {}}
+    if budget == "native" and info.native is None:
+        raise InputError(f"method.budget=native: no schedule of {info.name} was published")
+    for dotted, value in {**info.defaults, **(info.native or {} if budget == "native" else {})}.items():
+        _merge(layer, from_dotted(dotted, value))
+    return layer
 
 
 def _refuse_yes_for_numbers(merged: Mapping[str, Any]) -> None:
     """Pydantic would read `seed: true` as 1."""
     for dotted, info in _field_infos().items():
-        name, _, key = dotted.partition(".")
-        value = merged.get(name)
-        if key:
-            value = value.get(key) if isinstance(value, Mapping) else None
+        value = _field(merged, dotted)
         if isinstance(value, bool) and info.annotation is not bool:
             raise InputError(f"config: {dotted}: not a yes-or-no field (got {value})")
 
@@ -272,13 +334,24 @@ def _one_form_of_tasks(layer: Mapping[str, Any]) -> Mapping[str, Any]:
     return layer
 
 
-def _canonical_name(method: Mapping[str, Any]) -> str:
+def _canonical_name(info: MethodInfo, merged: Mapping[str, Any]) -> str:
     """`er` with `fd: memory` is `er_fdm`: the name follows the fields, so that equal runs have equal names."""
-    name = str(method["name"])
-    for info in METHODS.values():
-        if info.family == METHODS[name].family and info.defaults.items() <= method.items():
-            return info.name
-    return name
+    family = family_of(info)
+    shared = set.intersection(*(set(other.defaults) for other in family))
+    telling = [key for key in shared if len({str(other.defaults[key]) for other in family}) > 1]
+    adapter = _field(merged, "adapter.name")
+    suffix = f"+{adapter}" if adapter not in (None, "none") else ""
+    for other in family:
+        if all(_field(merged, key) == other.defaults[key] for key in telling):
+            return other.name + suffix
+    return info.name + suffix
+
+
+def _field(merged: Mapping[str, Any], dotted: str) -> Any:
+    """A field of nested mappings, None if it is not there."""
+    name, _, key = dotted.partition(".")
+    value = merged.get(name)
+    return value if not key else value.get(key) if isinstance(value, Mapping) else None
 
 
 def _merge(into: dict[str, Any], layer: Mapping[str, Any]) -> None:
@@ -289,11 +362,11 @@ def _merge(into: dict[str, Any], layer: Mapping[str, Any]) -> None:
             into[key] = dict(value) if isinstance(value, Mapping) else value
 
 
-def error_line(error: ValidationError, keys: Sequence[str]) -> str:
+def error_line(error: ValidationError, keys: Sequence[str], *prefix: str) -> str:
     """The first thing pydantic complains of, in one line; `keys` are the names that could have been meant."""
     first = error.errors()[0]
     # Union types add their own names to the location; a field path has at most two parts.
-    path = [str(part) for part in first["loc"][:2]]
+    path = [*prefix, *(str(part) for part in first["loc"])][:2]
     dotted = ".".join(path)
     if first["type"] == "extra_forbidden":
         near = nearest(dotted, keys) or nearest(path[-1], [key.split(".")[-1] for key in keys])
@@ -302,7 +375,7 @@ def error_line(error: ValidationError, keys: Sequence[str]) -> str:
     return f"{dotted}: {message} (got {first['input']!r})" if dotted else message
 
 
-# ---------------------------------------------------------------- fields and keys
+# ---------------------------------------------------------------- fields
 
 
 def fields(config: Config) -> dict[str, Any]:
@@ -320,7 +393,7 @@ def field_keys() -> list[str]:
 
 def matters_from() -> dict[str, int | None]:
     """For every dotted field the first task it can matter for; None: never."""
-    return {dotted: _first_task(info) for dotted, info in _field_infos().items()}
+    return {dotted: first_task(info) for dotted, info in _field_infos().items()}
 
 
 def field_types() -> dict[str, Any]:
@@ -334,51 +407,11 @@ def _field_infos() -> dict[str, FieldInfo]:
         section = info.annotation
         if isinstance(section, type) and issubclass(section, Section):
             table |= {f"{name}.{key}": inner for key, inner in section.model_fields.items()}
-        else:
+        elif name != "options":
             table[name] = info
+    for name, own in sections().items():
+        table |= {f"{name}.{key}": inner for key, inner in own.model_fields.items()}
     return table
-
-
-def _first_task(info: FieldInfo) -> int | None:
-    extra = info.json_schema_extra
-    if not isinstance(extra, dict) or "from_task" not in extra:
-        raise TypeError(f"config field {info!r} does not say from which task on it matters")
-    task = extra["from_task"]
-    return task if isinstance(task, int) else None
-
-
-def link_keys(
-    config: Config, fingerprint: str, classes_by_task: Sequence[Sequence[int]], num_outputs: int
-) -> list[str]:
-    """The content key of links 1..T: data, class lists so far, K, and every config field that matters so far."""
-    values, off = fields(config), _switched_off(config)
-    values["optim.milestones"] = [epoch for epoch in config.optim.milestones if epoch < config.optim.epochs]
-    first = {name: since for name, since in matters_from().items() if since is not None and name not in off}
-    family = METHODS[config.method.name].family
-    keys = []
-    for task in range(1, len(classes_by_task) + 1):
-        content = {
-            "format": LINK_FORMAT,
-            "family": family,
-            "data": fingerprint,
-            "outputs": num_outputs,
-            "classes": [list(map(int, classes)) for classes in classes_by_task[:task]],
-            "fields": {name: values[name] for name, since in first.items() if since <= task},
-        }
-        keys.append(hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32])
-    return keys
-
-
-def _switched_off(config: Config) -> set[str]:
-    """Fields that other fields keep from mattering at all: a sweep over λ trains ER once."""
-    off: set[str] = set()
-    if config.method.classifier == "fixed":
-        off |= {"head.preallocate"}
-    else:
-        off |= {"simplex.scale"} if config.head.preallocate else {"simplex.scale", "head.mask_unseen"}
-    if config.method.fd == "none":
-        off |= {"method.lambda_base", "method.lambda_rule", "method.fd_when_no_memory"}
-    return off
 
 
 def to_yaml(config: Config) -> str:

@@ -1,4 +1,4 @@
-"""Feature distillation: how far φ_t moved from φ_{t-1}, and the weight λ_t of that term."""
+"""Distillation: how far features and logits moved from those of the model before, and the weight λ_t."""
 
 import math
 from typing import Literal
@@ -16,6 +16,15 @@ def feature_distillation(new: Tensor, old: Tensor) -> Tensor:
         if new.shape[0] == 0:
             return new.float().sum()
         return (1 - functional.cosine_similarity(new.float(), old.float(), dim=-1)).mean()
+
+
+def logit_distillation(new: Tensor, old: Tensor, temperature: float) -> Tensor:
+    """KD_T = −mean over rows of Σ_j softmax(z°/T)_j · log softmax(z/T)_j. No T² factor. No rows: 0."""
+    with torch.autocast(new.device.type, enabled=False):
+        if new.shape[0] == 0:
+            return new.float().sum()
+        target = functional.softmax(old.float() / temperature, dim=-1)
+        return -(target * functional.log_softmax(new.float() / temperature, dim=-1)).sum(-1).mean()
 
 
 def distillation_weight(base: float, rule: LambdaRule, new_classes: int, old_classes: int) -> float:

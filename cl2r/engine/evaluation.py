@@ -1,13 +1,14 @@
 """From stored features to the compatibility matrix, its metrics and their intervals. Needs no model."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from cl2r.adapters import QueryAdapter
 from cl2r.augment import Normalise
 from cl2r.compatibility import (
     Intervals,
@@ -53,16 +54,38 @@ def extract(extractor: nn.Module, images: Tensor, normalise: Normalise) -> Tenso
     return torch.cat(parts)
 
 
-def _judgements(new: Features, old: Features, pairs: Pairs) -> npt.NDArray[np.bool_]:
+@dataclass(frozen=True)
+class ChainFeatures:
+    """The open images as every model of a chain sees them, and how queries and galleries meet; models count from 0."""
+
+    models: Sequence[Features]
+    galleries: Mapping[tuple[int, int], Features] = field(default_factory=dict)
+    """[t, k]: the gallery of φ_k as it is stored after task t, where a method brings it to the space of φ_t."""
+    adapter: QueryAdapter | None = None
+    grows: bool = False
+    """Later models have more dimensions; a query is cut to those of the gallery."""
+
+    def query(self, t: int, k: int) -> Features:
+        """Queries by φ_t for a gallery of φ_k."""
+        if self.adapter is not None:
+            return self.adapter(self.models, t, k)
+        return self.models[t][:, : self.models[k].shape[1]] if self.grows else self.models[t]
+
+    def gallery(self, t: int, k: int) -> Features:
+        """The gallery of φ_k that queries by φ_t meet."""
+        return self.galleries.get((t, k), self.models[k])
+
+
+def _judgements(features: ChainFeatures, t: int, k: int, pairs: Pairs) -> npt.NDArray[np.bool_]:
     """Which pairs are judged rightly with queries by the new model and gallery by the old one."""
-    distances = squared_distances(new[pairs.query], old[pairs.gallery])
+    distances = squared_distances(features.query(t, k)[pairs.query], features.gallery(t, k)[pairs.gallery])
     return pair_correctness(distances, pairs.same, pairs.folds)
 
 
-def evaluate(features: Sequence[Features], pairs: Pairs, config: EvalConfig) -> Evaluation:
-    """C[t, k] from queries by φ_t and gallery by φ_k; `features[t]` holds the open images by model t."""
-    tasks = len(features)
-    correct = np.stack([_judgements(features[t], features[k], pairs) for t in range(tasks) for k in range(t + 1)])
+def evaluate(features: ChainFeatures, pairs: Pairs, config: EvalConfig) -> Evaluation:
+    """C[t, k] from queries by φ_t and gallery by φ_k."""
+    tasks = len(features.models)
+    correct = np.stack([_judgements(features, t, k, pairs) for t in range(tasks) for k in range(t + 1)])
     cells = [mean_fold_accuracy(row, pairs.folds) for row in correct]
     matrix = compatibility_matrix(lambda t, k: cells[t * (t + 1) // 2 + k], tasks)
     bounds = None

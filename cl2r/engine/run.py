@@ -11,25 +11,30 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch.nn import functional
+from torch import Tensor, nn
 
+from cl2r.adapters import QueryAdapter, Support
 from cl2r.augment import Normalise
-from cl2r.config import Config, link_keys
+from cl2r.config import Config
 from cl2r.data import ImageSet, load_dataset
 from cl2r.data.dataset import Pairs
 from cl2r.data.pairs import tuning_and_report_pairs
 from cl2r.data.scenario import Scenario, build_scenario, class_increments, class_order
-from cl2r.engine.evaluation import Evaluation, evaluate, extract
+from cl2r.engine.evaluation import ChainFeatures, Evaluation, evaluate, extract
+from cl2r.engine.figures import common_direction, drift_figures, flops, support_rows, vertex_figures
 from cl2r.engine.store import LinkStore, Tensors, check_writable
 from cl2r.engine.task_loop import EpochReport, TaskLoop, TaskRecord, TrainingImages
 from cl2r.engine.workers import ALONE, Workers
 from cl2r.errors import InputError, TrainingError
+from cl2r.link_keys import link_keys
 from cl2r.memory import sample_task
-from cl2r.methods.base import Method, TaskInfo
+from cl2r.methods.base import Method, TaskData, TaskInfo
+from cl2r.methods.catalog import method_info
 from cl2r.methods.registry import build_method
 from cl2r.verification import pair_correctness
 
 Rows = npt.NDArray[np.int64]
+GALLERY = "gallery_{}"  # of φ_k, as it is stored after this task
 
 
 @dataclass(frozen=True)
@@ -146,6 +151,7 @@ class Chain:
         if plan.config.threads:
             torch.set_num_threads(plan.config.threads)
         self.store = LinkStore(root, listener.warn)
+        self.info = method_info(plan.config.method.name)
         self.device = self.workers.device
         self.normalise = Normalise(plan.dataset.mean, plan.dataset.std, self.device)
         self.tasks = range(1, len(plan.keys) + 1)
@@ -178,15 +184,28 @@ class Chain:
         for task, key in zip(self.tasks, plan.keys, strict=True):
             record = self.store.record(key)
             links.append(LinkInfo(task, key, record.pop("owner", None) != self.owner, record))
-        features = [self.store.features(key).numpy() for key in plan.keys]
+        features = self._features(len(plan.keys))
         tuning = evaluate(features, plan.tuning_pairs, plan.config.eval) if plan.tuning_pairs else None
         return RunResult(plan, links, tuning, evaluate(features, plan.report_pairs, plan.config.eval), seconds)
 
     def tuning_so_far(self, task: int) -> Evaluation:
         """C of the first `task` models on the tuning pairs (the report pairs where there are none), no intervals."""
-        features = [self.store.features(key).numpy() for key in self.plan.keys[:task]]
         spec = self.plan.config.eval.model_copy(update={"bootstrap": 0})
-        return evaluate(features, self.plan.tuning_pairs or self.plan.report_pairs, spec)
+        return evaluate(self._features(task), self.plan.tuning_pairs or self.plan.report_pairs, spec)
+
+    def _features(self, tasks: int) -> ChainFeatures:
+        """What the first `tasks` links say of the open images."""
+        links = [self.store.features(key) for key in self.plan.keys[:tasks]]
+        models = [link["open"].numpy() for link in links]
+        galleries = {
+            (t, k): links[t][GALLERY.format(k + 1)].numpy() for t in range(tasks) for k in range(t) if self.info.gallery
+        }
+        spec, adapter = self.plan.config.adapter, None
+        if spec.name != "none":
+            adapter = QueryAdapter(
+                spec, [Support(link["support"].numpy(), link["support_old"].numpy()) for link in links[1:]]
+            )
+        return ChainFeatures(models, galleries, adapter, self.info.grows)
 
     def _found(self, key: str) -> bool:
         return self.workers.from_first(lambda: self.store.has(key))
@@ -202,35 +221,68 @@ class Chain:
     def _train(self, task: int) -> None:
         key = self.plan.keys[task - 1]
         method, memory = self._state_before(task)
-        method.begin_task(self._info(task, len(memory)))
+        previous = method.extractor() if task > 1 else None
+        data = self._data(task, memory)
+        method.begin_task(self._info(task, len(memory)), data)
         partial = self.workers.from_first(lambda: self.store.partial(key))
         if partial:
             self._say(f"task {task}: resumed link {key} after epoch {partial.epoch}")
-        rows = self.plan.scenario.tasks[task - 1].rows
-        record = self._loop.run(method, rows, memory, partial, lambda p: self.store.save_partial(key, p))
+        record = self._loop.run(method, data.new, memory, partial, lambda p: self.store.save_partial(key, p))
         method.end_task()
-        self.workers.from_first(lambda: self._save(key, method, memory, record))
+        self.workers.from_first(lambda: self._save(key, method, previous, data, record))
         self._say(f"task {task}: trained link {key} in {record.seconds:.1f} s")
 
-    def _save(self, key: str, method: Method, memory: Rows, trained: TaskRecord) -> None:
-        open_images = torch.from_numpy(self.plan.dataset.x_open).to(self.device)
+    def _data(self, task: int, memory: Rows) -> TaskData:
+        scenario = self.plan.scenario
+        return TaskData(scenario.tasks[task - 1].rows, memory, scenario.labels, self._apply)
+
+    def _apply(self, module: nn.Module, rows: Rows) -> Tensor:
+        return extract(module, self._loop.data.images[torch.from_numpy(rows)], self.normalise).to(self.device)
+
+    def _save(self, key: str, method: Method, previous: nn.Module | None, data: TaskData, trained: TaskRecord) -> None:
         began = time.perf_counter()
-        features = extract(method.extractor(), open_images, self.normalise)
-        if not torch.isfinite(features).all():
-            raise TrainingError(f"task {method.task.index}: the features are not finite; try a lower optim.lr")
         carried: Tensors = {f"method/{name}": tensor for name, tensor in method.carry().items()}
+        features, figures = self._link_features(method, previous, data)
         images = self.plan.dataset.x_train
         record = vars(trained) | {
-            "metrics": method.metrics(),
-            "memory": len(memory),
-            "stored_bytes": len(memory) * images[0].nbytes + sum(tensor.nbytes for tensor in carried.values()),
+            "metrics": method.metrics() | figures,
+            "memory": len(data.memory),
+            "stored_bytes": len(data.memory) * images[0].nbytes + sum(tensor.nbytes for tensor in carried.values()),
             "workers": self.workers.world,
             "sync_batchnorm": self.workers.sync_batchnorm,
             "extract_seconds": time.perf_counter() - began,
-            "common_direction": float(functional.normalize(features).mean(0).norm()),
             "owner": self.owner,
         }
-        self.store.save(key, {**carried, "memory": torch.from_numpy(memory)}, {"open": features}, record)
+        self.store.save(key, {**carried, "memory": torch.from_numpy(data.memory)}, features, record)
+
+    def _link_features(
+        self, method: Method, previous: nn.Module | None, data: TaskData
+    ) -> tuple[Tensors, dict[str, float]]:
+        """What the link keeps of features, and the figures read off them."""
+        task, extractor = method.task.index, method.extractor()
+        open_images = torch.from_numpy(self.plan.dataset.x_open).to(self.device)
+        rows = support_rows(data.new, data.memory, self.plan.config.seed, task)
+        features = {"open": extract(extractor, open_images, self.normalise), "support": self._apply(extractor, rows)}
+        if not torch.isfinite(features["open"]).all():
+            raise TrainingError(f"task {task}: the features are not finite; try a lower optim.lr")
+        figures = {"common_direction": common_direction(features["open"])}
+        figures |= {"forward_flops": flops(extractor, self.normalise(open_images[:1]))}
+        if previous is not None:
+            features["support_old"] = self._apply(previous, rows)
+            before = self.store.features(self.plan.keys[task - 2])
+            figures |= drift_figures(features["open"], before["open"])
+            if self.info.gallery:
+                features |= self._adapted(method, before, task)
+                figures["gallery_flops"] = flops(method.adapt_gallery, before["open"][:1].to(self.device))
+        if self.plan.config.method.classifier == "fixed":
+            figures |= vertex_figures(features["support"], data.labels[rows], self.plan.num_outputs)
+        return features, figures
+
+    def _adapted(self, method: Method, before: Tensors, task: int) -> Tensors:
+        """Every gallery stored so far, by older models too, in the space of φ_t."""
+        stored = {GALLERY.format(k): before[GALLERY.format(k)] for k in range(1, task - 1)}
+        stored[GALLERY.format(task - 1)] = before["open"]
+        return {name: method.adapt_gallery(tensor.to(self.device)).cpu() for name, tensor in stored.items()}
 
     def _info(self, task: int, memory_rows: int) -> TaskInfo:
         labels = self.plan.scenario.tasks[task - 1].labels
@@ -244,12 +296,15 @@ class Chain:
         self.workers.prepare(method.network)
         if task == 1:
             return method, np.empty(0, dtype=np.int64)
+        all_before = np.concatenate([before.rows for before in plan.scenario.tasks[: task - 1]])
         state = self.workers.from_first(lambda: self.store.state(plan.keys[task - 2]))
         memory: Rows = state.pop("memory").numpy()
         method.restore(
             {name.removeprefix("method/"): tensor.to(self.device) for name, tensor in state.items()},
             self._info(task - 1, len(memory)),
         )
+        if self.info.memory == "all":
+            return method, all_before
         sampled = self.workers.from_first(lambda: self._sampled(task - 1, method))
         return method, np.concatenate([memory, sampled])
 

@@ -109,9 +109,9 @@ class LinkStore:
         """What the next task needs."""
         return tensors_from_bytes(self._read(key, STATE))
 
-    def features(self, key: str) -> Tensor:
-        """φ_t of every open image, row by row."""
-        return tensors_from_bytes(self._read(key, FEATURES))["open"]
+    def features(self, key: str) -> Tensors:
+        """`open`: φ_t of every open image, row by row; and what else the link keeps of features."""
+        return tensors_from_bytes(self._read(key, FEATURES))
 
     def record(self, key: str) -> dict[str, Any]:
         """Seconds, losses, figures of the task."""

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from cl2r.augment import Normalise, crop_and_flip, draw
-from cl2r.batches import epoch_batches, shard
+from cl2r.batches import Batching, epoch_batches, shard
 from cl2r.config import Config
 from cl2r.engine.store import Partial
 from cl2r.engine.workers import ALONE, Workers
@@ -80,14 +80,17 @@ class TaskLoop:
         for number, stage in enumerate(method.stages()):
             if resume and number < resume.stage:
                 continue
-            optimiser = self.optimiser(stage)
+            if stage.epochs == 0:
+                continue
+            optimiser = self.optimiser(method, stage)
             start = 0
             if resume and number == resume.stage:
                 _restore(resume.tensors, method.network, optimiser)
                 start = resume.epoch
             network = self.workers.wrap(method.network)
             for epoch in range(start, stage.epochs):
-                batches = self.batches(method.task.index, new, memory, number, epoch)
+                rows = stage.rows or (new, memory)
+                batches = self.batches(method.task.index, *rows, number, epoch, stage.batching)
                 report = self.epoch(method, network, stage, optimiser, epoch, batches)
                 record.add(report)
                 if not self.workers.first:
@@ -96,13 +99,15 @@ class TaskLoop:
                 save(Partial(number, epoch + 1, _snapshot(method.network, optimiser), vars(record)))
         return record
 
-    def batches(self, task: int, new: Rows, memory: Rows, stage: int, epoch: int) -> Iterator[Batch]:
+    def batches(
+        self, task: int, new: Rows, memory: Rows, stage: int, epoch: int, batching: Batching | None = None
+    ) -> Iterator[Batch]:
         """This worker's part of the augmented batches of one epoch."""
         config, data, workers = self.config, self.data, self.workers
         rng = numpy_stream(config.seed, "batches", task, stage, epoch)
         generator = torch_stream(config.seed, "augmentation", task, stage, epoch)
         padding = config.augment.padding
-        for rows in epoch_batches(config.batches.batching, new, memory, config.batches.size, rng):
+        for rows in epoch_batches(batching or config.batches.batching, new, memory, config.batches.size, rng):
             augmentation = draw(len(rows), padding, config.augment.flip, generator)
             augmentation = augmentation.shard(workers.rank, workers.world)
             index = torch.from_numpy(shard(rows, workers.rank, workers.world)).to(data.labels.device)
@@ -114,23 +119,31 @@ class TaskLoop:
         enabled = self.config.optim.precision == "bf16"
         return torch.autocast(self.data.labels.device.type, torch.bfloat16, enabled=enabled)
 
-    def optimiser(self, stage: Stage) -> torch.optim.SGD:
-        """A fresh one: momentum does not outlive a stage."""
-        optim = self.config.optim
-        return torch.optim.SGD(
-            list(stage.parameters()), stage.lr, optim.momentum, weight_decay=optim.weight_decay, fused=True
-        )
+    def optimiser(self, method: Method, stage: Stage) -> torch.optim.Optimizer:
+        """A fresh one: momentum does not outlive a stage. Whatever else the network holds is frozen meanwhile."""
+        optim, chosen = self.config.optim, list(stage.parameters())
+        method.network.requires_grad_(False)
+        for parameter in chosen:
+            parameter.requires_grad_(True)
+        decay = optim.weight_decay if stage.weight_decay is None else stage.weight_decay
+        if stage.optimiser == "adam":
+            return torch.optim.Adam(chosen, stage.lr, weight_decay=decay)
+        return torch.optim.SGD(chosen, stage.lr, optim.momentum, weight_decay=decay, fused=True)
 
     def _learning_rate(self, stage: Stage, epoch: int) -> float:
         optim = self.config.optim
-        return stage.lr * optim.gamma ** sum(milestone <= epoch for milestone in optim.milestones)
+        if stage.schedule == "constant":
+            return stage.lr
+        if optim.schedule == "cosine":
+            return stage.lr * (1 + math.cos(math.pi * epoch / stage.epochs)) / 2
+        return stage.lr * optim.gamma ** sum(m * stage.epochs <= epoch * optim.epochs for m in optim.milestones)
 
     def epoch(
         self,
         method: Method,
         network: nn.Module,
         stage: Stage,
-        optimiser: torch.optim.SGD,
+        optimiser: torch.optim.Optimizer,
         epoch: int,
         batches: Iterator[Batch],
     ) -> EpochReport:
@@ -138,13 +151,15 @@ class TaskLoop:
         began, lr = time.perf_counter(), self._learning_rate(stage, epoch)
         for group in optimiser.param_groups:
             group["lr"] = lr
-        method.network.train()
+        method.network.train(stage.statistics)
         steps, images, totals = 0, 0, dict[str, Tensor]()
         for batch in batches:
             with self._precision():
                 losses = stage.loss(batch, network)
             optimiser.zero_grad()
             torch.stack(list(losses.values())).sum().backward()  # type: ignore[no-untyped-call]
+            if stage.clamp is not None:
+                nn.utils.clip_grad_value_(optimiser.param_groups[0]["params"], stage.clamp)
             optimiser.step()
             steps, images = steps + 1, images + len(batch.y)
             for name, value in losses.items():
@@ -163,19 +178,22 @@ def _check_finite(losses: dict[str, float], task: int, epoch: int) -> None:
             raise TrainingError(f"task {task}, epoch {epoch}: loss term {name!r} is {value}; try a lower optim.lr")
 
 
-def _snapshot(network: nn.Module, optimiser: torch.optim.SGD) -> dict[str, Tensor]:
+def _snapshot(network: nn.Module, optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
     tensors = {f"network/{name}": tensor for name, tensor in network.state_dict().items()}
     for number, parameter in enumerate(optimiser.param_groups[0]["params"]):
-        buffer = optimiser.state[parameter].get("momentum_buffer")
-        if buffer is not None:
-            tensors[f"momentum/{number}"] = buffer
+        for name, tensor in optimiser.state[parameter].items():
+            if isinstance(tensor, Tensor):
+                tensors[f"optimiser/{number}/{name}"] = tensor
     return tensors
 
 
-def _restore(tensors: dict[str, Tensor], network: nn.Module, optimiser: torch.optim.SGD) -> None:
+def _restore(tensors: dict[str, Tensor], network: nn.Module, optimiser: torch.optim.Optimizer) -> None:
     prefix = "network/"
     network.load_state_dict({k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)})
-    for number, parameter in enumerate(optimiser.param_groups[0]["params"]):
-        if f"momentum/{number}" in tensors:
-            momentum = torch.empty_like(parameter).copy_(tensors[f"momentum/{number}"])
-            optimiser.state[parameter]["momentum_buffer"] = momentum
+    parameters = optimiser.param_groups[0]["params"]
+    for key, tensor in tensors.items():
+        if key.startswith("optimiser/"):
+            _, number, name = key.split("/")
+            parameter = parameters[int(number)]
+            kept = torch.empty_like(parameter) if tensor.shape == parameter.shape else torch.empty_like(tensor)
+            optimiser.state[parameter][name] = kept.copy_(tensor)

@@ -7,14 +7,19 @@ than one phase of training in a task is declared as stages, which the same loop 
 import abc
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Literal
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from cl2r.batches import Batching
 from cl2r.config import Config
 from cl2r.engine.workers import ALONE, Workers
 
 Losses = dict[str, Tensor]
+Rows = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -30,6 +35,18 @@ class TaskInfo:
     def seen_classes(self) -> int:
         """N_t = k_0 + k_n."""
         return self.old_classes + self.new_classes
+
+
+@dataclass(frozen=True)
+class TaskData:
+    """T_t = D_t ∪ M_t before training begins: rows of the training set, and a look at them without augmentation."""
+
+    new: Rows
+    memory: Rows
+    labels: npt.NDArray[np.int64]
+    """Of the whole training set, in task order."""
+    apply: Callable[[nn.Module, Rows], Tensor]
+    """A module's output for some rows, in eval mode and without gradients, on the method's device."""
 
 
 @dataclass(frozen=True)
@@ -62,17 +79,37 @@ class Outputs:
 
 @dataclass(frozen=True)
 class Stage:
-    """One phase of training inside a task: which parameters, how long, at which rate, on which loss."""
+    """One phase of training inside a task: which parameters, how long, at which rate, on which loss and rows.
+
+    Only `parameters` have gradients during the stage, and `loss` must use every one of them in one call of its network.
+    """
 
     name: str
     epochs: int
     lr: float
     parameters: Callable[[], Iterable[nn.Parameter]]
     loss: Callable[[Batch, nn.Module], Losses]
+    rows: tuple[Rows, Rows] | None = None
+    """New and memory rows to train on; None: D_t and M_t."""
+    batching: Batching | None = None
+    """None: as configured."""
+    statistics: bool = True
+    """Whether batch norm uses and updates batch statistics. Stages of the classifier only must leave φ as it is."""
+    schedule: Literal["optim", "constant"] = "optim"
+    """optim: as configured, stretched to the stage's epochs."""
+    optimiser: Literal["sgd", "adam"] = "sgd"
+    weight_decay: float | None = None
+    """None: as configured."""
+    clamp: float | None = None
+    """Largest entry of a gradient."""
 
 
 class Method(abc.ABC):
-    """A chain of models φ_1..φ_T in the making. `network` maps images to `Outputs` and is what the loop trains."""
+    """A chain of models φ_1..φ_T in the making.
+
+    `network` is what the loop trains. From `begin_task` on it holds every tensor that a stage of the task changes, so
+    that an epoch can be resumed from its state; other state of a task must follow from `restore` and `begin_task`.
+    """
 
     network: nn.Module
 
@@ -80,7 +117,7 @@ class Method(abc.ABC):
         self.config, self.channels, self.num_outputs = config, channels, num_outputs
 
     @abc.abstractmethod
-    def begin_task(self, task: TaskInfo) -> None:
+    def begin_task(self, task: TaskInfo, data: TaskData) -> None:
         """Get ready for a task: grow the head, keep a teacher. Called once a task, before any of its stages."""
 
     @abc.abstractmethod
@@ -89,9 +126,13 @@ class Method(abc.ABC):
 
     def stages(self) -> list[Stage]:
         """The stages of the current task; by default one that trains the whole network on `loss`."""
+        return [Stage("train", self.config.optim.epochs, self.learning_rate, self.network.parameters, self.loss)]
+
+    @property
+    def learning_rate(self) -> float:
+        """The configured rate of the current task."""
         optim = self.config.optim
-        lr = optim.lr if self.task.index == 1 or optim.lr_later is None else optim.lr_later
-        return [Stage("train", optim.epochs, lr, self.network.parameters, self.loss)]
+        return optim.lr if self.task.index == 1 or optim.lr_later is None else optim.lr_later
 
     @property
     @abc.abstractmethod
@@ -105,6 +146,13 @@ class Method(abc.ABC):
     def metrics(self) -> dict[str, float]:
         """Figures of the current task worth keeping in the `tasks` frame, e.g. λ_t."""
         return {}
+
+    def adapt_gallery(self, features: Tensor) -> Tensor:
+        """A gallery stored in the space of φ_{t-1} (by it, or brought there before) in the space of φ_t.
+
+        Called only for methods whose `MethodInfo.gallery` is true, after `end_task`.
+        """
+        return features
 
     def end_task(self) -> None:  # noqa: B027  (a hook most methods do not need)
         """Called once a task, after its last stage."""

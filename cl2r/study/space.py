@@ -8,7 +8,7 @@ import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from pydantic import Field, model_validator
 
-from cl2r.config import Section
+from cl2r.section import Section
 
 Scalar = bool | int | float | str | None
 

@@ -14,9 +14,7 @@ import yaml
 from pydantic import Field, ValidationError, model_validator
 
 from cl2r.config import (
-    LINK_FORMAT,
     Config,
-    Section,
     error_line,
     field_keys,
     from_dotted,
@@ -27,6 +25,8 @@ from cl2r.config import (
 )
 from cl2r.data import DATASETS
 from cl2r.errors import InputError, nearest
+from cl2r.link_keys import LINK_FORMAT
+from cl2r.section import Section
 from cl2r.study.space import Space, check_space
 
 OBJECTIVES: dict[str, tuple[str, Literal["maximize", "minimize"]]] = {
@@ -112,10 +112,11 @@ class Point:
 
 @dataclass(frozen=True)
 class Study:
-    """A checked specification with its base config merged."""
+    """A checked specification, its preset, and what it sets for every run."""
 
     spec: StudySpec
-    base: dict[str, Any]
+    preset: dict[str, Any]
+    settings: dict[str, Any]
 
     @property
     def is_sweep(self) -> bool:
@@ -130,14 +131,15 @@ class Study:
 
     def config(self, point: Point, seed: int) -> Config:
         """The config of one run."""
-        layers = [self.base, *map(_layer, point.values.items()), {"seed": seed}]
-        return resolve([_with_absolute_data(merge_layers(layers))])
+        layers = [self.preset, self.settings, *map(_layer, point.values.items()), {"seed": seed}]
+        return resolve([*layers, _absolute_data(merge_layers(layers))])
 
     def identity(self, fingerprints: list[str]) -> dict[str, Any]:
         """What a study's name stands for. With more trials, or with its data elsewhere, it is the same study."""
         spec = self.spec.model_dump(mode="json", exclude={"preset", "set"})
-        base = {key: value for key, value in self.base.items() if key not in ("threads", "data")}
-        base["data"] = {key: value for key, value in self.base.get("data", {}).items() if key != "name"}
+        merged = merge_layers([self.preset, self.settings])
+        base = {key: value for key, value in merged.items() if key not in ("threads", "data", "seed")}
+        base["data"] = {key: value for key, value in merged.get("data", {}).items() if key != "name"}
         spec["search"].pop("trials")
         if not self.is_sweep:
             del spec["search"]
@@ -202,14 +204,12 @@ def build_study(content: Mapping[str, Any], overrides: list[str], where: str) ->
     except ValidationError as error:
         keys = [*StudySpec.model_fields, *(f"search.{name}" for name in SearchSpec.model_fields)]
         raise InputError(f"{where}: {error_line(error, keys)}") from error
-    layers = [read_layer(spec.preset), *map(_layer, spec.set.items()), *map(override, overrides)]
-    base = merge_layers(layers)
+    settings = merge_layers([*map(_layer, spec.set.items()), *map(override, overrides)])
     own = _own_fields(spec)
     for text in overrides:
         if text.partition("=")[0].strip() in own:
             raise InputError(f"--set {text}: the study sets this field itself")
-    base.pop("seed", None)
-    study = Study(spec, base)
+    study = Study(spec, read_layer(spec.preset), settings)
     check_space(spec.space, lambda values: study.config(Point(None, dict(values)), spec.seeds[0]))
     return study
 
@@ -221,10 +221,10 @@ def _own_fields(spec: StudySpec) -> set[str]:
     return own | ({"method.classifier", "method.fd"} if "method.name" in own else set())
 
 
-def _with_absolute_data(base: dict[str, Any]) -> dict[str, Any]:
+def _absolute_data(merged: dict[str, Any]) -> dict[str, Any]:
     """Training processes have other working directories."""
-    data = base.get("data")
+    data = merged.get("data")
     name = data.get("name") if isinstance(data, dict) else None
     if isinstance(name, str) and name not in DATASETS and (path := Path(name).expanduser()).exists():
-        base["data"]["name"] = str(path.absolute())
-    return base
+        return {"data": {"name": str(path.absolute())}}
+    return {}

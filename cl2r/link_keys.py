@@ -1,0 +1,50 @@
+"""The content key of every link of a chain: a hash of exactly what the model after task t is a function of."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+
+from cl2r.config import Config, fields, matters_from
+from cl2r.methods.catalog import method_info
+
+LINK_FORMAT = 3
+"""Raise this when a change of the code changes what a link contains: old links are then trained again."""
+
+
+def link_keys(
+    config: Config, fingerprint: str, classes_by_task: Sequence[Sequence[int]], num_outputs: int
+) -> list[str]:
+    """The content key of links 1..T: data, class lists so far, K, and every config field that matters so far."""
+    values, off = fields(config), _switched_off(config)
+    values["optim.milestones"] = [epoch for epoch in config.optim.milestones if epoch < config.optim.epochs]
+    first = {name: since for name, since in matters_from().items() if since is not None and name not in off}
+    info = method_info(config.method.name)
+    keys = []
+    for task in range(1, len(classes_by_task) + 1):
+        family = info.first_task if task == 1 and info.first_task else info.family
+        content = {
+            "format": LINK_FORMAT,
+            "family": [family, "" if family != info.family else info.version],
+            "data": fingerprint,
+            "outputs": num_outputs,
+            "classes": [list(map(int, classes)) for classes in classes_by_task[:task]],
+            "fields": {name: values[name] for name, since in first.items() if since <= task and name in values},
+        }
+        keys.append(hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32])
+    return keys
+
+
+def _switched_off(config: Config) -> set[str]:
+    """Fields that other fields keep from mattering at all: a sweep over λ trains ER once."""
+    off: set[str] = set()
+    if config.method.classifier == "fixed":
+        off |= {"head.preallocate"}
+    else:
+        off |= {"simplex.scale"} if config.head.preallocate else {"simplex.scale", "head.mask_unseen"}
+    if config.method.fd == "none":
+        off |= {"method.lambda_base", "method.lambda_rule", "method.fd_when_no_memory"}
+    if config.optim.schedule == "cosine":
+        off |= {"optim.milestones", "optim.gamma"}
+    if method_info(config.method.name).memory == "all":
+        off |= {"memory.per_class", "memory.selection"}
+    return off
