@@ -272,9 +272,8 @@ def resolve(layers: Iterable[Mapping[str, Any]]) -> Config:
     brought = _brought(METHODS[base], str(given.get("method", {}).get("budget", "cl2r")))
     if adapter != "none":
         brought["adapter"] = {"name": adapter}
-    named_by_preset = preset.get("method", {}).get("name") == name
-    order = [brought, preset, *rest] if named_by_preset else [preset, brought, *rest]
-    merged = merge_layers(order)
+    means_it = preset.get("method", {}).get("name") == name or "name" not in given.get("method", {})
+    merged = merge_layers([brought, preset, *rest] if means_it else [preset, brought, *rest])
     _refuse_yes_for_numbers(merged)
     merged["method"]["name"] = _canonical_name(METHODS[base], merged)
     _check_sections(merged)

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from quick import QUICK
 from torch import Tensor, nn
 
 from cl2r.config import override, resolve
 from cl2r.methods.base import Batch, Method, TaskData, TaskInfo
 from cl2r.methods.registry import build_method
-from quick import QUICK
 
 CLASSES, PER_CLASS, SIZE = 12, 6, 16
 

@@ -13,6 +13,7 @@ from cl2r.config import Config, resolve
 from cl2r.engine.run import Plan, RunResult, execute, plan_run
 from cl2r.engine.store import LinkStore
 from cl2r.engine.task_loop import EpochReport
+from cl2r.methods.base import TaskData
 
 TASKS, EPOCHS, PER_CLASS = 3, 3, 14
 QUICK: dict[str, Any] = {
@@ -81,7 +82,8 @@ def train(config: Config, root: Path, listener: Recorder | None = None) -> RunRe
 def chain_tensors(plan: Plan, root: Path) -> list[dict[str, torch.Tensor]]:
     """Everything every link holds, features included, task by task."""
     store = LinkStore(root, lambda line: None)
-    return [{**store.state(key), "features": store.features(key)} for key in plan.keys]
+    links = [(store.state(key), store.features(key)) for key in plan.keys]
+    return [state | {f"features/{name}": tensor for name, tensor in features.items()} for state, features in links]
 
 
 def assert_same_chain(plan: Plan, root: Path, other: Path) -> None:
@@ -104,6 +106,12 @@ def flat_quick() -> dict[str, Any]:
     for name, value in QUICK.items():
         flat |= {f"{name}.{key}": entry for key, entry in value.items()} if isinstance(value, dict) else {name: value}
     return flat
+
+
+def no_data() -> TaskData:
+    """For methods that look at no image before training."""
+    none = np.empty(0, dtype=np.int64)
+    return TaskData(none, none, none, lambda module, rows: torch.empty(0))
 
 
 def flip_bit(path: Path) -> None:

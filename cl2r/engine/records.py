@@ -8,10 +8,12 @@ from typing import Any
 
 import pandas as pd
 
+from cl2r.adapters import adapter_flops
 from cl2r.config import fields, to_yaml
 from cl2r.engine.evaluation import Evaluation
 from cl2r.engine.run import Plan, RunResult
 from cl2r.files import write_file
+from cl2r.methods.catalog import method_info
 
 
 def run_name(plan: Plan) -> str:
@@ -44,7 +46,7 @@ def frames(result: RunResult, name: str) -> dict[str, list[dict[str, Any]]]:
         here = {"run": name, "task": link.task}
         epochs = record.pop("curves")
         curves += [here | row for row in epochs]
-        losses = {term: value for term, value in epochs[-1].items() if term.startswith("loss_")}
+        losses = _last_losses(epochs)
         record["images_per_second"] = record["images"] / record["seconds"]
         metrics, _ = record.pop("metrics"), record.pop("stored_bytes")
         tasks.append(here | {"key": link.key, "reused": link.reused} | record | metrics | losses)
@@ -54,16 +56,37 @@ def frames(result: RunResult, name: str) -> dict[str, list[dict[str, Any]]]:
     return {"tasks": tasks, "matrix": matrix, "curves": curves, "runs": [_run_row(result, name)]}
 
 
+def _last_losses(epochs: list[dict[str, Any]]) -> dict[str, float]:
+    """Every term at the end of the first stage that has it."""
+    ends = {row["stage"]: row for row in epochs}
+    losses: dict[str, float] = {}
+    for row in reversed(ends.values()):
+        losses |= {term: value for term, value in row.items() if term.startswith("loss_")}
+    return losses
+
+
 def _run_row(result: RunResult, name: str) -> dict[str, Any]:
     row: dict[str, Any] = {"run": name, "status": "finished", "tasks": len(result.links)}
     row |= {key: scalar(value) for key, value in fields(result.plan.config).items()}
     row |= _metrics(result.report, "")
     if result.tuning is not None:
         row |= _metrics(result.tuning, "tuning_")
+    row |= _adaptation(result)
     row["stored_bytes"] = result.links[-1].record["stored_bytes"]
     row["train_seconds"] = sum(link.record["seconds"] for link in result.links)
     row["links_trained"] = sum(not link.reused for link in result.links)
     return row | {"wall_seconds": result.seconds}
+
+
+def _adaptation(result: RunResult) -> dict[str, float]:
+    """What it costs to let new queries meet an old gallery: FLOPs a vector that is mapped, and vectors stored anew."""
+    config, last = result.plan.config, result.links[-1].record["metrics"]
+    flops = adapter_flops(config.adapter.name, int(last["feature_size"]), last["forward_flops"])
+    updates = len(result.links) - 1 if method_info(config.method.name).gallery else 0
+    return {
+        "adapter_flops": flops + last.get("gallery_flops", 0.0),
+        "gallery_items_touched": updates * len(result.plan.dataset.x_open),
+    }
 
 
 def scalar(value: Any) -> Any:

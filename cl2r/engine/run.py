@@ -265,8 +265,11 @@ class Chain:
         features = {"open": extract(extractor, open_images, self.normalise), "support": self._apply(extractor, rows)}
         if not torch.isfinite(features["open"]).all():
             raise TrainingError(f"task {task}: the features are not finite; try a lower optim.lr")
-        figures = {"common_direction": common_direction(features["open"])}
-        figures |= {"forward_flops": flops(extractor, self.normalise(open_images[:1]))}
+        figures = {
+            "common_direction": common_direction(features["open"]),
+            "feature_size": float(features["open"].shape[1]),
+            "forward_flops": flops(extractor, self.normalise(open_images[:1])),
+        }
         if previous is not None:
             features["support_old"] = self._apply(previous, rows)
             before = self.store.features(self.plan.keys[task - 2])

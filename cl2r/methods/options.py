@@ -111,4 +111,6 @@ class HocOptions(Section):
     """λ_h, the share of the cross-entropy."""
     mu: Annotated[float, from_task(2, gt=0)] = 10.0
     mask: Annotated[Literal["code", "inf"], from_task(2)] = "inf"
-    """Old features of the row's own class in the denominator: similarity 0 as in the released code, or left out."""
+    """Similarities inside a row's own class in the denominator: 0 as in the released code, or left out."""
+    anchor: Annotated[Literal["new", "old"], from_task(2)] = "new"
+    """Whose feature of a row meets the other model's features of all rows; old: as in the released code."""

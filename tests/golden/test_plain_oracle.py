@@ -119,7 +119,7 @@ def gap(one: Tensor, two: Tensor) -> float:
 def trained(tiny: Path, root: Path, method: str, centre: bool) -> tuple[Plan, Tensor]:
     head, optim = {"centre": centre}, {"lr": LEARNING_RATE}
     plan = train(quick_config(tiny, {"method": {"name": method}, "head": head, "optim": optim}), root).plan
-    return plan, LinkStore(root, print).features(plan.keys[-1])
+    return plan, LinkStore(root, print).features(plan.keys[-1])["open"]
 
 
 @pytest.mark.parametrize("method", ABLATION_CELLS)

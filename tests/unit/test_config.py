@@ -11,7 +11,6 @@ from cl2r.config import (
     Config,
     field_keys,
     fields,
-    link_keys,
     matters_from,
     override,
     presets,
@@ -20,7 +19,8 @@ from cl2r.config import (
     to_yaml,
 )
 from cl2r.errors import InputError
-from cl2r.methods.catalog import METHODS
+from cl2r.link_keys import link_keys
+from cl2r.methods.catalog import sections
 
 CLASSES = [[0, 1, 2], [3, 4], [5, 6], [7]]
 
@@ -44,6 +44,7 @@ OTHER_VALUES: dict[str, tuple[int | None, Any]] = {
     "head.mask_unseen": (1, True),
     "simplex.scale": (1, "legacy"),
     "method.name": (None, "fixed"),
+    "method.budget": (None, "native"),
     "method.classifier": (1, "trainable"),
     "method.fd": (2, "all"),
     "method.lambda_base": (2, 1.5),
@@ -60,9 +61,13 @@ OTHER_VALUES: dict[str, tuple[int | None, Any]] = {
     "optim.weight_decay": (1, 0.0),
     "optim.milestones": (1, (50,)),
     "optim.gamma": (1, 0.5),
+    "optim.schedule": (1, "cosine"),
     "optim.precision": (1, "bf16"),
     "augment.padding": (1, 2),
     "augment.flip": (1, False),
+    "adapter.name": (None, "slerp"),
+    "adapter.ridge": (None, 2.0),
+    "adapter.share": (None, 0.1),
     "eval.positives": (None, 100),
     "eval.negatives": (None, 100),
     "eval.folds": (None, 5),
@@ -162,8 +167,10 @@ def message(*settings: str) -> str:
 
 
 def test_every_field_says_from_which_task_on_it_matters() -> None:
-    assert list(matters_from()) == list(fields(resolve([]))) == field_keys()
-    assert matters_from() == {name: first for name, (first, _) in OTHER_VALUES.items()}
+    shared = {name: first for name, first in matters_from().items() if name.partition(".")[0] not in sections()}
+    assert list(shared) == list(fields(resolve([])))
+    assert shared == {name: first for name, (first, _) in OTHER_VALUES.items()}
+    assert list(matters_from()) == field_keys()
 
 
 @pytest.mark.parametrize(
@@ -234,13 +241,6 @@ def test_layers_are_not_changed() -> None:
 
 
 # ---------------------------------------------------------------- methods
-
-
-@pytest.mark.parametrize("name", METHODS)
-def test_a_method_brings_its_fields(name: str) -> None:
-    method = resolve([{"method": {"name": name}}]).method
-    assert {"classifier": method.classifier, "fd": method.fd} == METHODS[name].defaults
-    assert method.name == name
 
 
 def test_a_later_method_replaces_the_fields_of_an_earlier_one() -> None:
@@ -316,7 +316,7 @@ def test_configs_are_frozen() -> None:
 # ---------------------------------------------------------------- link keys
 
 
-@pytest.mark.parametrize("name", matters_from())
+@pytest.mark.parametrize("name", OTHER_VALUES)
 def test_a_field_moves_exactly_the_keys_from_its_task_on(name: str) -> None:
     first, value = OTHER_VALUES[name]
     config = resolve([{"method": {"name": "er"}}] if name == "head.preallocate" else [])
@@ -369,15 +369,6 @@ def test_the_order_of_classes_and_their_split_into_tasks_matter() -> None:
     config = resolve([])
     assert keys_of(config, classes=[[0, 1]])[0] != keys_of(config, classes=[[1, 0]])[0]
     assert keys_of(config, classes=[[0, 1], [2, 3]])[1] != keys_of(config, classes=[[0, 1, 2], [3]])[1]
-
-
-def test_methods_share_the_first_link_exactly_when_they_share_the_classifier() -> None:
-    chains = {name: keys_of(resolve([{"method": {"name": name}}])) for name in METHODS}
-    for one in METHODS:
-        for two in METHODS:
-            shared = METHODS[one].defaults["classifier"] == METHODS[two].defaults["classifier"]
-            assert (chains[one][0] == chains[two][0]) == shared
-            assert bool(set(chains[one][1:]) & set(chains[two][1:])) == (one == two)
 
 
 def test_equal_numbers_written_differently_have_equal_keys() -> None:

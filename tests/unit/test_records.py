@@ -13,8 +13,8 @@ from quick import EPOCHS, TASKS, quick_config, train
 
 from analysis import load_runs
 from cl2r.compatibility import empirical_compatibility
-from cl2r.config import field_keys, read_layer, resolve
-from cl2r.engine.evaluation import evaluate
+from cl2r.config import fields, read_layer, resolve
+from cl2r.engine.evaluation import ChainFeatures, evaluate
 from cl2r.engine.records import frames, run_name, summary, write_run
 from cl2r.engine.run import RunResult, plan_run
 from cl2r.engine.store import LinkStore
@@ -24,12 +24,13 @@ CELLS = TASKS * (TASKS + 1) // 2
 METRICS = ["AC", "BC", "FC", "mean_accuracy", "AC_low", "AC_high", "BC_low", "BC_high", "FC_low", "FC_high"]
 COLUMNS = {
     "runs": [
-        *("run", "status", "tasks", *field_keys(), *METRICS, *(f"tuning_{metric}" for metric in METRICS)),
-        *("stored_bytes", "train_seconds", "links_trained", "wall_seconds"),
+        *("run", "status", "tasks", *fields(resolve([])), *METRICS, *(f"tuning_{metric}" for metric in METRICS)),
+        *("adapter_flops", "gallery_items_touched", "stored_bytes", "train_seconds", "links_trained", "wall_seconds"),
     ],
     "tasks": [
         *("run", "task", "key", "reused", "images", "seconds", "memory", "extract_seconds", "images_per_second"),
-        *("common_direction", "workers", "sync_batchnorm", "lambda", "loss_ce", "loss_fd"),
+        *("common_direction", "drift_cosine", "rotated_cosine", "cka", "vertex_cosine", "vertex_bound"),
+        *("feature_size", "forward_flops", "workers", "sync_batchnorm", "lambda", "loss_ce", "loss_fd"),
     ],
     "matrix": ["run", "pairs", "t", "k", "accuracy", "compatible", "low", "high", "p_compatible"],
     "curves": ["run", "task", "stage", "epoch", "lr", "seconds", "loss_ce", "loss_fd"],
@@ -106,9 +107,9 @@ def test_compatible_is_empty_on_the_diagonal_and_right_below_it(folder: Path) ->
 
 def test_compatible_follows_the_rule_for_ties(finished: RunResult, finished_root: Path) -> None:
     """AC counts compatible cells, so a mean over the column and the stars on the terminal must agree with it."""
-    features = LinkStore(finished_root, lambda line: None).features(finished.plan.keys[-1]).numpy()
+    features = LinkStore(finished_root, lambda line: None).features(finished.plan.keys[-1])["open"].numpy()
     config = finished.plan.config.eval.model_copy(update={"ties": True, "bootstrap": 0})
-    tied = evaluate([features] * 2, finished.plan.report_pairs, config)
+    tied = evaluate(ChainFeatures([features] * 2), finished.plan.report_pairs, config)
     assert tied.ac == 1.0
     plan_config = finished.plan.config.model_copy(update={"eval": config})
     plan = dataclasses.replace(finished.plan, config=plan_config)

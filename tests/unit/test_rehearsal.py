@@ -6,6 +6,7 @@ from functools import cache
 
 import pytest
 import torch
+from quick import no_data
 from torch.nn import functional
 
 from cl2r.config import resolve
@@ -51,7 +52,7 @@ def train(method, batches, lr=0.05):
 def after_first(name, *layers):
     """A method at the end of task 1."""
     method = make(name, *layers)
-    method.begin_task(FIRST)
+    method.begin_task(FIRST, no_data())
     train(method, [batch_of(1, seed=s) for s in range(3)])
     return method
 
@@ -59,7 +60,7 @@ def after_first(name, *layers):
 def in_second(name, *layers, steps=3, task=SECOND):
     """A method some steps into task 2, in eval mode: student and teacher differ unless `steps` is 0."""
     method = after_first(name, *layers)
-    method.begin_task(task)
+    method.begin_task(task, no_data())
     train(method, [batch_of(2, seed=s) for s in range(10, 10 + steps)])
     method.network.eval()
     return method
@@ -251,7 +252,7 @@ def test_the_teacher_is_the_last_model_and_stays_so():
     assert torch.equal(method.teacher(x), old_model(x))
     own = {id(p) for p in method.network.parameters()}
     assert not own & {id(p) for p in method.teacher.parameters()}
-    method.begin_task(TaskInfo(3, 5, 2, 8))
+    method.begin_task(TaskInfo(3, 5, 2, 8), no_data())
     torch.testing.assert_close(method.teacher(x), method.network.eval()(x).features.detach(), atol=1e-5, rtol=1e-5)
 
 
@@ -317,7 +318,7 @@ def test_growing_the_head_keeps_old_logits_bitwise(name):
     method, x = after_first(name), batch_of(2).x
     method.network.eval()
     old, rows = method.network(x), weights(method)["classifier.weight"].clone()
-    method.begin_task(SECOND)
+    method.begin_task(SECOND, no_data())
     new = method.network(x)
     assert torch.equal(new.features, old.features)
     assert torch.equal(method.network.classifier.weight[:2], rows)
@@ -328,9 +329,9 @@ def test_growing_the_head_keeps_old_logits_bitwise(name):
 
 def test_a_preallocated_head_never_grows():
     method = make("er", {"head": {"preallocate": True}})
-    method.begin_task(FIRST)
+    method.begin_task(FIRST, no_data())
     first = weights(method)["classifier.weight"].clone()
-    method.begin_task(SECOND)
+    method.begin_task(SECOND, no_data())
     assert first.shape == (OUTPUTS, OUTPUTS - 1)
     assert torch.equal(weights(method)["classifier.weight"], first)
 
@@ -348,7 +349,7 @@ def test_learning_rates_of_first_and_later_tasks():
     for later, rates in ((0.02, [0.1, 0.02]), (None, [0.1, 0.1])):
         method = make("cl2r", {"optim": {"lr": 0.1, "lr_later": later}})
         for task, rate in zip((FIRST, SECOND), rates, strict=True):
-            method.begin_task(task)
+            method.begin_task(task, no_data())
             assert method.stages()[0].lr == rate
 
 
@@ -382,12 +383,12 @@ def test_restored_methods_go_on_bitwise(name):
     assert restored.task == FIRST
     assert_same_tensors(weights(restored), weights(going_on))
     for method in (going_on, restored):
-        method.begin_task(SECOND)
+        method.begin_task(SECOND, no_data())
         train(method, [batch_of(2, seed=s) for s in range(3)])
     assert restored.metrics() == going_on.metrics()
     assert_same_tensors(restored.carry(), going_on.carry())
     assert any(key.endswith("running_mean") for key in restored.carry())
-    assert ("classifier.weight" in restored.carry()) == (METHODS[name].defaults["classifier"] == "trainable")
+    assert ("classifier.weight" in restored.carry()) == (METHODS[name].defaults["method.classifier"] == "trainable")
 
 
 def test_carried_tensors_do_not_follow_later_training():

@@ -11,9 +11,9 @@ import pytest
 import torch
 from quick import EPOCHS, TASKS, Recorder, assert_same_chain, chain_tensors, quick_config, train
 
-from cl2r.config import EvalConfig, matters_from, override
+from cl2r.config import EvalConfig, fields, matters_from, override
 from cl2r.data.dataset import Pairs
-from cl2r.engine.evaluation import Evaluation, evaluate
+from cl2r.engine.evaluation import ChainFeatures, Evaluation, evaluate
 from cl2r.engine.run import RunResult, plan_run
 from cl2r.engine.store import LinkStore
 from cl2r.errors import InputError, TrainingError
@@ -34,7 +34,7 @@ def assert_matrix(evaluation: Evaluation, tasks: int) -> None:
 
 
 def features_of(result: RunResult, root: Path) -> list[npt.NDArray[np.float32]]:
-    return [tensors["features"].numpy() for tensors in chain_tensors(result.plan, root)]
+    return [tensors["features/open"].numpy() for tensors in chain_tensors(result.plan, root)]
 
 
 # ---------------------------------------------------------------- what a run gives
@@ -101,7 +101,7 @@ def test_fields_that_do_not_matter_yet_leave_the_first_model_alone(
         "eval.pairs_seed": 1,
         "data.size": 64,
     }
-    later = {name for name, first in matters_from().items() if first is not None and first > 1}
+    later = {name for name in fields(finished.plan.config) if (matters_from()[name] or 0) > 1}
     assert later <= settings.keys()
     layers = [override(f"{name}={value}") for name, value in settings.items()]
     other = train(quick_config(tiny, *layers), tmp_path)
@@ -269,14 +269,16 @@ def test_the_bootstrap_brackets_the_matrix_and_can_be_left_out(finished: RunResu
     lower = np.tri(TASKS, dtype=bool)
     assert (bounds.low[lower] <= finished.report.matrix[lower]).all()
     assert (bounds.high[lower] >= finished.report.matrix[lower]).all()
-    assert evaluate(features, pairs, EvalConfig(bootstrap=0)).intervals is None
+    assert evaluate(ChainFeatures(features), pairs, EvalConfig(bootstrap=0)).intervals is None
 
 
 def test_intervals_follow_the_rule_for_ties(finished: RunResult, finished_root: Path) -> None:
     """Twice the same model is a tie in every draw: with ties compatible, AC and its interval are 1."""
     features = features_of(finished, finished_root)[-1]
     for ties, expected in ((False, 0.0), (True, 1.0)):
-        evaluation = evaluate([features] * 2, finished.plan.report_pairs, EvalConfig(bootstrap=20, ties=ties))
+        evaluation = evaluate(
+            ChainFeatures([features] * 2), finished.plan.report_pairs, EvalConfig(bootstrap=20, ties=ties)
+        )
         assert evaluation.ac == expected
         assert evaluation.intervals is not None
         assert evaluation.intervals.ac == (expected, expected)
@@ -319,9 +321,9 @@ def test_milestones_that_never_come_are_pointed_out(tiny: Path, tmp_path: Path) 
 
 def test_the_common_direction_of_the_open_images_is_recorded(finished: RunResult, finished_root: Path) -> None:
     for link in finished.links:
-        rows = LinkStore(finished_root, print).features(link.key).numpy().astype(np.float64)
+        rows = LinkStore(finished_root, print).features(link.key)["open"].numpy().astype(np.float64)
         unit = np.array([row / np.sqrt((row**2).sum()) for row in rows])
-        assert link.record["common_direction"] == pytest.approx(np.sqrt((unit.mean(0) ** 2).sum()), rel=1e-5)
+        assert link.record["metrics"]["common_direction"] == pytest.approx(np.sqrt((unit.mean(0) ** 2).sum()), rel=1e-5)
 
 
 # ---------------------------------------------------------------- precision

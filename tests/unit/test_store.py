@@ -75,7 +75,7 @@ def test_a_link_round_trips(filled: Warned) -> None:
     assert all(
         torch.equal(state[name], tensor) and state[name].dtype == tensor.dtype for name, tensor in WEIGHTS.items()
     )
-    assert torch.equal(filled.features(KEY), OPEN)
+    assert torch.equal(filled.features(KEY)["open"], OPEN)
     assert filled.record(KEY) == LOSSES
     assert filled.warnings == []
     assert files(filled) == sorted([STATE, FEATURES, RECORD, MANIFEST])

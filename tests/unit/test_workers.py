@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-from quick import Recorder, quick_config
+from quick import Recorder, no_data, quick_config
 
 from cl2r.config import Config
 from cl2r.data import load_dataset
@@ -46,8 +46,8 @@ def _join(rank: int, work: Callable[[Workers, Any], Any], argument: Any, folder:
 def moved_method(config: Config) -> Method:
     """At the start of task 2, moved away from its teacher so that FD has a gradient."""
     method = build_method(config, 1, 12)
-    method.begin_task(TaskInfo(1, 0, 4, 0))
-    method.begin_task(TaskInfo(2, 4, 4, 5))
+    method.begin_task(TaskInfo(1, 0, 4, 0), no_data())
+    method.begin_task(TaskInfo(2, 4, 4, 5), no_data())
     generator = torch.Generator().manual_seed(3)
     with torch.no_grad():
         for parameter in method.network.parameters():

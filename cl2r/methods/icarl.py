@@ -1,0 +1,42 @@
+"""iCaRL: every class is a yes-or-no question, and the old network answers those about old classes.
+
+    L = mean over rows and the N_t classes of BCE(σ(z_j), τ_j),
+    τ_j = σ(z°_j) for old j, whatever the row's label; 1[j = y] for new j.
+
+So the label of a memory row of an old class is not used: only the teacher tells what it is. Features are read before
+the last ReLU. Nearest-mean classification is left out, as nothing here classifies.
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from cl2r.methods.base import Batch, Losses, Outputs, TaskInfo
+from cl2r.methods.incremental import Incremental
+
+
+class Icarl(Incremental):
+    """iCaRL's training; its memory by herding is `memory.selection=herding`."""
+
+    def needs_teacher(self, task: TaskInfo) -> bool:
+        """Always: targets of old classes come from it."""
+        return True
+
+    def loss(self, batch: Batch, network: nn.Module) -> Losses:
+        """The one term: plain BCE in task 1, with old sigmoids as targets later."""
+        out: Outputs = network(batch.x)
+        bce = functional.binary_cross_entropy_with_logits(out.logits.float(), self.targets(batch))
+        return {"bce": bce * batch.weight(len(batch.y))}
+
+    def targets(self, batch: Batch) -> Tensor:
+        """τ, a row of N_t numbers in [0, 1] for every row."""
+        target = functional.one_hot(batch.y, self.task.seen_classes).float()
+        if self.teacher is not None:
+            with torch.no_grad():
+                old: Outputs = self.teacher(batch.x)
+            target[:, : self.task.old_classes] = torch.sigmoid(old.logits.float())
+        return target
+
+    def metrics(self) -> dict[str, float]:
+        """None: targets have no weight λ."""
+        return {}

@@ -1,0 +1,236 @@
+"""WA: its mix of two terms against loops over rows, and the alignment of the classifier's new rows."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from method_case import Case, case, fingerprint
+from quick import TASKS, chain_tensors, quick_config, train
+from torch import Tensor, nn
+
+from cl2r.engine.workers import Workers
+from cl2r.methods.base import Batch, TaskInfo
+from cl2r.methods.wa import Wa
+
+SIZE = 4  # classes of each task of the case
+MIXED = {2: range(2, 7), 3: range(3, 11)}  # old and new classes
+
+
+@dataclass(frozen=True)
+class Summing(Workers):
+    """Weights that turn every mean over rows into a sum: parts of a batch must then add up to the whole."""
+
+    def weight(self, rows: int) -> float:
+        return float(rows)
+
+
+def softmax(logits: Sequence[float], temperature: float = 1.0) -> list[float]:
+    powers = [math.exp(z / temperature) for z in logits]
+    return [power / math.fsum(powers) for power in powers]
+
+
+def slow_ce(logits: Tensor, y: Tensor) -> float:
+    return -math.fsum(math.log(softmax(z)[c]) for z, c in zip(logits.tolist(), y.tolist(), strict=True)) / len(y)
+
+
+def slow_kd(logits: Tensor, old: Tensor, temperature: float) -> float:
+    total = 0.0
+    for z, before in zip(logits.tolist(), old.tolist(), strict=True):
+        target, now = softmax(before, temperature), softmax(z[: len(before)], temperature)
+        total -= sum(p * math.log(q) for p, q in zip(target, now, strict=True))
+    return total / len(logits)
+
+
+def in_task(task: int, *overrides: str, memory: int = 2, steps: int = 2) -> Case:
+    """In a task, moved away from the model before; batch norm in eval mode."""
+    trained = case("wa", *overrides)
+    for index in range(1, task + 1):
+        if index > 1:
+            trained.method.end_task()
+        trained.begin(index, memory)
+        for _ in range(steps):
+            trained.step(trained.batch_of(index, range(SIZE * index)))
+    trained.method.network.eval().requires_grad_(True)
+    return trained
+
+
+def method_of(trained: Case) -> Wa:
+    assert isinstance(trained.method, Wa)
+    return trained.method
+
+
+def teacher_of(trained: Case) -> nn.Module:
+    teacher = method_of(trained).teacher
+    assert teacher is not None
+    return teacher
+
+
+def rows_of(trained: Case) -> Tensor:
+    weight = method_of(trained).network.classifier.weight
+    assert isinstance(weight, Tensor)
+    return weight.detach().clone()
+
+
+def losses(trained: Case, batch: Batch) -> dict[str, float]:
+    return {name: value.item() for name, value in trained.method.loss(batch, trained.method.network).items()}
+
+
+def mean_length(rows: Tensor) -> float:
+    lengths = [math.sqrt(math.fsum(w * w for w in row)) for row in rows.tolist()]
+    return math.fsum(lengths) / len(lengths)
+
+
+# ---------------------------------------------------------------- the loss
+
+
+@pytest.mark.parametrize("temperature", [2.0, 3.0])
+@pytest.mark.parametrize(("task", "share"), [(2, 1 / 2), (3, 2 / 3)])
+def test_both_terms_equal_loops_over_rows(task: int, share: float, temperature: float) -> None:
+    trained = in_task(task, f"wa.temperature={temperature}")
+    batch = trained.batch_of(task, MIXED[task])
+    with torch.no_grad():
+        logits, old = trained.method.network(batch.x).logits, teacher_of(trained)(batch.x).logits
+    assert (logits.shape[1], old.shape[1]) == (SIZE * task, SIZE * (task - 1))
+    found = losses(trained, batch)
+    assert found.keys() == {"ce", "kd"}
+    assert found["ce"] == pytest.approx((1 - share) * slow_ce(logits, batch.y), rel=1e-5)
+    assert found["kd"] == pytest.approx(share * slow_kd(logits, old, temperature), rel=1e-5)
+    assert trained.method.metrics() == {"lambda": pytest.approx(share)}
+
+
+def test_the_share_of_old_classes_does_not_ask_for_memory() -> None:
+    trained = in_task(2, memory=0)
+    assert losses(trained, trained.batch_of(2, range(SIZE, 2 * SIZE))).keys() == {"ce", "kd"}
+    assert trained.method.metrics() == {"lambda": 0.5}
+    trained.method.begin_task(TaskInfo(3, 8, 2, 0), trained.data(3))
+    assert trained.method.metrics() == {"lambda": 0.8}
+
+
+def test_first_task_is_plain_cross_entropy() -> None:
+    trained = in_task(1)
+    batch = trained.batch_of(1, range(SIZE))
+    with torch.no_grad():
+        expected = slow_ce(trained.method.network(batch.x).logits, batch.y)
+    assert losses(trained, batch) == {"ce": pytest.approx(expected, rel=1e-5)}
+    assert trained.method.metrics() == {"lambda": 0}
+
+
+def test_new_logits_get_no_distillation_gradient() -> None:
+    trained = in_task(2)
+    loss = trained.method.loss(trained.batch_of(2, MIXED[2]), trained.method.network)
+    weight = method_of(trained).network.classifier.weight
+    assert isinstance(weight, Tensor)
+    gradient = torch.autograd.grad(loss["kd"], weight)[0]
+    assert torch.equal(gradient[SIZE:], torch.zeros_like(gradient[SIZE:]))
+    assert (gradient[:SIZE].abs().amax(1) > 1e-5).all()
+
+
+# ---------------------------------------------------------------- alignment
+
+
+@pytest.mark.parametrize("task", [2, 3])
+def test_the_new_rows_get_the_mean_length_of_the_old_ones_and_keep_their_direction(task: int) -> None:
+    trained, old = in_task(task), SIZE * (task - 1)
+    before = rows_of(trained)
+    trained.method.end_task()
+    after = rows_of(trained)
+    assert mean_length(before[old:]) != pytest.approx(mean_length(before[:old]), rel=1e-3)
+    assert mean_length(after[old:]) == pytest.approx(mean_length(before[:old]), rel=1e-5)
+    assert torch.equal(after[:old], before[:old])
+    ratio = after[old:] / before[old:]
+    gamma = mean_length(before[:old]) / mean_length(before[old:])
+    torch.testing.assert_close(ratio, torch.full_like(ratio, gamma), rtol=1e-5, atol=0)
+    assert trained.method.metrics() == {"lambda": pytest.approx(old / (old + SIZE)), "gamma": pytest.approx(gamma)}
+
+
+def test_aligning_twice_is_aligning_once() -> None:
+    trained = in_task(2)
+    trained.method.end_task()
+    once = rows_of(trained)
+    trained.method.end_task()
+    torch.testing.assert_close(rows_of(trained), once, rtol=1e-6, atol=0)
+    assert trained.method.metrics()["gamma"] == pytest.approx(1, abs=1e-6)
+
+
+def test_the_features_are_not_touched() -> None:
+    trained = in_task(2)
+    phi, x = method_of(trained).network.phi, trained.batch_of(2, MIXED[2]).x
+    before, features = fingerprint(phi), trained.method.extractor()(x)
+    trained.method.end_task()
+    assert fingerprint(phi) == before
+    assert torch.equal(trained.method.extractor()(x), features)
+
+
+def test_the_first_task_has_nothing_to_align_to() -> None:
+    trained = in_task(1)
+    before = fingerprint(trained.method.network)
+    trained.method.end_task()
+    assert fingerprint(trained.method.network) == before
+    assert "gamma" not in trained.method.metrics()
+
+
+def test_the_next_task_starts_from_the_aligned_rows_and_is_taught_by_them() -> None:
+    trained = in_task(2)
+    trained.method.end_task()
+    aligned, carried = rows_of(trained), trained.method.carry()
+    assert torch.equal(carried["classifier.weight"], aligned)
+    restored = case("wa")
+    restored.method.restore(carried, trained.method.task)
+    for one in (trained, restored):
+        one.begin(3)
+        taught = teacher_of(one).get_submodule("classifier").weight
+        assert isinstance(taught, Tensor)
+        assert torch.equal(taught, aligned)
+        assert torch.equal(rows_of(one)[: 2 * SIZE], aligned)
+        assert "gamma" not in one.method.metrics()
+    assert fingerprint(restored.method.network) == fingerprint(trained.method.network)
+
+
+# ---------------------------------------------------------------- workers and precision
+
+
+def test_the_parts_of_workers_add_up() -> None:
+    trained = in_task(2)
+    first, second, whole = (
+        losses(trained, replace(trained.batch_of(2, part), workers=Summing()))
+        for part in (range(2, 4), range(4, 7), MIXED[2])
+    )
+    mean = losses(trained, trained.batch_of(2, MIXED[2]))
+    for term in ("ce", "kd"):
+        assert first[term] + second[term] == pytest.approx(whole[term], rel=1e-5)
+        assert whole[term] == pytest.approx(10 * mean[term], rel=1e-5)
+
+
+def test_terms_are_float32_under_autocast() -> None:
+    trained = in_task(2)
+    batch = trained.batch_of(2, MIXED[2])
+    with torch.autocast("cpu", torch.bfloat16):
+        rounded = trained.method.loss(batch, trained.method.network)
+    assert {value.dtype for value in rounded.values()} == {torch.float32}
+    assert {name: value.item() for name, value in rounded.items()} == pytest.approx(losses(trained, batch), rel=0.1)
+
+
+# ---------------------------------------------------------------- runs
+
+
+def test_a_run_goes_on_from_ers_first_link_and_aligns(tiny: Path, tmp_path: Path) -> None:
+    config = quick_config(tiny, {"method": {"name": "wa"}})
+    result = train(config, tmp_path / "wa")
+    layer = {"method": {"name": "er"}, "head": {"projection": "none"}, "batches": {"batching": "natural"}}
+    er = train(quick_config(tiny, layer), tmp_path / "er")
+    ours, theirs = chain_tensors(result.plan, tmp_path / "wa"), chain_tensors(er.plan, tmp_path / "er")
+    assert result.plan.keys[0] == er.plan.keys[0]
+    assert ours[0].keys() == theirs[0].keys()
+    assert all(torch.equal(ours[0][name], theirs[0][name]) for name in theirs[0])
+    assert result.links[0].record["metrics"] == er.links[0].record["metrics"]
+    assert np.isfinite(result.report.matrix[np.tri(TASKS, dtype=bool)]).all()
+    assert [link.record["metrics"]["lambda"] for link in result.links] == pytest.approx([0, 1 / 2, 2 / 3])
+    for task in (2, 3):
+        rows = ours[task - 1]["method/classifier.weight"]
+        old = SIZE * (task - 1)
+        assert mean_length(rows[old:]) == pytest.approx(mean_length(rows[:old]), rel=1e-5)
+        assert result.links[task - 1].record["metrics"]["gamma"] > 0
