@@ -1,8 +1,8 @@
 """Adapters: maps of new queries into an old model's space, fitted to stored features; no model is trained again.
 
-Step j = 2..T knows the features A = φ_j(S_j) and B = φ_{j-1}(S_j) of images S_j that are at hand at the update. It gives
-a map m_j of unit vectors towards φ_{j-1}. A query of φ_t meets a gallery of φ_k as m_{k+1} ∘ … ∘ m_t, one map a step;
-nothing in the gallery is touched.
+Step j = 2..T knows the features A = φ_j(S_j) and B = φ_{j-1}(S_j) of images S_j that are at hand at the update. It
+gives a map m_j of unit vectors towards φ_{j-1}. A query of φ_t meets a gallery of φ_k as m_{k+1} ∘ … ∘ m_t, one map a
+step; nothing in the gallery is touched.
 """
 
 from collections.abc import Callable, Sequence
@@ -74,11 +74,13 @@ class QueryAdapter:
         self.steps = [fit_step(support, config) for support in supports]
 
     def __call__(self, models: Sequence[Features], t: int, k: int) -> Features:
-        """The open images by φ_t, brought to the space of φ_k."""
+        """The open images by φ_t, brought to the space of φ_k; as they are, bit for bit, where that is φ_t itself."""
+        if k == t:
+            return models[t]
         queries = unit_rows(models[t])
         for step in reversed(self.steps[k:t]):
             queries = unit_rows(step(queries))
-        if self.config.name == "slerp" and k < t:
+        if self.config.name == "slerp":
             queries = slerp(queries, models[k], self.config.share)
         return np.asarray(queries, dtype=np.float32)
 

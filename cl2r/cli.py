@@ -13,7 +13,7 @@ from click.shell_completion import CompletionItem, get_completion_class
 from cl2r import __version__
 from cl2r.config import Config, field_keys, override, presets, read_layer, resolve
 from cl2r.errors import InputError, exit_code, nearest
-from cl2r.methods.catalog import METHODS
+from cl2r.methods.catalog import ADAPTERS, METHODS, complaints, method_info
 
 
 class KeyType(click.ParamType):  # type: ignore[type-arg]  # generic in recent click only
@@ -32,6 +32,9 @@ def _complete_presets(_: click.Context, __: click.Parameter, incomplete: str) ->
 
 
 def _complete_methods(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
+    base, plus, adapter = incomplete.partition("+")
+    if plus:
+        return [f"{base}+{name}" for name in ADAPTERS if name.startswith(adapter)]
     return [name for name in METHODS if name.startswith(incomplete)]
 
 
@@ -176,11 +179,28 @@ def status(name: str | None, storage: Path) -> None:
 
 
 @cli.command()
-def methods() -> None:
-    """List the methods."""
-    for info in METHODS.values():
-        fixed = ", ".join(f"{key}={value}" for key, value in info.defaults.items())
-        click.echo(f"{info.name:<9} {info.title}\n{'':<9} {fixed}; carries {info.carries}; φ: {info.feature}")
+@click.argument("names", nargs=-1, shell_complete=_complete_methods)
+def methods(names: tuple[str, ...]) -> None:
+    """List the methods: paper, what each carries on, its feature, what it brings to the config, its options."""
+    width = max(map(len, [*METHODS, *ADAPTERS]))
+    for info in [method_info(name) for name in names] or METHODS.values():
+        brought = ", ".join(f"{key}={value}" for key, value in info.defaults.items())
+        lines = [info.title, info.paper, f"carries {info.carries}; φ: {info.feature}", f"brings {brought}"]
+        if info.options is not None:
+            options = {key: option.default for key, option in info.options.model_fields.items()}
+            lines.append("options " + ", ".join(f"{info.section}.{key}={value}" for key, value in options.items()))
+        _paragraph(info.name, width, lines)
+    if not names:
+        click.echo("\nAdapters of stored features; any of them joins a method by a plus sign, e.g. er+procrustes:")
+        for adapter in ADAPTERS.values():
+            _paragraph(adapter.name, width, [adapter.title, adapter.paper])
+    for line in complaints():
+        click.echo(f"not loaded: {line}", err=True)
+
+
+def _paragraph(name: str, width: int, lines: list[str]) -> None:
+    for head, line in zip([name, *[""] * len(lines)], lines, strict=False):
+        click.echo(f"{head:<{width}}  {line}")
 
 
 @cli.command()

@@ -7,6 +7,13 @@ from torch.nn import functional
 WIDTHS = (16, 32, 64)
 
 
+def mapped_blocks(per_stage: int) -> tuple[int, ...]:
+    """The last block of every stage, and the one before the very last where the last stage has it: 3 or 4 maps."""
+    last = [per_stage * stage - 1 for stage in range(1, len(WIDTHS) + 1)]
+    before = [last[-1] - 1] if per_stage > 1 else []
+    return (*last[:-1], *before, last[-1])
+
+
 class BasicBlock(nn.Module):
     """Two 3×3 convolutions and a shortcut that subsamples and pads the new channels with zeros."""
 
@@ -22,13 +29,21 @@ class BasicBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """ReLU(F(x) + shortcut(x)), or the sum itself without the last ReLU."""
+        return self.activate(self.pre_activation(x), inplace=True)
+
+    def activate(self, out: Tensor, inplace: bool) -> Tensor:
+        """What the block makes of its sum; in place where nobody else needs it."""
+        return functional.relu(out, inplace=inplace) if self.last_relu else out
+
+    def pre_activation(self, x: Tensor) -> Tensor:
+        """F(x) + shortcut(x)."""
         out = functional.relu(self.bn1(self.conv1(x)), inplace=True)
-        out = self.bn2(self.conv2(out))
+        residual: Tensor = self.bn2(self.conv2(out))
         if self.stride > 1:
             x = x[:, :, :: self.stride, :: self.stride]
         if self.extra:
             x = functional.pad(x, (0, 0, 0, 0, self.extra // 2, self.extra - self.extra // 2))
-        return functional.relu(out + x, inplace=True) if self.last_relu else out + x
+        return residual + x
 
 
 class ResNetCifar(nn.Module):
@@ -50,12 +65,26 @@ class ResNetCifar(nn.Module):
                 width = out
         blocks[-1].last_relu = last_relu
         self.blocks = nn.Sequential(*blocks)
-        self.dim = width
+        self.dim, self.mapped = width, mapped_blocks((depth - 2) // 6)
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, x: Tensor) -> Tensor:
         """b(x), the mean of the last feature map."""
-        out = self.blocks(functional.relu(self.bn1(self.conv1(x)), inplace=True))
+        out = self.blocks(self._stem(x))
         return torch.mean(out, (2, 3))
+
+    def with_maps(self, x: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """b(x) and, of the same pass, the maps before ReLU of the blocks `mapped`."""
+        out, maps = self._stem(x), []
+        for number, block in enumerate(self.blocks):
+            assert isinstance(block, BasicBlock)
+            out = block.pre_activation(out)
+            if number in self.mapped:
+                maps.append(out)
+            out = block.activate(out, inplace=number not in self.mapped)
+        return torch.mean(out, (2, 3)), maps
+
+    def _stem(self, x: Tensor) -> Tensor:
+        return functional.relu(self.bn1(self.conv1(x)), inplace=True)

@@ -62,7 +62,9 @@ class Correction(nn.Module):
 class CorrectedNetwork(Network):
     """φ, a classifier, and from task 2 on the correction of its logits; before, the state is that of any method."""
 
-    correction: Correction | None = None
+    def __init__(self, phi: nn.Module, classifier: nn.Module) -> None:
+        super().__init__(phi, classifier)
+        self.correction: Correction | None = None
 
     def forward(self, x: Tensor, corrected: Corrected = "none") -> Outputs:
         """φ(x) and its logits, corrected where asked for."""
@@ -89,6 +91,7 @@ class Bic(Incremental):
         super().__init__(config, channels, num_outputs)
         self.network = CorrectedNetwork(self.network.phi, self.network.classifier)
         self.options = config.section(BicOptions)
+        self._paper = self.options.variant == "paper"
         self.split: Split | None = None
 
     def needs_teacher(self, task: TaskInfo) -> bool:
@@ -101,7 +104,7 @@ class Bic(Incremental):
         self.split = None
         if task.index == 1:
             return
-        self.weight = task.old_classes / task.seen_classes if self.options.variant == "paper" else 1.0
+        self.weight = task.old_classes / task.seen_classes if self._paper else 1.0
         self.network.correction = self._next_correction(task.old_classes)
         if self.options.bias_epochs:
             self.split = hold_out(data, self.options.validation, self.config.seed)
@@ -142,19 +145,15 @@ class Bic(Incremental):
         out: Outputs = network(batch.x)
         with torch.no_grad():
             old: Outputs = self.teacher(batch.x, corrected="all")
-        cross_entropy = self.cross_entropy(out.logits, batch)
-        known, temperature = self.task.old_classes, self.options.temperature
-        weight = batch.weight(len(batch.y))
-        if self.options.variant == "inclearn":
-            return {
-                "ce": cross_entropy,
-                "kd": sigmoid_distillation(out.logits[:, :known], old.logits, temperature) * weight,
-            }
-        distillation = logit_distillation(out.logits[:, :known], old.logits, temperature) * weight
-        return {"ce": (1 - self.weight) * cross_entropy, "kd": self.weight * distillation}
+        distil, kept = (logit_distillation, 1 - self.weight) if self._paper else (sigmoid_distillation, 1.0)
+        distance = distil(out.logits[:, : self.task.old_classes], old.logits, self.options.temperature)
+        return {
+            "ce": kept * self.cross_entropy(out.logits, batch),
+            "kd": self.weight * distance * batch.weight(len(batch.y)),
+        }
 
     def bias_loss(self, batch: Batch, network: nn.Module) -> Losses:
-        """Stage 2: CE of the logits with the new ones corrected. β is the same on every worker: its term has no rows."""
+        """Stage 2: CE of the logits with the new ones corrected; β²/2 is the same on every worker, rows or not."""
         out: Outputs = network(batch.x, corrected="new")
         assert self.network.correction is not None
         total = functional.cross_entropy(out.logits.float(), batch.y, reduction="sum")
@@ -166,7 +165,7 @@ class Bic(Incremental):
         correction = self.network.correction
         if correction is None:
             return super().metrics()
-        return {**super().metrics(), "alpha": float(correction.alpha), "beta": float(correction.beta)}
+        return {**super().metrics(), "alpha": correction.alpha.item(), "beta": correction.beta.item()}
 
     def restore(self, tensors: dict[str, Tensor], task: TaskInfo) -> None:
         """The first task leaves no correction, in whatever method it was trained."""
@@ -197,7 +196,7 @@ def hold_out(data: TaskData, share: float, seed: int) -> Split | None:
     if not any(new.values()):
         return None
     held = _draw(data.new, data.labels, new, seed), _draw(data.memory, data.labels, old, seed)
-    return Split((np.setdiff1d(data.new, held[0]), np.setdiff1d(data.memory, held[1])), held)
+    return Split((data.new[~np.isin(data.new, held[0])], data.memory[~np.isin(data.memory, held[1])]), held)
 
 
 def _to_spare(rows: Rows, share: float) -> int:

@@ -4,8 +4,9 @@ Methods of other installed packages join through the entry point group `cl2r.met
 may carry an adapter of stored features after a plus sign: `er+procrustes`.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from importlib.metadata import entry_points
 from typing import Any, Literal
 
@@ -317,27 +318,53 @@ ADAPTERS: dict[str, AdapterInfo] = {
 }
 
 
-def _registered() -> dict[str, MethodInfo]:
-    """The methods of this package and of installed ones; a name may be taken once."""
-    methods = {info.name: info for info in _BUILT_IN}
-    for point in entry_points(group=GROUP):
-        info = point.load()
-        if not isinstance(info, MethodInfo):
-            raise InputError(f"entry point {point.name!r} of group {GROUP}: {point.value} is no MethodInfo")
-        if info.name in methods:
-            raise InputError(f"entry point {point.name!r} of group {GROUP}: there is a method {info.name!r} already")
-        methods[info.name] = info
-    return methods
+class _Registry(Mapping[str, MethodInfo]):
+    """The methods of this package and of installed ones, found when first asked for: those import this module."""
+
+    @cached_property
+    def found(self) -> tuple[dict[str, MethodInfo], list[str]]:
+        """Methods by name, and a line for every entry point that gives none."""
+        methods, complaints = {info.name: info for info in _BUILT_IN}, []
+        for point in entry_points(group=GROUP):
+            try:
+                info = point.load()
+            except Exception as error:  # whatever another package does must not stop this one
+                complaints.append(f"{point.name} ({point.value}): {type(error).__name__}: {error}")
+                continue
+            if not isinstance(info, MethodInfo):
+                complaints.append(f"{point.name} ({point.value}): it is no MethodInfo")
+            elif info.name in methods:
+                complaints.append(f"{point.name} ({point.value}): there is a method {info.name!r} already")
+            else:
+                methods[info.name] = info
+        return methods, complaints
+
+    def __getitem__(self, name: str) -> MethodInfo:
+        return self.found[0][name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.found[0])
+
+    def __len__(self) -> int:
+        return len(self.found[0])
 
 
-METHODS: dict[str, MethodInfo] = _registered()
+_REGISTRY = _Registry()
+METHODS: Mapping[str, MethodInfo] = _REGISTRY
+
+
+def complaints() -> list[str]:
+    """Entry points of other packages that give no method, each with its reason."""
+    return _REGISTRY.found[1]
 
 
 def split_name(name: str) -> tuple[str, str]:
     """Method and adapter of `method` or `method+adapter`; refuses names that are not known."""
     base, plus, adapter = name.partition("+")
     if base not in METHODS:
-        raise InputError(f"method.name: no method {base!r}{nearest(base, METHODS)}; methods: {', '.join(METHODS)}")
+        broken = "".join(f"; not loaded: {line}" for line in complaints())
+        known = ", ".join(METHODS)
+        raise InputError(f"method.name: no method {base!r}{nearest(base, METHODS)}; methods: {known}{broken}")
     if plus and adapter not in ADAPTERS:
         raise InputError(f"method.name: no adapter {adapter!r}{nearest(adapter, ADAPTERS)}; {', '.join(ADAPTERS)}")
     return base, adapter or "none"

@@ -1,10 +1,11 @@
 """FAN (Iscen et al., ECCV 2020), adapted: a network ψ_t carries the stored gallery from φ_{t-1} to φ_t.
 
-    stage 1, φ_t and its cosine classifier:   L = CE(z, y; T_t) + λ_t · FD(T_t) [+ w · KD_2 on the old classes' logits]
-    stage 2, ψ_t alone:                       L = α · mean(1 − cos(ψ_t(v), φ_t(x))) + CE(g_t(ψ_t(v)), y),  v = φ_{t-1}(x)
+    stage 1, φ_t and its classifier g_t:  L = CE(z, y; T_t) + λ_t · FD(T_t) [+ w · KD_2 on the old classes' logits]
+    stage 2, ψ_t alone, v = φ_{t-1}(x):   L = α · mean(1 − cos(ψ_t(v), φ_t(x))) + CE(g_t(ψ_t(v)), y)
 
-φ_t and its classifier g_t are LUCIR's without the margin term. Every stored feature passes ψ_t after task t, so that a
-gallery of φ_k meets queries of φ_t as ψ_t ∘ … ∘ ψ_{k+1}; queries are untouched. Input and output of ψ have length one.
+φ_t and g_t, a cosine classifier, are LUCIR's without the margin term. Every stored feature passes ψ_t after task t, so
+that a gallery of φ_k meets queries of φ_t as ψ_t ∘ … ∘ ψ_{k+1}; queries are untouched. Input and output of ψ have
+length one.
 
 Ours: ψ(v) = v + MLP(v) with the last layer zero at first. The original is an MLP without the shortcut, which has to
 learn the identity before anything else; ours is the identity where the representation did not move.
@@ -75,7 +76,7 @@ class Fan(Lucir):
     def __init__(self, config: Config, channels: int, num_outputs: int) -> None:
         super().__init__(config, channels, num_outputs)
         self.options = config.section(FanOptions)
-        self.adapt_cosine = 1.0
+        self.figures: dict[str, float] = {}
 
     def build_network(self, phi: nn.Module, classifier: CosineClassifier) -> AdaptingNetwork:
         """What the loop trains."""
@@ -93,7 +94,7 @@ class Fan(Lucir):
     def begin_task(self, task: TaskInfo, data: TaskData) -> None:
         """As LUCIR; and a fresh ψ_t, which owes nothing to ψ_{t-1}."""
         super().begin_task(task, data)
-        self.data = data
+        self.data, self.figures = data, {}
         if task.index > 1:
             self.network.psi = self._fresh_psi(task)
 
@@ -160,12 +161,12 @@ class Fan(Lucir):
         rows = support_rows(self.data.new, self.data.memory, self.config.seed, self.task.index)
         old = self.data.apply(self.teacher.phi, rows)
         now = self.data.apply(self.extractor(), rows)
-        self.adapt_cosine = float(functional.cosine_similarity(self.adapt_gallery(old), now).mean())
+        cosine = functional.cosine_similarity(self.adapt_gallery(old), now).mean()
+        self.figures = {"adapt_cosine": float(cosine)}
 
     def metrics(self) -> dict[str, float]:
         """λ_t, η, and from task 2 on the mean of cos(ψ_t(v), φ_t(x))."""
-        own = {} if self.task.index == 1 else {"adapt_cosine": self.adapt_cosine}
-        return {**super().metrics(), **own}
+        return {**super().metrics(), **self.figures}
 
     def adapt_gallery(self, features: Tensor) -> Tensor:
         """ψ_t of stored features, of length one; the features themselves at task 1."""

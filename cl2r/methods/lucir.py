@@ -147,7 +147,7 @@ class Lucir(Incremental):
 
     def metrics(self) -> dict[str, float]:
         """λ_t and η."""
-        return {**super().metrics(), "eta": float(self.network.classifier.scale)}
+        return {**super().metrics(), "eta": self.network.classifier.scale.item()}
 
     def restore(self, tensors: dict[str, Tensor], task: TaskInfo) -> None:
         """Frozen and trained rows first, then all weights."""

@@ -37,6 +37,7 @@ class BicOptions(Section):
     validation: Annotated[float, from_task(2, gt=0, lt=1)] = 0.1
     """Share of the exemplars of a class kept for the second stage, at least one where there are two."""
     bias_epochs: Annotated[int, from_task(2, ge=0)] = 200
+    """0: no second stage, and no row is kept for it."""
     bias_lr: Annotated[float, from_task(2, ge=0)] = 0.1
     bias_decay: Annotated[float, from_task(2, ge=0)] = 0.1
     """Weight of β²/2."""
@@ -48,10 +49,13 @@ class PodnetOptions(Section):
     nca: Annotated[Literal["code", "paper"], from_task(1)] = "code"
     """code: the margin cancels and the loss is bounded below by 0 softly; paper: margin and clipping as written."""
     proxies: Annotated[int, from_task(1, ge=1)] = 10
+    """Of every class."""
     margin: Annotated[float, from_task(1, ge=0)] = 0.6
+    """With `nca: paper` only."""
     spatial: Annotated[float, from_task(2, ge=0)] = 3.0
     flat: Annotated[float, from_task(2, ge=0)] = 1.0
     finetune_epochs: Annotated[int, from_task(2, ge=0)] = 20
+    """Of the proxies alone, on as many images of a new class as of an old one; left out without memory."""
     finetune_lr: Annotated[float, from_task(2, ge=0)] = 0.05
     clamp: Annotated[float, from_task(1, gt=0)] = 5.0
     """Largest entry of a gradient."""
@@ -70,9 +74,11 @@ class FosterOptions(Section):
     compress_epochs: Annotated[int | None, from_task(2, ge=1)] = None
     """None, for both: `optim.epochs` shared 4 : 3, so that a task is as long as everyone's."""
     weight: Annotated[float, from_task(2, ge=0)] = 1.0
+    """Of the distillation of old logits, in the boosting."""
     temperature: Annotated[float, from_task(2, gt=0)] = 2.0
     beta_boost: Annotated[float, from_task(2, ge=0, lt=1)] = 0.94
     beta_compress: Annotated[float, from_task(2, ge=0, lt=1)] = 0.97
+    """β of the effective number of images of a class; 0: all classes count the same."""
     new_on_old: Annotated[Literal["free", "zero"], from_task(2)] = "free"
     """The new classes' weights on the old features: trained, or held at zero."""
 
@@ -95,13 +101,15 @@ class BctOptions(Section):
 
     weight: Annotated[float, from_task(2, ge=0)] = 1.0
     new_classes: Annotated[Literal["ignore", "synth"], from_task(2)] = "ignore"
-    """Rows of classes the old head does not know: left out, or given the class mean under φ_{t-1} as old prototype."""
+    """Rows of classes the old head does not know: left out, or given the class mean under φ_{t-1} as old prototype,
+    scaled to the mean norm of the old head's rows."""
 
 
 class DerOptions(Section):
     """DER's auxiliary classifier."""
 
     auxiliary: Annotated[float, from_task(2, ge=0)] = 1.0
+    """Weight of its cross-entropy."""
 
 
 class HocOptions(Section):

@@ -13,14 +13,14 @@ from cl2r.study.cost import (
     GpuAssumption,
     LinkCost,
     calibrate,
-    describe,
     estimate,
-    flops_per_image,
     link_costs,
     measured_speed,
     speed_group,
     speed_source,
 )
+from cl2r.study.cost_text import describe
+from cl2r.study.dry_run import Known
 from cl2r.study.folder import StudyFolder
 from cl2r.study.jobs import Job, plan_job
 from cl2r.study.ledger import finished
@@ -39,13 +39,23 @@ def plan_text(study: Study, jobs: Sequence[Job], folder: StudyFolder, resources:
         jobs = [plan_job(study, sweep_point(point), number) for number, point in enumerate(points)]
         note = f" (about: {left} points of the space drawn at random)" if left else ""
     plans = [plan_run(run.config) for job in jobs for run in job.runs]
-    costs = {cost.key: cost for plan in plans for cost in link_costs(plan)}
+    costs = _costs(plans)
     store = LinkStore(folder.storage, lambda line: None)
     missing = [cost for cost in costs.values() if not store.present(cost.key)]
     outcomes = folder.ledger.outcomes()
     done = sum(finished(outcomes, [run.name]) for job in jobs for run in job.runs)
     body = _estimate(plans, list(costs.values()), missing, folder, resources, gpu_price)
     return f"study {folder.name}{note}\n{body}\nfinished      {done} of {len(plans)} runs; nothing was started"
+
+
+def _costs(plans: Sequence[Plan]) -> dict[str, LinkCost]:
+    """Every link once, by its key: runs with an adapter bring none of their own."""
+    known: Known = {}
+    costs: dict[str, LinkCost] = {}
+    for plan in plans:
+        if not costs.keys() >= set(plan.keys):
+            costs |= {cost.key: cost for cost in link_costs(plan, known)}
+    return costs
 
 
 def _estimate(
@@ -65,8 +75,6 @@ def _estimate(
     concurrency = resources.max_concurrent or resources.fit_into(machine)
     if concurrency < 1:
         raise InputError(f"{resources.workers} workers do not fit into this machine; --max-concurrent for a cluster's")
-    flops = {group: flops_per_image(plan) for group, plan in examples.items()}
-    gpu = GpuAssumption(dollars_per_hour=gpu_price)
-    total = estimate(missing, speeds, concurrency, gpu, flops)
+    total = estimate(missing, speeds, concurrency, GpuAssumption(dollars_per_hour=gpu_price))
     source = speed_source(folder.storage, costs, wanted)
     return describe(total, len(plans), len(costs), len(costs) - len(missing), source)

@@ -1,5 +1,7 @@
 """ResNets of the CIFAR kind: size, shape, shortcuts, and their folded form."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -127,6 +129,64 @@ def test_folding_reaches_inside_a_sequence_and_keeps_other_layers():
     frozen = folded(network)
     assert not [m for m in frozen.modules() if isinstance(m, nn.BatchNorm2d)]
     torch.testing.assert_close(frozen(x), network(x).detach(), atol=1e-5, rtol=1e-5)
+
+
+def plain_walk(network, x):
+    """b(x) and the sums of all blocks before ReLU, from the layers, nothing in place."""
+    out, sums = torch.relu(network.bn1(network.conv1(x))), []
+    for block in network.blocks:
+        residual = block.bn2(block.conv2(torch.relu(block.bn1(block.conv1(out)))))
+        out = out[:, :, :: block.stride, :: block.stride]
+        margin = (residual.shape[1] - out.shape[1]) // 2
+        out = residual + nn.functional.pad(out, (0, 0, 0, 0, margin, margin))
+        sums.append(out)
+        out = torch.relu(out) if block.last_relu else out
+    return out.mean((2, 3)), sums
+
+
+@pytest.mark.parametrize(
+    ("name", "numbers"), [("resnet8s", [0, 1, 2]), ("resnet20", [2, 5, 7, 8]), ("resnet32", [4, 9, 13, 14])]
+)
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("last_relu", [False, True])
+def test_maps_are_those_before_relu_of_the_last_blocks(name, numbers, training, last_relu):
+    """And b(x) is the same, bit for bit, with and without them."""
+    network, x = random_network(name).train(training), torch.randn(3, 3, 16, 16)
+    network.blocks[-1].last_relu = last_relu
+    same = copy.deepcopy(network), copy.deepcopy(network)
+    features, maps = network.with_maps(x)
+    expected, sums = plain_walk(same[0], x)
+    assert torch.equal(features, expected)
+    assert torch.equal(features, same[1](x))
+    assert len(maps) == len(numbers)
+    for stage, number in zip(maps, numbers, strict=True):
+        assert torch.equal(stage, sums[number])
+        assert stage.min() < 0
+    state, other = network.state_dict(), same[1].state_dict()
+    assert all(torch.equal(state[key], other[key]) for key in state)  # running statistics too
+
+
+def test_gradients_through_the_maps_and_the_features():
+    network, x = random_network("resnet20").train(), torch.randn(3, 3, 16, 16)
+    same = copy.deepcopy(network)
+    features, maps = network.with_maps(x)
+    (features.square().sum() + sum(stage.square().mean() for stage in maps)).backward()
+    expected, sums = plain_walk(same, x)
+    (expected.square().sum() + sum(sums[number].square().mean() for number in (2, 5, 7, 8))).backward()
+    for one, two in zip(network.parameters(), same.parameters(), strict=True):
+        assert one.grad.any()
+        torch.testing.assert_close(one.grad, two.grad, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_folded_network_has_the_same_maps(name):
+    network, x = random_network(name).double().eval(), torch.randn(4, 3, 16, 16, dtype=torch.float64)
+    with torch.no_grad():
+        features, maps = network.with_maps(x)
+        folded_features, folded_maps = folded(network).with_maps(x)
+    torch.testing.assert_close(folded_features, features)
+    for one, two in zip(folded_maps, maps, strict=True):
+        torch.testing.assert_close(one, two)
 
 
 @pytest.mark.parametrize("depth", [2, 7, 18, 33])

@@ -1,15 +1,13 @@
 """Several workers train one model: same rows, same loss, same gradient as one."""
 
-import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from quick import Recorder, no_data, quick_config
+from two_workers import WORLD, spawned
 
 from cl2r.config import Config
 from cl2r.data import load_dataset
@@ -20,24 +18,7 @@ from cl2r.errors import InputError, TrainingError
 from cl2r.methods.base import Batch, Method, TaskInfo
 from cl2r.methods.registry import build_method
 
-WORLD = 2
 CELLS = ("er", "er_fd", "er_fdm", "fixed", "fixed_fd", "cl2r")
-
-
-def spawned(work: Callable[[Workers, Any], Any], argument: Any) -> list[Any]:
-    """What `work` returns on each of two processes joined by gloo."""
-    with tempfile.TemporaryDirectory() as folder:
-        mp.spawn(_join, (work, argument, folder), nprocs=WORLD)  # type: ignore[no-untyped-call]
-        return [torch.load(Path(folder) / f"{rank}.pt", weights_only=False) for rank in range(WORLD)]
-
-
-def _join(rank: int, work: Callable[[Workers, Any], Any], argument: Any, folder: str) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=WORLD)
-    try:
-        torch.save(work(Workers(rank, WORLD), argument), f"{folder}/{rank}.pt")
-    finally:
-        dist.destroy_process_group()
 
 
 # ---------------------------------------------------------------- gradients

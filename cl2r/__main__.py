@@ -1,0 +1,5 @@
+"""`python -m cl2r` is `cl2r`."""
+
+from cl2r.cli import main
+
+main()

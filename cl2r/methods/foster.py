@@ -1,0 +1,204 @@
+"""FOSTER: a second backbone learns what the old model gets wrong, then both are compressed into one of the old size.
+
+Task 1 is Experience Replay's. In task t > 1 the old model b° is frozen, and a new b¹, which starts from it, joins it:
+z = F [b°; b¹], with F's rows of old classes copied on b° and 0 on b¹, so that z = z° for old classes at first.
+
+    boost      L = CE(z/ω, y) + CE(A b¹, y) + w · KD_T(z, z°; old classes)             trains b¹, F, A
+    compress   L = −mean Σ_j p_j log softmax(z^s/T)_j,   p_j ∝ ω'_j · softmax(z/T)_j     trains the student b^s, z^s
+    ω_c ∝ 1/E_c,   E_c = (1 − β^{n_c}) / (1 − β),   mean of ω over the classes = 1,   n_c rows of class c in T_t.
+
+E_c is the effective number of images of a class. A class with few images has ω > 1: the boosting loss sees its logit
+scaled down and so drives the logit itself up, and it is the logit itself that KD and the student see. Compression goes
+the same way: a class with few images gets more of the target than the boosted model gave it. This is the direction of
+the paper and of the released code, which takes n_c from the data set's name instead of counting. A class without any
+row (memory of 0) counts as one with a single row: 1/E_c would be infinite.
+
+The student starts from b° and its classifier and is the model of task t: φ_t keeps its size.
+"""
+
+import copy
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from cl2r.backbones import folded
+from cl2r.config import Config
+from cl2r.distillation import logit_distillation
+from cl2r.heads import TrainableClassifier
+from cl2r.methods.base import Batch, Losses, Outputs, Stage, TaskData, TaskInfo
+from cl2r.methods.incremental import Incremental, Network
+from cl2r.methods.options import FosterOptions
+from cl2r.seeding import torch_stream
+
+
+@dataclass(frozen=True)
+class BoostedOutputs(Outputs):
+    """b¹(x), the logits z of both backbones, and those of b¹ alone."""
+
+    auxiliary: Tensor
+
+
+class BoostedClassifier(TrainableClassifier):
+    """F over [b°; b¹]. Old classes answer as the old classifier does until b¹ has learnt something."""
+
+    mask: Tensor
+
+    def __init__(self, old: Tensor, classes: int, generator: torch.Generator, new_on_old: bool) -> None:
+        rows, dim = old.shape
+        super().__init__(2 * dim)
+        self.weight = nn.Parameter(torch.cat([old.detach(), torch.zeros_like(old)], dim=1))
+        self.grow_to(classes, generator)
+        mask = torch.ones_like(self.weight.detach())
+        if not new_on_old:
+            mask[rows:, :dim] = 0
+        self.weight.detach().mul_(mask)
+        self.register_buffer("mask", mask, persistent=False)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """z. What the mask holds at zero has no gradient, so it stays there."""
+        return functional.linear(features, self.weight * self.mask)
+
+
+class Boosted(nn.Module):
+    """What boosting trains: b¹, F and the auxiliary classifier A. It is given b°(x)."""
+
+    def __init__(self, phi: nn.Module, classifier: nn.Module, auxiliary: nn.Module) -> None:
+        super().__init__()
+        self.phi, self.classifier, self.auxiliary = phi, classifier, auxiliary
+
+    def forward(self, x: Tensor, old: Tensor) -> BoostedOutputs:
+        """Both backbones' logits, and those of the new one alone."""
+        features = self.phi(x)
+        return BoostedOutputs(features, self.classifier(torch.cat([old, features], dim=1)), self.auxiliary(features))
+
+
+class Expanded(Network):
+    """The student, which outlives the task, and the boosted part, which does not."""
+
+    def __init__(self, student: Network, boosted: Boosted) -> None:
+        super().__init__(student.phi, student.classifier)
+        self.boosted = boosted
+
+    def forward(self, x: Tensor, old: Tensor | None = None) -> Outputs:
+        """The boosted logits where b°(x) is given, the student's otherwise."""
+        if old is None:
+            return super().forward(x)
+        outputs: BoostedOutputs = self.boosted(x, old)
+        return outputs
+
+
+def class_weights(counts: npt.NDArray[np.int64], beta: float) -> npt.NDArray[np.float64]:
+    """ω: the inverse effective numbers, with mean 1."""
+    inverse = (1 - beta) / (1 - beta ** np.maximum(counts, 1))
+    return np.asarray(inverse / inverse.mean(), dtype=np.float64)
+
+
+def shared_epochs(epochs: int) -> tuple[int, int]:
+    """Boosting and compression 4 : 3, as 40 + 30 of 70; neither is left out."""
+    boost = max(1, round(epochs * 4 / 7))
+    return boost, max(1, epochs - boost)
+
+
+class Foster(Incremental):
+    """FOSTER. `teacher` is the old model, b° and z°."""
+
+    def __init__(self, config: Config, channels: int, num_outputs: int) -> None:
+        super().__init__(config, channels, num_outputs)
+        self.options = config.section(FosterOptions)
+        self._boosted: nn.Module | None = None
+
+    def needs_teacher(self, task: TaskInfo) -> bool:
+        """b° is half of the boosted network."""
+        return True
+
+    def grow(self, task: TaskInfo, data: TaskData) -> None:
+        """The student's new rows; from task 2 on also the boosted part."""
+        old = self.network.classifier.weight
+        super().grow(task, data)
+        if task.index == 1:
+            return
+        assert isinstance(old, Tensor)
+        self.network = Expanded(self.network, self._expansion(task, old))
+        self._boosted = None
+        rows = np.concatenate([data.new, data.memory])
+        counts = np.bincount(data.labels[rows], minlength=task.seen_classes)
+        self.boost_weights, self.compress_weights = (
+            torch.from_numpy(class_weights(counts, beta)).float().to(self.device)
+            for beta in (self.options.beta_boost, self.options.beta_compress)
+        )
+
+    def _expansion(self, task: TaskInfo, old: Tensor) -> Boosted:
+        seed, classes = self.config.seed, task.seen_classes
+        generator = torch_stream(seed, "boosted classifier", task.index)
+        classifier = BoostedClassifier(old, classes, generator, self.options.new_on_old == "free")
+        auxiliary = TrainableClassifier(self.feature_size)
+        auxiliary.grow_to(classes, torch_stream(seed, "auxiliary classifier", task.index))
+        return Boosted(copy.deepcopy(self.network.phi), classifier, auxiliary).to(self.device)
+
+    def stages(self) -> list[Stage]:
+        """ER's in task 1, then boosting and compression."""
+        if self.task.index == 1:
+            return super().stages()
+        boost, compress = shared_epochs(self.config.optim.epochs)
+        boost, compress = self.options.boost_epochs or boost, self.options.compress_epochs or compress
+        network, lr = self._expanded, self.learning_rate
+        return [
+            Stage("boost", boost, lr, network.boosted.parameters, self.boost),
+            Stage("compress", compress, lr, self._student, self.compress, weight_decay=0.0),
+        ]
+
+    @property
+    def _expanded(self) -> Expanded:
+        assert isinstance(self.network, Expanded)
+        return self.network
+
+    def _student(self) -> Iterator[nn.Parameter]:
+        yield from self.network.phi.parameters()
+        yield from self.network.classifier.parameters()
+
+    def boost(self, batch: Batch, network: nn.Module) -> Losses:
+        """The loss of the first stage."""
+        self._boosted = None
+        old = self._old(batch.x)
+        out: BoostedOutputs = network(batch.x, old=old.features)
+        kd = logit_distillation(out.logits[:, : self.task.old_classes], old.logits, self.options.temperature)
+        return {
+            "ce": self.cross_entropy(out.logits.float() / self.boost_weights, batch),
+            "auxiliary": self.cross_entropy(out.auxiliary, batch),
+            "kd": self.options.weight * kd * batch.weight(len(batch.y)),
+        }
+
+    def compress(self, batch: Batch, network: nn.Module) -> Losses:
+        """The loss of the second stage: ω' · softmax(z/T), renormalised, is softmax((z + T log ω')/T)."""
+        out: Outputs = network(batch.x)
+        temperature = self.options.temperature
+        target = self._boosted_logits(batch.x).float() + temperature * self.compress_weights.log()
+        return {"bkd": logit_distillation(out.logits, target, temperature) * batch.weight(len(batch.y))}
+
+    def _old(self, x: Tensor) -> Outputs:
+        assert self.teacher is not None
+        with torch.no_grad():
+            old: Outputs = self.teacher(x)
+        return old
+
+    def _boosted_logits(self, x: Tensor) -> Tensor:
+        """z of the boosted network in eval mode. It no longer changes, so a frozen copy is made at the first batch."""
+        if self._boosted is None:
+            self._boosted = folded(self._expanded.boosted)
+        with torch.no_grad():
+            out: BoostedOutputs = self._boosted(x, self._old(x).features)
+        return out.logits
+
+    def end_task(self) -> None:
+        """The student is the model of the task."""
+        self.network = Network(self.network.phi, self.network.classifier)
+        self.teacher = self._boosted = None
+
+    def metrics(self) -> dict[str, float]:
+        """The weight of KD, 0 in task 1."""
+        return {"lambda": self.options.weight if self.task.index > 1 else 0.0}

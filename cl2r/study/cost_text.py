@@ -1,0 +1,45 @@
+"""An estimate as text."""
+
+from cl2r.study.cost import Estimate
+
+
+def describe(estimate: Estimate, trials: int, links_total: int, links_present: int, source: str = "") -> str:
+    """The estimate as aligned lines. `source` says where the speeds come from, see `speed_source`."""
+    gpu = estimate.gpu
+    speed = f"; speed {source}" if source else ""
+    rate = f"{gpu.sustained_flops / 1e12:g} TFLOP/s, at least {1000 * gpu.step_seconds:g} ms a step"
+    assumed = f"{rate}, ${gpu.dollars_per_hour:.2f} an hour"
+    lines = {
+        "runs": f"{trials:,}",
+        "links": f"{estimate.links:,} to train, {links_present:,} of {links_total:,} present",
+        "images": f"{estimate.images:,} to train on, {estimate.extracted:,} to extract",
+        "this machine": f"{_duration(estimate.seconds_here)} ({estimate.concurrency} at a time{speed})",
+        gpu.name: f"{_gpu(estimate)} (an assumption, not measured: {assumed})",
+        "disk": _size(estimate.disk_bytes),
+    }
+    width = max(map(len, lines))
+    return "\n".join(f"{name:<{width}}  {text}" for name, text in lines.items())
+
+
+def _duration(seconds: float) -> str:
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s" if whole or not seconds else "under 1 s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{seconds / 3600:,.1f} h"
+
+
+def _size(count: int) -> str:
+    value, units = float(count), iter(("bytes", "kB", "MB", "GB"))
+    unit = next(units)
+    while value >= 999.5 and (larger := next(units, None)):
+        value, unit = value / 1000, larger
+    return f"{value:,.1f} {unit}" if unit != "bytes" and value < 9.95 else f"{value:,.0f} {unit}"
+
+
+def _gpu(estimate: Estimate) -> str:
+    if 0 < estimate.gpu_hours < 0.01:
+        price = max(estimate.gpu_price, 0.01)
+        return f"under 0.01 GPU-hours, {'about' if estimate.gpu_price >= 0.01 else 'under'} ${price:.2f}"
+    return f"{estimate.gpu_hours:,.2f} GPU-hours, about ${estimate.gpu_price:,.2f}"

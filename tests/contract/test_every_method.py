@@ -1,0 +1,287 @@
+"""What every method must do, whatever it is: one suite over the whole catalog."""
+
+import itertools
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from method_case import case, fingerprint
+from quick import TASKS, Interrupter, Recorder, assert_same_chain, chain_tensors, quick_config, train
+from two_workers import spawned
+
+from cl2r.config import Config
+from cl2r.engine.run import Chain, RunResult, plan_run
+from cl2r.engine.task_loop import EpochReport, TaskLoop
+from cl2r.engine.workers import ALONE, Workers
+from cl2r.methods.base import Batch, Method
+from cl2r.methods.catalog import METHODS
+from cl2r.methods.registry import build_method
+
+SHORT: dict[str, Any] = {
+    "optim": {"epochs": 2, "milestones": [1]},
+    "eval": {"bootstrap": 0},
+    "bic": {"bias_epochs": 2},
+    "podnet": {"finetune_epochs": 2},
+    "fan": {"epochs": 2},
+    "foster": {"boost_epochs": 2, "compress_epochs": 2},
+}
+LOCAL_NEGATIVES = ("hoc",)
+"""Methods whose loss compares the rows of a worker with each other: their gradient depends on how rows are dealt."""
+
+
+def short(data: Path, name: str, *layers: dict[str, Any]) -> Config:
+    return quick_config(data, {"method": {"name": name}}, SHORT, *layers)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A finished run of a method and where its links are; each trained once."""
+
+    @cache
+    def run(name: str) -> tuple[RunResult, Path]:
+        root = tmp_path_factory.mktemp(name)
+        return train(short(tiny, name), root), root
+
+    return run
+
+
+def stage_names(result: RunResult, task: int) -> list[str]:
+    return list(dict.fromkeys(row["stage"] for row in result.links[task - 1].record["curves"]))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_it_fills_the_lower_triangle(undisturbed: Any, name: str) -> None:
+    result, _ = undisturbed(name)
+    lower = np.tri(TASKS, dtype=bool)
+    assert np.isfinite(result.report.matrix[lower]).all()
+    assert np.isnan(result.report.matrix[~lower]).all()
+    assert result.report.matrix[-1, -1] > 0.55, "it learns something"
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_feature_size_is_constant(undisturbed: Any, name: str) -> None:
+    result, root = undisturbed(name)
+    sizes = [tensors["features/open"].shape[1] for tensors in chain_tensors(result.plan, root)]
+    if METHODS[name].grows:
+        assert sizes == [sizes[0] * t for t in range(1, TASKS + 1)]
+    else:
+        assert len(set(sizes)) == 1
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_same_seed_gives_the_same_links(undisturbed: Any, name: str, tiny: Path, tmp_path: Path) -> None:
+    result, root = undisturbed(name)
+    again = train(short(tiny, name), tmp_path)
+    assert_same_chain(again.plan, root, tmp_path)
+    np.testing.assert_array_equal(again.report.matrix, result.report.matrix)
+    other = train(short(tiny, name, {"seed": 1, "scenario": {"stop_after": 1}}), tmp_path)
+    assert other.plan.keys[0] != result.plan.keys[0]
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_stopped_after_any_epoch_it_ends_in_the_same_bits(
+    undisturbed: Any, name: str, tiny: Path, tmp_path: Path
+) -> None:
+    """Once in every stage of task 2 (after its first epoch, which is remembered), and between tasks."""
+    result, root = undisturbed(name)
+    first = len(result.links[0].record["curves"])
+    epochs = result.links[1].record["curves"]
+    begins = [n for n, row in enumerate(epochs) if row["epoch"] == 1]
+    assert len(begins) == len(stage_names(result, 2))
+    train(short(tiny, name, {"scenario": {"stop_after": 1}}), tmp_path)
+    trained = first
+    for begin in begins:
+        # The second epoch of the stage is interrupted: the one before it is in the store.
+        wanted = first + begin + 2 - trained
+        with pytest.raises(KeyboardInterrupt):
+            train(short(tiny, name), tmp_path, Interrupter(after=wanted))
+        trained += wanted - 1
+    recorder = Recorder()
+    train(short(tiny, name), tmp_path, recorder)
+    assert any("resumed link" in line for line in recorder.lines)
+    assert_same_chain(result.plan, root, tmp_path)
+
+
+class GoingOn(Chain):
+    """A chain that never reads back what it carried: the method object goes on to the next task."""
+
+    method: Method | None = None
+
+    def _state_before(self, task: int) -> tuple[Method, Any]:
+        method, memory = super()._state_before(task)
+        self.method = method if self.method is None else self.method
+        return self.method, memory
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_what_is_carried_is_all_that_matters(undisturbed: Any, name: str, tiny: Path, tmp_path: Path) -> None:
+    """Going on with the object in memory ends where restoring it from its tensors does."""
+    result, root = undisturbed(name)
+    chain = GoingOn(plan_run(short(tiny, name)), tmp_path, Recorder(), "test")
+    for task in chain.tasks:
+        chain.reach(task)
+    assert_same_chain(result.plan, root, tmp_path)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_state_round_trips(undisturbed: Any, name: str) -> None:
+    result, root = undisturbed(name)
+    chain = Chain(result.plan, root, Recorder(), "test")
+    for task, key in enumerate(result.plan.keys, 1):
+        stored = chain.store.state(key)
+        memory = stored.pop("memory")
+        method = build_method(result.plan.config, 1, result.plan.num_outputs)
+        tensors = {name.removeprefix("method/"): tensor for name, tensor in stored.items()}
+        method.restore(tensors, chain._info(task, len(memory)))
+        carried = method.carry()
+        assert carried.keys() == tensors.keys()
+        assert all(torch.equal(carried[name], tensors[name]) for name in tensors)
+        assert not any(tensor.requires_grad for tensor in carried.values())
+        open_images = torch.from_numpy(result.plan.dataset.x_open)
+        features = method.extractor()(chain.normalise(open_images)).detach()
+        assert torch.equal(features, chain.store.features(key)["open"])
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("change", ["no memory", "one task", "bf16"])
+def test_it_runs_with(name: str, change: str, tiny: Path, tmp_path: Path) -> None:
+    layer = {
+        "no memory": {"memory": {"per_class": 0}},
+        "one task": {"scenario": {"n_tasks": 1}},
+        "bf16": {"optim": {"precision": "bf16"}, "scenario": {"stop_after": 2}},
+    }[change]
+    result = train(short(tiny, name, {"optim": {"epochs": 1, "milestones": []}}, layer), tmp_path)
+    tasks = len(result.links)
+    assert np.isfinite(result.report.matrix[np.tri(tasks, dtype=bool)]).all()
+    if change == "no memory" and METHODS[name].memory == "quota":
+        assert [link.record["memory"] for link in result.links] == [0] * tasks
+
+
+class Watching(Recorder):
+    """Takes a fingerprint of φ after every epoch, and notes whether the stage is one of the classifier only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.method: Method | None = None
+        self.prints: list[tuple[bool, str]] = []
+
+    def epoch(self, report: EpochReport) -> None:
+        assert self.method is not None
+        still = {stage.name for stage in self.method.stages() if not stage.statistics}
+        self.prints.append((report.stage in still, fingerprint(self.method.extractor())))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_stages_of_the_classifier_leave_the_extractor_as_it_is(name: str, tiny: Path, tmp_path: Path) -> None:
+    plan, watching = plan_run(short(tiny, name)), Watching()
+    chain = GoingOn(plan, tmp_path, watching, "test")
+    watching.method = chain.method = build_method(plan.config, 1, plan.num_outputs)
+    chain.reach(1)
+    chain.reach(2)
+    for (_, before), (still, after) in itertools.pairwise(watching.prints):
+        assert before == after or not still
+    assert watching.prints[1][1] != watching.prints[-1][1], "φ_2 is not φ_1"
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_only_a_stages_parameters_are_trained_and_old_ones_stay(name: str) -> None:
+    """Whatever a stage does not train has the same bits after a step of it, buffers of batch norm apart."""
+    quick = case(name)
+    quick.begin(1)
+    quick.step(quick.batch_of(1, range(4)))
+    quick.method.end_task()
+    quick.begin(2)
+    for number, stage in enumerate(quick.method.stages()):
+        trained = {id(parameter) for parameter in stage.parameters()}
+        network = quick.method.network
+        before = {key: tensor.clone() for key, tensor in network.state_dict().items()}
+        free = {key for key, parameter in network.named_parameters() if id(parameter) in trained}
+        quick.step(quick.batch_of(2, range(8)), stage=number)
+        moved = {key for key, tensor in network.state_dict().items() if not torch.equal(tensor, before[key])}
+        statistics = {key for key in moved if "running_" in key or "num_batches" in key}
+        assert moved - statistics <= free
+        assert moved & free, stage.name
+        assert stage.statistics or not statistics
+
+
+# ---------------------------------------------------------------- two workers
+
+
+def global_batch(task: int) -> Batch:
+    """15 rows, 5 of memory, all of those with the first of two workers."""
+    generator = torch.Generator().manual_seed(11)
+    x = torch.randn(15, 1, 16, 16, generator=generator)
+    old = torch.zeros(15, dtype=torch.bool)
+    old[0:10:2] = True
+    y = torch.where(old, torch.arange(15) % 4, 4 + torch.arange(15) % 4)
+    return Batch(x, y, torch.where(old, 1, 2), task)
+
+
+def gradients(workers: Workers, names: list[str]) -> dict[str, dict[str, torch.Tensor]]:
+    """The gradient of one step of every stage of task 2, batch norm in eval mode."""
+    found = {}
+    for name in names:
+        quick = case(name)
+        quick.begin(1)
+        quick.method.end_task()
+        quick.begin(2)
+        generator = torch.Generator().manual_seed(3)
+        with torch.no_grad():
+            for parameter in quick.method.network.parameters():
+                parameter += (
+                    0.1 * parameter.std(correction=0).clamp(min=0.1) * torch.randn(parameter.shape, generator=generator)
+                )
+        batch, part = global_batch(2), slice(workers.rank, None, workers.world)
+        local = Batch(batch.x[part], batch.y[part], batch.task_id[part], 2, workers)
+        for stage in quick.method.stages():
+            loop = TaskLoop(quick.method.config, None, print, workers)  # type: ignore[arg-type]  # no data needed
+            optimiser = loop.optimiser(quick.method, stage)
+            quick.method.network.eval()
+            network = workers.wrap(quick.method.network)
+            optimiser.zero_grad()
+            losses = stage.loss(local, network)
+            torch.stack(list(losses.values())).sum().backward()  # type: ignore[no-untyped-call]
+            grads = [parameter.grad for parameter in optimiser.param_groups[0]["params"]]
+            assert all(gradient is not None for gradient in grads), f"{name}, {stage.name}: an unused parameter"
+            entry = {str(number): gradient.clone() for number, gradient in enumerate(grads)}
+            means = workers.mean({term: value.item() for term, value in losses.items()})
+            found[f"{name}, {stage.name}"] = entry | {term: torch.tensor(value) for term, value in means.items()}
+    return found
+
+
+def test_two_workers_take_the_step_of_one() -> None:
+    names = [name for name in METHODS if name not in LOCAL_NEGATIVES]
+    one = gradients(ALONE, names)
+    for other in spawned(gradients, names):
+        assert one.keys() == other.keys()
+        for place, expected in one.items():
+            assert expected.keys() == other[place].keys()
+            for name, tensor in expected.items():
+                scale, got = float(tensor.abs().max()), other[place][name]
+                torch.testing.assert_close(got, tensor, rtol=1e-4, atol=1e-5 * scale + 1e-7, msg=f"{place}: {name}")
+
+
+def whole_runs(workers: Workers, arguments: tuple[Path, Path, list[str]]) -> int:
+    """Train two tasks with every method."""
+    data, root, names = arguments
+    links = 0
+    for name in names:
+        plan = plan_run(short(data, name, {"scenario": {"stop_after": 2}, "optim": {"epochs": 1, "milestones": []}}))
+        chain = Chain(plan, root, Recorder(), "test", workers)
+        for task in chain.tasks:
+            chain.reach(task)
+        links += len(chain.tasks)
+    return links
+
+
+def test_two_workers_train_every_method(tiny: Path, tmp_path: Path) -> None:
+    names = list(METHODS)
+    assert spawned(whole_runs, (tiny, tmp_path, names)) == [2 * len(names)] * 2
+    for name in names:
+        plan = plan_run(short(tiny, name, {"scenario": {"stop_after": 2}, "optim": {"epochs": 1, "milestones": []}}))
+        result = Chain(plan, tmp_path, Recorder(), "other").result(0.0)
+        assert np.isfinite(result.report.matrix[np.tri(2, dtype=bool)]).all()
+        assert result.links[1].record["workers"] == 2

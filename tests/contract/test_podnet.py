@@ -1,0 +1,506 @@
+"""PODNet: every term against loops over rows, k-means imprinting, what is held when, and both stages of a task."""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from method_case import PER_CLASS, Case, case, fingerprint
+from quick import EPOCHS, TASKS, Interrupter, Recorder, assert_same_chain, quick_config, train
+from torch import Tensor, nn
+
+from cl2r.engine.run import RunResult
+from cl2r.engine.workers import Workers
+from cl2r.errors import InputError
+from cl2r.memory import sample_task
+from cl2r.methods.base import Batch, TaskInfo
+from cl2r.methods.podnet import Podnet, cluster_centres, nca_of_code, nca_of_paper, pod_spatial
+
+SIZE = 4  # classes of each task of the case
+FINETUNE = 2
+LAYER = {"method": {"name": "podnet"}, "podnet": {"finetune_epochs": FINETUNE, "proxies": 3}}
+
+
+@dataclass(frozen=True)
+class Summing(Workers):
+    """Weights that turn every mean over rows into a sum: parts of a batch must then add up to the whole."""
+
+    def weight(self, rows: int) -> float:
+        return float(rows)
+
+
+def in_task(task: int, *overrides: str, memory: int = 2, steps: int = 2) -> Case:
+    """In a task, moved away from the model before; batch norm in eval mode."""
+    trained = case("podnet", *overrides)
+    for index in range(1, task + 1):
+        trained.begin(index, memory)
+        for _ in range(steps):
+            trained.step(trained.batch_of(index, range(SIZE * index)))
+    trained.method.network.eval().requires_grad_(True)
+    return trained
+
+
+def method_of(trained: Case) -> Podnet:
+    assert isinstance(trained.method, Podnet)
+    return trained.method
+
+
+def losses(trained: Case, batch: Batch, stage: int = 0) -> dict[str, float]:
+    spec = trained.method.stages()[stage]
+    return {name: float(loss.detach()) for name, loss in spec.loss(batch, trained.method.network).items()}
+
+
+# ---------------------------------------------------------------- slow versions
+
+
+def unit(vector: list[float]) -> list[float]:
+    length = math.sqrt(math.fsum(v * v for v in vector))
+    return [v / length for v in vector]
+
+
+def slow_score(feature: list[float], proxies: list[list[float]]) -> float:
+    """s_c from distances, not from cosines."""
+    scores = []
+    for proxy in proxies:
+        pairs = zip(unit(feature), unit(proxy), strict=True)
+        scores.append(-math.fsum((a - b) ** 2 for a, b in pairs))
+    powers = [math.exp(s) for s in scores]
+    return sum(p / math.fsum(powers) * s for p, s in zip(powers, scores, strict=True))
+
+
+def slow_scores(features: Tensor, classifier: nn.Module) -> list[list[float]]:
+    proxies = [*classifier.old.tolist(), *classifier.new.tolist()]
+    return [[slow_score(feature, own) for own in proxies] for feature in features.tolist()]
+
+
+def slow_code(s: list[list[float]], labels: list[int], eta: float, margin: float) -> float:
+    """With the margin taken off every class, as the released code does."""
+    total = 0.0
+    for row, y in zip(s, labels, strict=True):
+        z = [eta * (value - margin) for value in row]
+        z = [value - max(z) for value in z]
+        total += -z[y] + math.log(1 + math.fsum(math.exp(v) for j, v in enumerate(z) if j != y))
+    return total / len(s)
+
+
+def slow_paper(s: list[list[float]], labels: list[int], eta: float, margin: float) -> float:
+    total = 0.0
+    for row, y in zip(s, labels, strict=True):
+        others = math.fsum(math.exp(eta * v) for j, v in enumerate(row) if j != y)
+        total += max(0.0, -math.log(math.exp(eta * (row[y] - margin)) / others))
+    return total / len(s)
+
+
+def slow_strips(feature_map: Tensor) -> list[float]:
+    """p(h) of one image."""
+    channels, height, width = feature_map.shape
+    h = feature_map.tolist()
+    along_w = [sum(h[c][i][j] ** 2 for j in range(width)) for c in range(channels) for i in range(height)]
+    along_h = [sum(h[c][i][j] ** 2 for i in range(height)) for c in range(channels) for j in range(width)]
+    return unit(along_w + along_h)
+
+
+def slow_spatial(new: list[Tensor], old: list[Tensor]) -> float:
+    gaps = [
+        math.dist(slow_strips(one), slow_strips(two))
+        for stage, before in zip(new, old, strict=True)
+        for one, two in zip(stage, before, strict=True)
+    ]
+    return sum(gaps) / len(gaps)
+
+
+def slow_flat(new: Tensor, old: Tensor) -> float:
+    rows = zip(new.tolist(), old.tolist(), strict=True)
+    return sum(1 - sum(a * b for a, b in zip(unit(n), unit(o), strict=True)) for n, o in rows) / len(new)
+
+
+# ---------------------------------------------------------------- terms
+
+
+@pytest.mark.parametrize("centre", ["true", "false"])
+@pytest.mark.parametrize("nca", ["code", "paper"])
+@pytest.mark.parametrize("task", [1, 2, 3])
+def test_lsc_against_loops(nca: str, task: int, centre: str) -> None:
+    trained = in_task(task, f"podnet.nca={nca}", "podnet.proxies=3", f"head.centre={centre}")
+    network = method_of(trained).network
+    with torch.no_grad():
+        network.classifier.scale.fill_(2.5)
+    batch = trained.batch_of(task, range(SIZE * task))
+    features = trained.apply(network.phi, trained.rows(range(SIZE * task), 2))
+    scores = slow_scores(features, network.classifier)
+    assert len(scores[0]) == SIZE * task
+    slow = slow_code if nca == "code" else slow_paper
+    expected = slow(scores, batch.y.tolist(), 2.5, 0.6)
+    assert expected > 0.1
+    assert losses(trained, batch)["lsc"] == pytest.approx(expected, rel=1e-4)
+    if task > 1:
+        assert losses(trained, batch, stage=1)["lsc"] == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize("centre", ["true", "false"])
+@pytest.mark.parametrize("task", [2, 3])
+def test_pod_terms_against_loops(task: int, centre: str) -> None:
+    trained = in_task(task, "podnet.spatial=2", "podnet.flat=5", f"head.centre={centre}")
+    method, batch = method_of(trained), trained.batch_of(task, range(2, SIZE * task), 1)
+    assert method.teacher is not None
+    with torch.no_grad():
+        new, old = method.network(batch.x), method.teacher(batch.x)
+    spatial, flat = slow_spatial(new.maps, old.maps), slow_flat(new.features, old.features)
+    assert min(spatial, flat) > 1e-3
+    weight = math.sqrt(task)  # N_t/m of equal tasks
+    actual = losses(trained, batch)
+    assert actual["spatial"] == pytest.approx(2 * weight * spatial, rel=1e-3)
+    assert actual["flat"] == pytest.approx(5 * weight * flat, rel=1e-3)
+    assert actual.keys() == {"lsc", "spatial", "flat"}
+    assert method.metrics()["lambda"] == pytest.approx(weight)
+
+
+def test_the_maps_are_those_of_the_backbone_and_the_features_those_of_phi() -> None:
+    trained = in_task(2, "head.centre=true")
+    network, rows = method_of(trained).network, trained.rows(range(3))
+    batch = trained.batch(2, rows)
+    with torch.no_grad():
+        out = network(batch.x)
+        _, maps = network.phi[0].with_maps(batch.x)
+    assert [tuple(stage.shape[1:]) for stage in out.maps] == [(16, 8, 8), (32, 4, 4), (64, 2, 2)]
+    assert all(torch.equal(one, two) for one, two in zip(out.maps, maps, strict=True))
+    assert torch.equal(out.features, trained.apply(network.phi, rows))
+    assert out.features.min() < 0
+
+
+def test_an_identical_teacher_gives_no_distillation() -> None:
+    trained = in_task(1, "head.centre=true")
+    trained.begin(2)
+    trained.method.network.eval()
+    actual = losses(trained, trained.batch_of(2, range(8)))
+    assert actual["spatial"] == pytest.approx(0, abs=1e-4)
+    assert actual["flat"] == pytest.approx(0, abs=1e-5)
+
+
+def test_equal_maps_are_at_distance_0_with_a_gradient_of_0() -> None:
+    maps = [torch.randn(3, 4, 5, 6, requires_grad=True), torch.zeros(3, 2, 2, 2, requires_grad=True)]
+    distance = pod_spatial(maps, [stage.detach().clone() for stage in maps])
+    assert not distance.any()
+    for gradient in torch.autograd.grad(distance.sum(), maps):
+        assert not gradient.any()
+
+
+def test_spatial_does_not_see_the_scale_of_a_map() -> None:
+    new, old = [torch.randn(3, 4, 5, 6) for _ in range(2)], [torch.randn(3, 4, 5, 6) for _ in range(2)]
+    scaled = pod_spatial([7 * new[0], new[1]], [old[0], 0.2 * old[1]])
+    torch.testing.assert_close(scaled, pod_spatial(new, old))
+    assert float(scaled.mean()) == pytest.approx(slow_spatial(new, old), rel=1e-5)
+
+
+def test_the_margin_cancels_in_code_mode_only() -> None:
+    def value(nca: str, margin: float) -> float:
+        trained = in_task(2, f"podnet.nca={nca}", f"podnet.margin={margin}", steps=0)
+        return losses(trained, trained.batch_of(2, range(8)))["lsc"]
+
+    assert value("code", 0) == value("code", 0.6) == value("code", 5)
+    assert value("paper", 0.6) - value("paper", 0.5) == pytest.approx(0.1, rel=1e-3)
+
+
+def test_the_margin_moves_eta_in_paper_mode() -> None:
+    """∂L/∂η holds + δ for every row that is not clipped."""
+    gradients = []
+    for margin in (1.0, 3.0):
+        trained = in_task(1, "podnet.nca=paper", f"podnet.margin={margin}", steps=0)
+        loss = trained.method.loss(trained.batch_of(1, range(4)), trained.method.network)["lsc"]
+        gradients.append(float(torch.autograd.grad(loss, method_of(trained).network.classifier.scale)[0]))
+    assert gradients[1] - gradients[0] == pytest.approx(2, rel=1e-4)
+
+
+def test_the_paper_form_is_clipped_row_by_row() -> None:
+    logits = torch.tensor([[9.0, 0, 0], [0, 1, 5]], requires_grad=True)
+    loss = nca_of_paper(logits, torch.tensor([0, 1]), torch.tensor(0.5))
+    assert loss.tolist() == pytest.approx([0, 0.5 - 1 + math.log(1 + math.exp(5))])
+    (gradient,) = torch.autograd.grad(loss.sum(), logits)
+    assert not gradient[0].any()
+    assert gradient[1, 1] == -1
+
+
+def test_the_maximum_has_its_share_of_the_gradient_in_code_mode() -> None:
+    """Finite differences of the loss as it is written."""
+    logits = torch.randn(4, 5, dtype=torch.float64, requires_grad=True)
+    labels = torch.tensor([int(logits[0].argmax()), 1, 2, 3])
+    assert torch.autograd.gradcheck(lambda z: nca_of_code(z, labels), logits)
+    assert (nca_of_code(logits, labels) > 0).all()
+
+
+@pytest.mark.parametrize("form", ["code", "paper"])
+def test_one_class_alone_has_a_finite_gradient(form: str) -> None:
+    logits, labels = torch.randn(3, 1, requires_grad=True), torch.zeros(3, dtype=torch.int64)
+    loss = nca_of_code(logits, labels) if form == "code" else nca_of_paper(logits, labels, torch.tensor(0.6))
+    (gradient,) = torch.autograd.grad(loss.sum(), logits)
+    assert not loss.any()
+    assert not gradient.any()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "terms"),
+    [
+        (["podnet.spatial=0", "podnet.flat=0"], {"lsc"}),
+        (["podnet.spatial=0"], {"lsc", "flat"}),
+        (["podnet.flat=0"], {"lsc", "spatial"}),
+    ],
+)
+def test_terms_of_weight_0_are_left_out(overrides: list[str], terms: set[str]) -> None:
+    trained = in_task(2, *overrides)
+    assert losses(trained, trained.batch_of(2, range(8))).keys() == terms
+    assert (method_of(trained).teacher is None) == (terms == {"lsc"})
+    assert trained.method.metrics()["lambda"] == (0 if terms == {"lsc"} else math.sqrt(2))
+
+
+def test_the_first_task_has_lsc_only() -> None:
+    trained = in_task(1)
+    assert losses(trained, trained.batch_of(1, range(4))).keys() == {"lsc"}
+    assert [stage.name for stage in trained.method.stages()] == ["train"]
+
+
+@pytest.mark.parametrize("nca", ["code", "paper"])
+@pytest.mark.parametrize("stage", [0, 1])
+def test_losses_and_gradients_of_workers_add_up(nca: str, stage: int) -> None:
+    """Unequal parts, one of them without any row."""
+    trained = in_task(2, f"podnet.nca={nca}")
+    whole, spec = trained.batch_of(2, range(8)), trained.method.stages()[stage]
+
+    def gradients(parts: list[slice]) -> list[Tensor]:
+        workers = Summing()
+        total = torch.zeros(())
+        for part in parts:
+            batch = Batch(whole.x[part], whole.y[part], whole.task_id[part], 2, workers)
+            total = total + torch.stack(list(spec.loss(batch, trained.method.network).values())).sum()
+        return list(torch.autograd.grad(total, list(spec.parameters())))
+
+    expected = gradients([slice(0, 16)])
+    for one, two in zip(gradients([slice(0, 5), slice(5, 5), slice(5, 16)]), expected, strict=True):
+        torch.testing.assert_close(one, two, atol=1e-4, rtol=1e-3)
+
+
+def test_bf16_touches_neither_scores_nor_distances() -> None:
+    trained = in_task(2)
+    batch, network = trained.batch_of(2, range(8)), method_of(trained).network
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        out = network(batch.x)
+        values = trained.method.loss(batch, network)
+    assert out.logits.dtype == torch.float32
+    scores = slow_scores(out.features, network.classifier)
+    np.testing.assert_allclose(
+        out.logits.numpy(), float(network.classifier.scale.detach()) * np.array(scores), atol=1e-5, rtol=1e-5
+    )
+    assert {value.dtype for value in values.values()} == {torch.float32}
+    exact = losses(trained, batch)
+    assert {name: float(value) for name, value in values.items()} == pytest.approx(exact, rel=0.1, abs=0.05)
+
+
+# ---------------------------------------------------------------- imprinting
+
+
+def clouds(rng: np.random.Generator, count: int, each: int) -> np.ndarray:
+    middles = 10 * rng.normal(size=(count, 5))
+    return (middles[:, None] + 0.1 * rng.normal(size=(count, each, 5))).reshape(-1, 5)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_k_means_ends_in_means_of_nearest_points(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    points = rng.normal(size=(60, 4))
+    centres = cluster_centres(points, 7, np.random.default_rng(seed))
+    nearest = [min(range(7), key=lambda c: math.dist(point, centres[c])) for point in points]
+    for number in range(7):
+        members = [point for point, own in zip(points, nearest, strict=True) if own == number]
+        np.testing.assert_allclose(centres[number], np.mean(members, 0), atol=1e-12)
+    np.testing.assert_array_equal(centres, cluster_centres(points, 7, np.random.default_rng(seed)))
+
+
+def test_k_means_finds_clouds_that_lie_apart() -> None:
+    points = clouds(np.random.default_rng(0), 4, 20)
+    centres = cluster_centres(points, 4, np.random.default_rng(0))
+    means = points.reshape(4, 20, 5).mean(1)
+    np.testing.assert_allclose(sorted(centres.tolist()), sorted(means.tolist()), atol=1e-9)
+
+
+@pytest.mark.parametrize("copies", [1, 3])
+def test_fewer_points_than_centres_are_repeated_with_noise(copies: int) -> None:
+    points = np.eye(3)
+    centres = cluster_centres(np.repeat(points, copies, 0), 8, np.random.default_rng(0))
+    assert centres.shape == (8, 3)
+    assert sorted(centres[:3].tolist()) == sorted(points.tolist())
+    assert len({tuple(row) for row in centres.tolist()}) == 8
+    for number in range(3, 8):
+        assert 0 < np.abs(centres[number] - centres[number % 3]).max() < 0.1
+
+
+@pytest.mark.parametrize("proxies", [1, 3, 10])  # PER_CLASS is 6
+@pytest.mark.parametrize("centre", ["true", "false"])
+def test_new_proxies_are_imprinted(proxies: int, centre: str) -> None:
+    trained = in_task(1, f"podnet.proxies={proxies}", f"head.centre={centre}")
+    classifier = method_of(trained).network.classifier
+    before = classifier.new.detach().clone()
+    trained.begin(2)
+    length = np.mean([math.hypot(*proxy) for own in before.tolist() for proxy in own])
+    for number, label in enumerate(trained.tasks[1]):
+        features = trained.apply(method_of(trained).network.phi, trained.rows(range(label, label + 1)))
+        units = [unit(feature) for feature in features.tolist()]
+        own = np.array(classifier.new[number].tolist()) / length
+        nearest = [min(range(proxies), key=lambda p, u=row: math.dist(u, own[p])) for row in units]
+        if proxies < PER_CLASS:
+            for p in range(proxies):
+                mean = np.mean([row for row, q in zip(units, nearest, strict=True) if q == p], 0)
+                np.testing.assert_allclose(own[p], mean, atol=1e-5)
+        else:
+            assert max(math.dist(row, own[p]) for row, p in zip(units, nearest, strict=True)) < 1e-5
+    torch.testing.assert_close(classifier.old, before, atol=0, rtol=0)
+
+
+def test_the_first_proxies_are_random_and_seeded() -> None:
+    def proxies(*overrides: str) -> Tensor:
+        trained = case("podnet", *overrides)
+        trained.begin(1)
+        return method_of(trained).network.classifier.new.detach()
+
+    assert torch.equal(proxies(), proxies())
+    assert not torch.equal(proxies(), proxies("seed=1"))
+    assert proxies().shape == (SIZE, 10, 64)
+    assert float(proxies().norm(dim=-1).mean()) == pytest.approx(1, abs=0.1)
+    assert float(method_of(in_task(1, steps=0)).network.classifier.scale) == 1
+
+
+# ---------------------------------------------------------------- what is held when
+
+
+def test_the_first_stage_holds_the_old_proxies_and_moves_all_else() -> None:
+    trained = in_task(2, steps=0)
+    network = method_of(trained).network
+    before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+    trained.step(trained.batch_of(2, range(8)))
+    for name, parameter in network.named_parameters():
+        assert torch.equal(parameter, before[name]) == (name == "classifier.old"), name
+
+
+def test_the_last_stage_moves_the_proxies_only() -> None:
+    trained = in_task(2)
+    network = method_of(trained).network
+    phi, scale = fingerprint(network.phi), network.classifier.scale.item()
+    old, new = network.classifier.old.detach().clone(), network.classifier.new.detach().clone()
+    for _ in range(3):
+        trained.step(trained.batch_of(2, range(8)), stage=1)
+    assert fingerprint(network.phi) == phi
+    assert network.classifier.scale.item() == scale
+    assert not torch.equal(network.classifier.old, old)
+    assert not torch.equal(network.classifier.new, new)
+
+
+def test_the_stages_of_a_later_task() -> None:
+    trained = in_task(2, "podnet.clamp=0.7", "podnet.finetune_epochs=9", "podnet.finetune_lr=0.03", memory=3)
+    data, (first, last) = trained.data(2, 3), trained.method.stages()
+    assert (first.name, first.clamp, first.rows, first.batching, first.statistics) == ("train", 0.7, None, None, True)
+    assert (last.name, last.epochs, last.lr, last.schedule) == ("finetune", 9, 0.03, "constant")
+    assert (last.clamp, last.batching, last.statistics) == (0.7, "natural", False)
+    assert last.rows is not None
+    new, memory = last.rows
+    np.testing.assert_array_equal(memory, data.memory)
+    labels, counts = np.unique(trained.labels[new], return_counts=True)
+    assert labels.tolist() == list(trained.tasks[1])
+    assert set(counts) == {3}
+    assert set(new) <= set(data.new)
+    np.testing.assert_array_equal(new, sample_task(data.new, trained.labels[data.new], 3, "random", 0, 2))
+
+
+def test_no_memory_no_last_stage() -> None:
+    trained = in_task(2, memory=0)
+    assert [stage.name for stage in trained.method.stages()] == ["train"]
+    assert losses(trained, trained.batch_of(2, range(4, 8))).keys() == {"lsc", "spatial", "flat"}
+
+
+def test_the_carry_is_all_the_next_task_needs() -> None:
+    trained = in_task(2)
+    carried = trained.method.carry()
+    assert carried["classifier.old"].shape == carried["classifier.new"].shape == (SIZE, 10, 64)
+    other = case("podnet")
+    other.method.restore(carried, TaskInfo(2, SIZE, SIZE, 8))
+    assert [stage.name for stage in other.method.stages()] == ["train"]  # no rows of an earlier task
+    for one in (trained, other):
+        one.begin(3)
+        one.method.network.eval()
+    assert fingerprint(trained.method.network) == fingerprint(other.method.network)
+    batch = trained.batch_of(3, range(12))
+    assert losses(trained, batch) == losses(other, batch)
+
+
+def test_the_teacher_is_the_model_before_and_stays() -> None:
+    trained = in_task(1)
+    rows = trained.rows(range(3))
+    before = trained.apply(method_of(trained).network.phi, rows)
+    trained.begin(2)
+    for _ in range(2):
+        trained.step(trained.batch_of(2, range(8)))
+    teacher = method_of(trained).teacher
+    assert teacher is not None
+    assert not any(parameter.requires_grad for parameter in teacher.parameters())
+    torch.testing.assert_close(teacher(trained.images[rows]).features, before, atol=1e-5, rtol=1e-4)
+
+
+def test_a_mlp_projection_takes_part() -> None:
+    trained = in_task(2, "head.projection=mlp")
+    trained.step(trained.batch_of(2, range(8)))  # autograd.grad refuses parameters that take no part
+    assert method_of(trained).network.classifier.new.shape == (SIZE, 10, 11)
+
+
+def test_the_fixed_classifier_is_refused() -> None:
+    with pytest.raises(InputError, match="podnet has trainable"):
+        case("podnet", "method.classifier=fixed", "head.projection=linear")
+
+
+# ---------------------------------------------------------------- runs
+
+
+@pytest.fixture(scope="module")
+def run(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[RunResult, Path, Recorder]:
+    """An undisturbed run, centred as the icons are."""
+    root, recorder = tmp_path_factory.mktemp("podnet"), Recorder()
+    return train(quick_config(tiny, {"head": {"centre": True}}, LAYER), root, recorder), root, recorder
+
+
+def test_a_run_of_three_tasks(run: tuple[RunResult, Path, Recorder]) -> None:
+    result, _, recorder = run
+    assert np.isfinite(result.report.matrix[np.tril_indices(TASKS)]).all()
+    stages = [(report.task, report.stage) for report in recorder.reports]
+    later = [(task, name) for task in (2, 3) for name in ["train"] * EPOCHS + ["finetune"] * FINETUNE]
+    assert stages == [(1, "train")] * EPOCHS + later
+    assert {report.lr for report in recorder.reports if report.stage == "finetune"} == {0.05}
+    assert [link.record["metrics"]["lambda"] for link in result.links] == pytest.approx([0, 2**0.5, 3**0.5])
+
+
+@pytest.mark.parametrize(
+    "after",
+    [2, EPOCHS + 2, 2 * EPOCHS + 1, 2 * EPOCHS + 2, 2 * EPOCHS + FINETUNE + 1],
+    ids=["task 1", "train", "between the stages", "finetune", "between the tasks"],
+)
+def test_stopped_in_every_stage(run: tuple[RunResult, Path, Recorder], tiny: Path, tmp_path: Path, after: int) -> None:
+    expected, root, _ = run
+    config = quick_config(tiny, {"head": {"centre": True}}, LAYER)
+    with pytest.raises(KeyboardInterrupt):
+        train(config, tmp_path, Interrupter(after=after))
+    train(config, tmp_path)
+    assert_same_chain(expected.plan, root, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        {"memory": {"per_class": 0}},
+        {"memory": {"selection": "herding"}, "podnet": {"nca": "paper", "proxies": 20}},
+        {"scenario": {"initial": 1, "increment": 11}},
+        {"scenario": {"n_tasks": 1}},
+        {"optim": {"precision": "bf16"}},
+        {"podnet": {"spatial": 0, "flat": 0, "finetune_epochs": 0}},
+    ],
+)
+def test_runs_of_other_kinds(tiny: Path, tmp_path: Path, layer: dict[str, dict[str, object]]) -> None:
+    result = train(quick_config(tiny, LAYER, {"optim": {"epochs": 1, "milestones": []}}, layer), tmp_path)
+    tasks = len(result.plan.keys)
+    assert np.isfinite(result.report.matrix[np.tril_indices(tasks)]).all()
