@@ -1,6 +1,7 @@
 """From the frames that runs and studies leave behind to tables. Reads Parquet; never needs torch."""
 
 from analysis.frames import Frames, load_runs
+from analysis.methods import methods_table
 from analysis.study import Study, load_study
 from analysis.tables import ablation_table, comparison_table
 from analysis.trials import best_trials
@@ -13,4 +14,5 @@ __all__ = [
     "comparison_table",
     "load_runs",
     "load_study",
+    "methods_table",
 ]

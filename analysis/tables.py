@@ -7,6 +7,7 @@ import pandas as pd
 
 from analysis.pivot import METRICS, check_name, finished, pivot
 from cl2r.errors import InputError
+from cl2r.methods.catalog import ABLATION_CELLS
 
 CLASSIFIERS = {"trainable": "Trainable", "fixed": "Fixed"}
 DISTILLATIONS = {"none": "none", "all": "FD", "memory": "FD^M"}
@@ -19,9 +20,9 @@ def ablation_table(runs: pd.DataFrame) -> pd.DataFrame:
     """Classifier × distillation: mean and (with two seeds or more) standard deviation over seeds.
 
     A run that did not finish, or has no metrics, counts for no seed; a cell of such runs only is a row of NaN.
-    If runs have a `variant`, it is the first level of the index.
+    If runs have a `variant`, it is the first level of the index. Other methods and adapters are left out.
     """
-    runs = _counted(runs)
+    runs = counted_runs(runs[runs["method.name"].isin(ABLATION_CELLS)] if "method.name" in runs else runs)
     levels = (["variant"] if "variant" in runs else []) + ["method.classifier", "method.fd"]
     groups = runs.groupby(levels)
     table = pd.DataFrame({"seeds": groups["counted"].sum()})
@@ -44,7 +45,8 @@ def comparison_table(runs: pd.DataFrame, columns: str, metrics: Sequence[str] = 
     Rows have the variant as a first level if there are several. Runs of a cell may differ in their seed only.
     """
     check_name(columns, runs.columns, "column")
-    runs = _counted(runs)
+    one_budget(runs)
+    runs = counted_runs(runs)
     several = "variant" in runs and runs["variant"].nunique() > 1
     rows = ["variant", "method.name"] if several else ["method.name"]
     _check_cells(runs[runs["counted"]], [*rows, columns])
@@ -58,13 +60,19 @@ def comparison_table(runs: pd.DataFrame, columns: str, metrics: Sequence[str] = 
     return pd.concat(parts, axis=1, names=["metric", "statistic", columns])
 
 
-def _counted(runs: pd.DataFrame) -> pd.DataFrame:
+def counted_runs(runs: pd.DataFrame) -> pd.DataFrame:
     """Runs with `counted`: finished and with metrics. The others keep their place in a table but no figures."""
     figures = [*METRICS, "train_seconds"]
     values = runs.reindex(columns=figures).astype(float)
     counted = finished(runs) & values[list(METRICS)].notna().any(axis=1)
     runs = runs.assign(**{name: values[name].where(counted) for name in figures}, counted=counted)
     return runs.assign(variant=runs["variant"].fillna("").replace("", PLAIN)) if "variant" in runs else runs
+
+
+def one_budget(runs: pd.DataFrame) -> None:
+    """Methods trained by schedules of their own and by a common one do not belong into one table."""
+    if "method.budget" in runs and runs["method.budget"].nunique() > 1:
+        raise InputError("a table would mix method.budget=cl2r and native; select one first")
 
 
 def _check_cells(runs: pd.DataFrame, cell: list[str]) -> None:
@@ -117,7 +125,7 @@ def _metric_markdown(table: pd.DataFrame, metric: str) -> str:
 
 def points_markdown(runs: pd.DataFrame, fields: Sequence[str]) -> str:
     """A row a combination of the config `fields` (and the variant): metrics, mean ± deviation over seeds."""
-    runs = _counted(runs)
+    runs = counted_runs(runs)
     names = [*(["variant"] if "variant" in runs and runs["variant"].nunique() > 1 else []), *fields]
     lines = table_head([*names, "seeds", *METRICS])
     for _, group in runs.groupby(names, sort=False, dropna=False) if names else [((), runs)]:
@@ -130,10 +138,12 @@ def points_markdown(runs: pd.DataFrame, fields: Sequence[str]) -> str:
 
 def spread(metric: str, mean: float, deviation: float) -> str:
     """`mean ± deviation`, with a sign if the metric is a difference; the metric may not exist (AC of one task)."""
-    if pd.isna(mean):
-        return EMPTY
-    text = f"{mean:{'+' if metric in SIGNED else ''}.3f}"
-    return text if pd.isna(deviation) else f"{text} ± {deviation:.3f}"
+    return signed(metric, mean) if pd.isna(deviation) else f"{signed(metric, mean)} ± {deviation:.3f}"
+
+
+def signed(metric: str, value: float) -> str:
+    """A figure of a metric, with a sign if it is a difference; it may not exist."""
+    return EMPTY if pd.isna(value) else f"{value:{'+' if metric in SIGNED else ''}.3f}"
 
 
 def plain_value(value: Any) -> str:

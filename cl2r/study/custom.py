@@ -1,13 +1,15 @@
 """Studies that are little more than a YAML file: a grid prints a row a point, a sweep its best trials."""
 
+import argparse
 from pathlib import Path
 
 import pandas as pd
 
 from analysis.tables import comparison_markdown, comparison_table, points_markdown
 from analysis.trials import best_trials, trials_markdown
-from cl2r.methods.catalog import METHODS
-from cl2r.study.command import given, run_command, study_parser
+from cl2r.errors import InputError
+from cl2r.methods.catalog import split_name
+from cl2r.study.command import Show, given, run_command, study_parser
 from cl2r.study.spec import OBJECTIVES, Study
 
 
@@ -22,16 +24,34 @@ def table(frames: dict[str, pd.DataFrame], study: Study) -> str:
     return sweep_table(frames, study) if study.is_sweep else points_markdown(frames["runs"], list(study.spec.grid))
 
 
-def compare_methods(name: str, doc: str | None, path: Path, field: str, option: str, words: list[str] | None) -> int:
+def compare_methods(
+    name: str,
+    doc: str | None,
+    path: Path,
+    field: str,
+    option: str,
+    words: list[str] | None,
+    show: Show | None = None,
+) -> int:
     """Methods × the values of one integer field, with `--methods` and `option` to choose among them."""
     parser = study_parser(name, doc)
-    parser.add_argument("--methods", nargs="+", choices=METHODS, metavar="NAME")
+    parser.add_argument("--methods", nargs="+", type=_known, metavar="NAME", help="method or method+adapter")
     parser.add_argument(option, nargs="+", type=int, metavar="N", dest="values")
     args = parser.parse_args(words)
     changes = {"grid": given({"method.name": args.methods, field: args.values})}
-    return run_command(
-        args, path, changes, lambda frames, _: comparison_markdown(comparison_table(frames["runs"], field))
-    )
+
+    def by_field(frames: dict[str, pd.DataFrame], _: Study) -> str:
+        return comparison_markdown(comparison_table(frames["runs"], field))
+
+    return run_command(args, path, changes, show or by_field)
+
+
+def _known(name: str) -> str:
+    try:
+        split_name(name)
+    except InputError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    return name
 
 
 def main(path: Path, words: list[str]) -> int:
