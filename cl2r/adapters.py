@@ -85,11 +85,11 @@ class QueryAdapter:
         return np.asarray(queries, dtype=np.float32)
 
 
-def adapter_flops(name: str, dim: int, forward_flops: float) -> float:
+def adapter_flops(name: str, dim: int, steps: int, forward_flops: float) -> float:
     """FLOPs of one query of φ_T on its way to φ_1. Linear maps are multiplied out beforehand, once for all queries."""
-    if name == "none":
+    if name == "none" or steps == 0:
         return 0.0
     if name == "query_drift":
-        return float(dim)
+        return 4.0 * dim * steps  # a difference, a norm and a division a step: these do not merge
     linear = 2.0 * dim * dim
     return linear + forward_flops + 6 * dim if name == "slerp" else linear

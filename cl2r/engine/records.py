@@ -81,8 +81,9 @@ def _run_row(result: RunResult, name: str) -> dict[str, Any]:
 def _adaptation(result: RunResult) -> dict[str, float]:
     """What it costs to let new queries meet an old gallery: FLOPs a vector that is mapped, and vectors stored anew."""
     config, last = result.plan.config, result.links[-1].record["metrics"]
-    flops = adapter_flops(config.adapter.name, int(last["feature_size"]), last["forward_flops"])
-    updates = len(result.links) - 1 if method_info(config.method.name).gallery else 0
+    steps = len(result.links) - 1
+    flops = adapter_flops(config.adapter.name, int(last["feature_size"]), steps, last["forward_flops"])
+    updates = steps if method_info(config.method.name).gallery else 0
     return {
         "adapter_flops": flops + last.get("gallery_flops", 0.0),
         "gallery_items_touched": updates * len(result.plan.dataset.x_open),

@@ -114,7 +114,7 @@ def test_a_real_run_takes_what_was_counted(
 def test_every_method_takes_what_was_counted(name: str, tiny: Path, tmp_path: Path, extracted: list[int]) -> None:
     """All FLOPs of a run: natural batches leave a few rows out, memory rows among them, and figures take some more."""
     with FlopCounterMode(display=False) as counter:
-        result = train(quick_config(tiny, SHORT, {"method": {"name": name}}), tmp_path)
+        result = train(quick_config(tiny, SHORT, {"method": {"name": name}, "optim": {"epochs": 1}}), tmp_path)
     costs = assert_as_counted(result, tmp_path)
     assert sum(cost.extracted for cost in costs) == sum(extracted)
     total = sum(cost.flops + cost.extracted_flops for cost in costs)

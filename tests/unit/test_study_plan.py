@@ -7,10 +7,11 @@ import pytest
 import torch
 from small_study import finish, small_study, tree
 
-from cl2r.engine.run import Plan
+from cl2r.engine.run import Plan, plan_run
 from cl2r.errors import InputError
 from cl2r.methods.catalog import ABLATION_CELLS
 from cl2r.rayrun.resources import Resources
+from cl2r.study import plan as plan_module
 from cl2r.study.folder import StudyFolder
 from cl2r.study.jobs import Job, grid_jobs
 from cl2r.study.plan import plan_text
@@ -66,7 +67,18 @@ def test_counts_are_those_of_the_plans(study: Study, tmp_path: Path, calibrated:
     assert "$2.50 an hour" in lines["A100"]
     assert lines["finished"] == "0 of 12 runs; nothing was started"
     assert not list(tmp_path.iterdir())
-    assert calibrated
+    assert len(calibrated) == 1, "one speed for all cells"
+
+
+def test_adapters_bring_no_links(tiny: Path, tmp_path: Path, calibrated: list[Plan]) -> None:
+    """WA and LwF begin alike, and slerp needs the links of WA only."""
+    names = ["wa", "wa+slerp", "lwf_er"]
+    jobs = grid_jobs(small_study(tiny, grid={"method.name": names}, seeds=[0]))
+    costs = plan_module._costs([plan_run(run.config) for job in jobs for run in job.runs])
+    assert set(costs) == keys_of(jobs)
+    lines = lines_of(plan_text(small_study(tiny), jobs, StudyFolder(tmp_path, "name"), Resources(), 4.1))
+    assert lines["runs"] == "3"
+    assert lines["links"] == "5 to train, 0 of 5 present"
 
 
 def test_links_that_are_there_need_not_be_trained(study: Study, tmp_path: Path, calibrated: list[Plan]) -> None:

@@ -1,0 +1,84 @@
+"""The comparison of methods, from frames written here: means, t-intervals by hand, relative time, costs."""
+
+import math
+
+import pandas as pd
+import pytest
+
+from analysis import comparison_table, methods_table
+from analysis.methods import methods_markdown
+from analysis.tables import ablation_table
+from cl2r.errors import InputError
+
+
+def runs(**changes: list[object]) -> pd.DataFrame:
+    """ER and FAN with three seeds each, and ER with an adapter that has one."""
+    frame = pd.DataFrame(
+        {
+            "method.name": ["er"] * 3 + ["fan"] * 3 + ["er+slerp"],
+            "method.classifier": "trainable",
+            "method.fd": ["none"] * 3 + ["all"] * 3 + ["none"],
+            "method.budget": "cl2r",
+            "scenario.n_tasks": 5,
+            "seed": [0, 1, 2, 0, 1, 2, 0],
+            "status": "finished",
+            "AC": [0.0, 0.1, 0.2, 1.0, 1.0, 0.7, 0.5],
+            "BC": [-0.03, -0.01, -0.02, 0.01, 0.03, 0.02, 0.0],
+            "FC": [-0.01] * 7,
+            "mean_accuracy": [0.7, 0.72, 0.74, 0.8, 0.8, 0.8, 0.75],
+            "train_seconds": [100.0, 50.0, 80.0, 200.0, 150.0, 80.0, 100.0],
+            "stored_bytes": [1_000_000] * 3 + [2_000_000] * 3 + [1_000_000],
+            "adapter_flops": [0.0] * 3 + [4096.0] * 3 + [9000.0],
+            "gallery_items_touched": [0] * 3 + [640] * 3 + [0],
+        }
+    )
+    return frame.assign(**changes)
+
+
+def test_means_and_t_intervals_over_seeds() -> None:
+    table = methods_table(runs())
+    assert table.index.tolist() == ["er", "fan", "er+slerp"], "in the order of the study"
+    er = table.loc["er"]
+    assert er["BC"] == pytest.approx(-0.02)
+    half = 4.302652729911275 * 0.01 / math.sqrt(3)  # t(0.975, 2) · s/√n, s = 0.01
+    assert (er["BC_low"], er["BC_high"]) == pytest.approx((-0.02 - half, -0.02 + half))
+    assert (er["AC_low"], table.loc["fan", "AC_high"]) == (0.0, 1.0), "a share stays one"
+    one = table.loc["er+slerp"]
+    assert one["seeds"] == 1
+    assert math.isnan(one["BC_low"])
+
+
+def test_time_is_relative_to_er_with_the_same_seed() -> None:
+    table = methods_table(runs())
+    assert table["relative"].tolist() == [1.0, 2.0, 1.0], "median of 2, 3 and 1"
+    assert table["seconds"].tolist() == [80.0, 150.0, 100.0]
+    assert methods_table(runs().iloc[3:6])["relative"].isna().all(), "without ER there is nothing to compare with"
+
+
+def test_a_failed_run_counts_for_no_seed() -> None:
+    table = methods_table(runs(status=["finished"] * 3 + ["failed"] * 3 + ["failed"]))
+    assert table["seeds"].tolist() == [3, 0, 0]
+    assert "| fan | 0 | failed |" in methods_markdown(table)
+
+
+def test_the_markdown_says_what_adaptation_costs() -> None:
+    lines = methods_markdown(methods_table(runs())).splitlines()
+    assert lines[0].endswith("| stored MB | FLOPs a mapped vector | gallery items touched |")
+    assert "| er | 3 | 0.100 [0.000, 0.348] | -0.020 [-0.045, +0.005] |" in lines[2]
+    assert lines[3].endswith("| 150 | 2.00 | 2.0 | 4,096 | 640 |")
+    assert "| er+slerp | 1 | 0.500 | +0.000 |" in lines[4]
+    plain = methods_markdown(methods_table(runs().iloc[:3]))
+    assert "FLOPs" not in plain
+
+
+@pytest.mark.parametrize("table", [methods_table, lambda frame: comparison_table(frame, "scenario.n_tasks")])
+def test_two_budgets_do_not_meet_in_one_table(table: object) -> None:
+    mixed = runs(**{"method.budget": ["cl2r"] * 6 + ["native"]})
+    with pytest.raises(InputError, match=r"method\.budget"):
+        table(mixed)  # type: ignore[operator]
+
+
+def test_the_ablation_leaves_other_methods_and_adapters_out() -> None:
+    table = ablation_table(runs())
+    assert table.index.tolist() == [("Trainable", "none")]
+    assert table["seeds"].tolist() == [3]
