@@ -65,7 +65,7 @@ class TaskRecord:
 
 @dataclass
 class TaskLoop:
-    """Trains one task. `save` is called after every epoch, `report` hears of it."""
+    """Trains one task. `report` hears of every epoch; those to be remembered are saved."""
 
     config: Config
     data: TrainingImages
@@ -96,7 +96,8 @@ class TaskLoop:
                 if not self.workers.first:
                     continue
                 self.report(report)
-                save(Partial(number, epoch + 1, _snapshot(method.network, optimiser), vars(record)))
+                if (epoch + 1) % stage.save_every == 0:
+                    save(Partial(number, epoch + 1, _snapshot(method.network, optimiser), vars(record)))
         return record
 
     def batches(

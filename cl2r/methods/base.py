@@ -102,6 +102,8 @@ class Stage:
     """None: as configured."""
     clamp: float | None = None
     """Largest entry of a gradient."""
+    save_every: int = 1
+    """Epochs from one that is remembered, for an interrupted run to go on from, to the next."""
 
 
 class Method(abc.ABC):

@@ -1,18 +1,18 @@
 """BiC: distillation from bias-corrected logits, then a linear correction of the new outputs on held-out rows.
 
-With n old and m new classes, λ = n/(n+m), z the logits and ẑ° those of φ_{t-1} after all of its corrections:
+Each task keeps a pair (α, β) for the outputs of its classes. With z the logits after the pairs of all tasks, ẑ° those
+of the model before, n old and m new classes and λ = n/(n+m):
 
     stage 1, paper:     L = (1−λ) · CE(z, y) + λ · KD_T(z, ẑ°; old)
     stage 1, inclearn:  L = CE(z, y) + mean over rows and old classes of BCE(σ(z/T), σ(ẑ°/T))
-    stage 2:            L = CE(q, y) + d · β²/2,    q_j = z_j for old j, α z_j + β for new j
+    stage 2:            L = CE(z, y) + d · β²/2
 
-Stage 2 trains α and β alone, on as many rows of an old class as of a new one, none of which stage 1 sees. Each task
-keeps its own (α, β) for good; all of them are applied to the logits that the next task distils from. None of them
-touches φ.
+The new pair is (1, 0) in stage 1, and stage 2 trains it alone, on as many rows of an old class as of a new one, none of
+which stage 1 sees; then it is fixed for good. Old pairs are part of both models: if they were the teacher's only, the
+network would learn them, and the next teacher would apply them a second time. No pair touches φ.
 """
 
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -27,8 +27,8 @@ from cl2r.methods.incremental import Incremental, Network
 from cl2r.methods.options import BicOptions
 from cl2r.seeding import numpy_stream
 
-Corrected = Literal["none", "new", "all"]
-"""Which outputs go through their (α, β)."""
+SAVE_EVERY = 20
+"""Epochs of stage 2: each is one batch or two, and writing them down would take longer than training them."""
 
 
 class Correction(nn.Module):
@@ -44,13 +44,11 @@ class Correction(nn.Module):
         self.alpha = nn.Parameter(torch.ones(1, device=old_alpha.device))
         self.beta = nn.Parameter(torch.zeros(1, device=old_alpha.device))
 
-    def forward(self, logits: Tensor, corrected: Corrected) -> Tensor:
-        """α z + β on the new outputs, or on all of them, each with its task's."""
+    def forward(self, logits: Tensor) -> Tensor:
+        """α z + β, each output with its task's."""
         known = len(self.old_alpha)
         old, new = logits[:, :known].float(), logits[:, known:].float()
-        if corrected == "all":
-            old = self.old_alpha * old + self.old_beta
-        return torch.cat([old, self.alpha * new + self.beta], 1)
+        return torch.cat([self.old_alpha * old + self.old_beta, self.alpha * new + self.beta], 1)
 
     def all_classes(self, classes: int) -> tuple[Tensor, Tensor]:
         """α and β of each of the classes seen, once the current task is an old one."""
@@ -66,12 +64,10 @@ class CorrectedNetwork(Network):
         super().__init__(phi, classifier)
         self.correction: Correction | None = None
 
-    def forward(self, x: Tensor, corrected: Corrected = "none") -> Outputs:
-        """φ(x) and its logits, corrected where asked for."""
+    def forward(self, x: Tensor) -> Outputs:
+        """φ(x) and its corrected logits."""
         out = super().forward(x)
-        if corrected == "none" or self.correction is None:
-            return out
-        return Outputs(out.features, self.correction(out.logits, corrected))
+        return out if self.correction is None else Outputs(out.features, self.correction(out.logits))
 
 
 @dataclass(frozen=True)
@@ -136,15 +132,16 @@ class Bic(Incremental):
             statistics=False,
             schedule="constant",
             weight_decay=0.0,
+            save_every=SAVE_EVERY,
         )
 
     def loss(self, batch: Batch, network: nn.Module) -> Losses:
-        """Stage 1: CE and logit distillation, on logits without correction."""
+        """Stage 1: CE and logit distillation."""
         if self.teacher is None:
             return super().loss(batch, network)
         out: Outputs = network(batch.x)
         with torch.no_grad():
-            old: Outputs = self.teacher(batch.x, corrected="all")
+            old: Outputs = self.teacher(batch.x)
         distil, kept = (logit_distillation, 1 - self.weight) if self._paper else (sigmoid_distillation, 1.0)
         distance = distil(out.logits[:, : self.task.old_classes], old.logits, self.options.temperature)
         return {
@@ -153,8 +150,8 @@ class Bic(Incremental):
         }
 
     def bias_loss(self, batch: Batch, network: nn.Module) -> Losses:
-        """Stage 2: CE of the logits with the new ones corrected; β²/2 is the same on every worker, rows or not."""
-        out: Outputs = network(batch.x, corrected="new")
+        """Stage 2: CE with the new pair in training; β²/2 is the same on every worker, rows or not."""
+        out: Outputs = network(batch.x)
         assert self.network.correction is not None
         total = functional.cross_entropy(out.logits.float(), batch.y, reduction="sum")
         decay = self.options.bias_decay * self.network.correction.beta.square().sum() / 2

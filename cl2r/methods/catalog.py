@@ -203,7 +203,7 @@ _BUILT_IN = (
         "PODNet: proxy classifier, pooled distillation of every stage",
         "Douillard et al., PODNet: Pooled Outputs Distillation, ECCV 2020",
         "cl2r.methods.podnet:Podnet",
-        carries="weights, memory, φ_{t-1} with its maps, frozen proxies, scale η",
+        carries="weights, memory, φ_{t-1} with its maps, proxies, scale η",
         feature=f"{_BACKBONE}, signed",
         defaults=_SIGNED,
         native={**_cosine(160, weight_decay=5e-4), **_HERDING},

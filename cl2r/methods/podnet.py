@@ -211,7 +211,6 @@ class Podnet(Incremental):
         classifier.old = nn.Parameter(torch.empty_like(tensors["classifier.old"]))
         classifier.new = nn.Parameter(torch.empty_like(tensors["classifier.new"]))
         super().restore(tensors, task)
-        self.balanced = None
 
 
 # ---------------------------------------------------------------- terms of the loss, a value a row

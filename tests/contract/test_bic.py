@@ -10,6 +10,7 @@ import torch
 from method_case import Case, case, fingerprint
 from quick import EPOCHS, Interrupter, assert_same_chain, chain_tensors, quick_config, train
 from torch import Tensor
+from torch.nn import functional
 
 from cl2r.config import Config
 from cl2r.methods.base import Rows, TaskData
@@ -205,10 +206,12 @@ def test_stage_1_distils_the_corrected_logits(variant: str) -> None:
         old[:, classes.start : classes.stop] = alpha * old[:, classes.start : classes.stop] + beta
     made.begin(4)
     made.step(batch)
-    set_pair(made, 3.0, -2.0)  # the new pair takes no part in stage 1
     with torch.no_grad():  # far from uniform, so that every probability of the teacher counts
         bic_of(made).network.get_parameter("classifier.weight").mul_(20)
     z = logits_of(made, batch.x)
+    for task, (alpha, beta) in pairs.items():  # old pairs are the student's as well
+        z[:, made.tasks[task - 1].start : made.tasks[task - 1].stop] *= alpha
+        z[:, made.tasks[task - 1].start : made.tasks[task - 1].stop] += beta
     losses = bic_of(made).loss(batch, bic_of(made).network.eval())
     ce, kd = (1 / 4, 3 / 4) if variant == "bic" else (1.0, 1.0)
     assert losses["ce"].item() == pytest.approx(ce * cross_entropy(z, batch.y.numpy()), rel=1e-5)
@@ -230,6 +233,7 @@ def test_stage_2_corrects_the_new_outputs() -> None:
     set_pair(made, 1.5, -0.5)
     batch = made.batch_of(3, range(12))
     q = logits_of(made, batch.x)
+    q[:, 4:8] = 0.5 * q[:, 4:8] + 0.25  # the pair of task 2
     q[:, 8:] = 1.5 * q[:, 8:] - 0.5
     losses = bic_of(made).bias_loss(batch, bic_of(made).network.eval())
     assert losses["bias_ce"].item() == pytest.approx(cross_entropy(q, batch.y.numpy()), rel=1e-5)
@@ -248,7 +252,22 @@ def test_a_fresh_pair_corrects_nothing() -> None:
     network, x = bic_of(made).network.eval(), made.images[:7]
     assert correction_of(made).alpha.item() == 1
     assert correction_of(made).beta.item() == 0
-    assert torch.equal(network(x, corrected="new").logits, network(x).logits)
+    plain = functional.linear(network.phi(x), network.get_parameter("classifier.weight"))
+    assert torch.equal(network(x).logits[:, 8:], plain[:, 8:])
+    assert torch.equal(network(x).logits[:, :4], plain[:, :4]), "task 1 has no pair"
+
+
+def test_the_next_student_starts_where_its_teacher_ended() -> None:
+    """Before any step KD is the teacher's own entropy: no correction counts twice."""
+    made = at_task(2)
+    set_pair(made, 0.5, 0.25)
+    x = made.images[:9]
+    before = bic_of(made).network.eval()(x).logits
+    made.begin(3)
+    student = bic_of(made).network.eval()(x).logits[:, :8]
+    torch.testing.assert_close(student, before, atol=1e-6, rtol=1e-6)
+    assert bic_of(made).teacher is not None
+    torch.testing.assert_close(bic_of(made).teacher(x).logits, before, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize(("name", "weight"), [("bic", 0.9), ("bic_inclearn", 1.0)])
