@@ -253,7 +253,7 @@ def test_psi_is_fresh_every_task_and_draws_from_its_own_stream():
 
 
 def test_carry_holds_no_psi_and_a_restored_method_goes_on_bitwise():
-    going_on, restored = fan(), case("fan")
+    going_on, restored = fan(), fan(steps=1)  # also a method that has a ψ of its own can become another
     adapt(going_on, 2)
     carried = going_on.method.carry()
     assert not any(name.startswith("psi") for name in carried)
