@@ -32,6 +32,14 @@ class TrainableClassifier(nn.Module):
         fresh = torch.empty(num_classes - old, dim).uniform_(-bound, bound, generator=generator)
         self.weight = nn.Parameter(torch.cat([self.weight.detach(), fresh.to(self.weight.device)]))
 
+    def align(self, old: int) -> float:
+        """Give the rows from `old` on the mean length of those before: w ← γ·w; γ. Directions stay."""
+        with torch.no_grad():
+            lengths = self.weight.norm(dim=1)
+            gamma = lengths[:old].mean() / lengths[old:].mean()
+            self.weight[old:] *= gamma
+        return float(gamma)
+
     def forward(self, features: Tensor) -> Tensor:
         """One logit a row."""
         return nn.functional.linear(features, self.weight)

@@ -133,13 +133,8 @@ class DerTrunc(Incremental):
         if not isinstance(network, Expanded):
             return
         network.auxiliary = nn.Identity()
-        weight, old = network.classifier.weight, self.task.old_classes
-        assert isinstance(weight, Tensor)
-        with torch.no_grad():
-            lengths = weight.norm(dim=1)
-            gamma = lengths[:old].mean() / lengths[old:].mean()
-            weight[old:] *= gamma
-        self.gamma = float(gamma)
+        assert isinstance(network.classifier, TrainableClassifier)
+        self.gamma = network.classifier.align(self.task.old_classes)
 
     def extractor(self) -> nn.Module:
         """φ_t. Folding an extractor again at a later task gives the same bits."""

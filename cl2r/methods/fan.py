@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from cl2r.config import Config
-from cl2r.distillation import feature_distillation, logit_distillation
+from cl2r.distillation import feature_distillation
 from cl2r.engine.figures import support_rows
 from cl2r.methods.base import Batch, Losses, Outputs, Stage, TaskData, TaskInfo
 from cl2r.methods.lucir import CosineClassifier, CosineNetwork, Lucir
@@ -133,19 +133,7 @@ class Fan(Lucir):
         losses = {"ce": self.cross_entropy(out.logits, batch), **self.distillation(batch, out.features)}
         if self.task.index == 1 or self.options.kd_weight == 0:
             return losses
-        return {**losses, "kd": self._logit_term(batch, out.logits)}
-
-    def _logit_term(self, batch: Batch, logits: Tensor) -> Tensor:
-        old = self.old_outputs(batch.x).logits
-        term = logit_distillation(logits[:, : self.task.old_classes], old, TEMPERATURE)
-        return self.options.kd_weight * term * batch.weight(len(batch.y))
-
-    def old_outputs(self, x: Tensor) -> Outputs:
-        """What the model of task t-1 says of x."""
-        assert self.teacher is not None
-        with torch.no_grad():
-            old: Outputs = self.teacher(x)
-        return old
+        return {**losses, "kd": self.options.kd_weight * self.logit_distillation(out.logits, batch, TEMPERATURE)}
 
     def adaptation_loss(self, batch: Batch, network: nn.Module) -> Losses:
         """α · mean(1 − cos(ψ_t(v), φ_t(x))) + CE(g_t(ψ_t(v)), y)."""

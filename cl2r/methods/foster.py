@@ -164,7 +164,7 @@ class Foster(Incremental):
     def boost(self, batch: Batch, network: nn.Module) -> Losses:
         """The loss of the first stage."""
         self._boosted = None
-        old = self._old(batch.x)
+        old = self.old_outputs(batch.x)
         out: BoostedOutputs = network(batch.x, old=old.features)
         kd = logit_distillation(out.logits[:, : self.task.old_classes], old.logits, self.options.temperature)
         return {
@@ -180,18 +180,12 @@ class Foster(Incremental):
         target = self._boosted_logits(batch.x).float() + temperature * self.compress_weights.log()
         return {"bkd": logit_distillation(out.logits, target, temperature) * batch.weight(len(batch.y))}
 
-    def _old(self, x: Tensor) -> Outputs:
-        assert self.teacher is not None
-        with torch.no_grad():
-            old: Outputs = self.teacher(x)
-        return old
-
     def _boosted_logits(self, x: Tensor) -> Tensor:
         """z of the boosted network in eval mode. It no longer changes, so a frozen copy is made at the first batch."""
         if self._boosted is None:
             self._boosted = folded(self._expanded.boosted)
         with torch.no_grad():
-            out: BoostedOutputs = self._boosted(x, self._old(x).features)
+            out: BoostedOutputs = self._boosted(x, self.old_outputs(x).features)
         return out.logits
 
     def end_task(self) -> None:

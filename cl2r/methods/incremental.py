@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from cl2r.backbones import build_backbone, folded
 from cl2r.config import Config
-from cl2r.distillation import distillation_weight, feature_distillation
+from cl2r.distillation import distillation_weight, feature_distillation, logit_distillation
 from cl2r.heads import TrainableClassifier, build_projection
 from cl2r.methods.base import Batch, Losses, Method, Outputs, TaskData, TaskInfo, channels_last
 from cl2r.seeding import derive, torch_stream
@@ -127,9 +127,19 @@ class Incremental(Method):
 
     def old_features(self, x: Tensor) -> Tensor:
         """φ_{t-1}(x)."""
+        return self.old_outputs(x).features
+
+    def old_outputs(self, x: Tensor) -> Outputs:
+        """What the model of task t-1 says of x."""
         assert self.teacher is not None
-        old: Outputs = self.teacher(x)
-        return old.features
+        with torch.no_grad():
+            old: Outputs = self.teacher(x)
+        return old
+
+    def logit_distillation(self, logits: Tensor, batch: Batch, temperature: float) -> Tensor:
+        """KD_T over the outputs of the old classes, on all rows."""
+        old = self.old_outputs(batch.x).logits
+        return logit_distillation(logits[:, : self.task.old_classes], old, temperature) * batch.weight(len(batch.y))
 
     def extractor(self) -> nn.Module:
         """φ_t with folded batch norms."""

@@ -5,12 +5,10 @@
 z° from the whole network of task t-1, KD over all rows, its softmax over the old classes on both sides.
 """
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from cl2r.config import Config
-from cl2r.distillation import logit_distillation
 from cl2r.methods.base import Batch, Losses, Outputs, TaskInfo
 from cl2r.methods.incremental import Incremental
 from cl2r.methods.options import LwfOptions
@@ -31,7 +29,9 @@ class Lwf(Incremental):
         """CE, and from task 2 on w · KD_T."""
         out: Outputs = network(batch.x)
         ce = {"ce": self.cross_entropy(out.logits, batch)}
-        return ce if self.teacher is None else {**ce, "kd": self._kd(out.logits, batch, self.teacher)}
+        if self.teacher is None:
+            return ce
+        return {**ce, "kd": self.options.weight * self.logit_distillation(out.logits, batch, self.options.temperature)}
 
     def cross_entropy(self, logits: Tensor, batch: Batch) -> Tensor:
         """Over the classes seen; or over the new ones, by the rows that have one of them as label."""
@@ -42,12 +42,6 @@ class Lwf(Incremental):
         # A mean over no rows would be NaN, and not a 0 that still has the graph other workers wait for.
         total = functional.cross_entropy(logits[rows, old:].float(), batch.y[rows] - old, reduction="sum")
         return total / max(len(rows), 1) * batch.weight(len(rows))
-
-    def _kd(self, logits: Tensor, batch: Batch, teacher: nn.Module) -> Tensor:
-        with torch.no_grad():
-            old: Outputs = teacher(batch.x)
-        kd = logit_distillation(logits[:, : self.task.old_classes], old.logits, self.options.temperature)
-        return self.options.weight * kd * batch.weight(len(batch.y))
 
     def metrics(self) -> dict[str, float]:
         """The weight of KD, 0 where nothing is distilled."""

@@ -7,11 +7,9 @@
 weights at 0 as well; that could not be checked and is left out.
 """
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from cl2r.config import Config
-from cl2r.distillation import logit_distillation
 from cl2r.heads import TrainableClassifier
 from cl2r.methods.base import Batch, Losses, Outputs, TaskData, TaskInfo
 from cl2r.methods.incremental import Incremental
@@ -41,13 +39,8 @@ class Wa(Incremental):
         ce = self.cross_entropy(out.logits, batch)
         if self.teacher is None:
             return {"ce": ce}
-        return {"ce": (1 - self.weight) * ce, "kd": self.weight * self._kd(out.logits, batch, self.teacher)}
-
-    def _kd(self, logits: Tensor, batch: Batch, teacher: nn.Module) -> Tensor:
-        with torch.no_grad():
-            old: Outputs = teacher(batch.x)
-        kd = logit_distillation(logits[:, : self.task.old_classes], old.logits, self.options.temperature)
-        return kd * batch.weight(len(batch.y))
+        kd = self.logit_distillation(out.logits, batch, self.options.temperature)
+        return {"ce": (1 - self.weight) * ce, "kd": self.weight * kd}
 
     def end_task(self) -> None:
         """Align the new rows; in task 1 there is nothing to align to."""
@@ -55,11 +48,7 @@ class Wa(Incremental):
             return
         classifier = self.network.classifier
         assert isinstance(classifier, TrainableClassifier)
-        with torch.no_grad():
-            lengths, old = classifier.weight.norm(dim=1), self.task.old_classes
-            gamma = lengths[:old].mean() / lengths[old:].mean()
-            classifier.weight[old:] *= gamma
-        self.gamma = float(gamma)
+        self.gamma = classifier.align(self.task.old_classes)
 
     def metrics(self) -> dict[str, float]:
         """λ, and γ where rows were aligned."""
