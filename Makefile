@@ -5,11 +5,12 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 # 16 of the preset's 20 epochs: two cores are done in five minutes.
 SHORT := --set optim.epochs=16 --set 'optim.milestones=[11,14]'
+HALF := --set optim.epochs=10 --set 'optim.milestones=[7,9]'
 
-.PHONY: help study ablation bench-ray test test-slow lint format clean
+.PHONY: help study ablation methods bench-methods bench-ray test test-slow lint format clean
 
 help: ## Show this help
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(READY): pyproject.toml
 	@echo "setting up $(VENV) (once; torch is large)"
@@ -22,6 +23,12 @@ study: $(READY) ## The ablation study on the embedded icons: six methods, five t
 
 ablation: $(READY) ## The same with all epochs of the preset and three seeds (the README's table)
 	@$(BIN)/python studies/ablation.py --seeds 0 1 2
+
+methods: $(READY) ## All methods and adapters, three seeds, half the preset's epochs (the README's table; about an hour on 2 cores)
+	@$(BIN)/python studies/methods.py --seeds 0 1 2 $(HALF)
+
+bench-methods: $(READY) ## What a method costs relative to ER (minutes)
+	@$(BIN)/python tests/benchmarks/method_cost.py
 
 bench-ray: $(READY) ## What Ray costs a trial (minutes)
 	@$(BIN)/python tests/benchmarks/ray_overhead.py

@@ -87,9 +87,8 @@ def main() -> None:
         for name in methods:
             ratios[name].append(seconds[name] / seconds[BASELINE])
     base = sum(timed.flops for timed in methods[BASELINE])
-    print(
-        "| method | stages (steps a task) | time × ER | quartiles | FLOPs × ER | measured / counted |\n|---|---|---|---|---|---|"
-    )
+    print("| method | stages (steps a task) | time × ER | quartiles | FLOPs × ER | measured / counted |")
+    print("|---|---|---|---|---|---|")
     for name, stages in methods.items():
         ratio, counted = statistics.median(ratios[name]), sum(timed.flops for timed in stages) / base
         low, _, high = statistics.quantiles(ratios[name], n=4) if args.rounds > 1 else (ratio,) * 3
