@@ -49,7 +49,7 @@ def comparison_table(runs: pd.DataFrame, columns: str, metrics: Sequence[str] = 
     runs = counted_runs(runs)
     several = "variant" in runs and runs["variant"].nunique() > 1
     rows = ["variant", "method.name"] if several else ["method.name"]
-    _check_cells(runs[runs["counted"]], [*rows, columns])
+    check_cells(runs[runs["counted"]], [*rows, columns])
     runs = runs.assign(counted=runs["counted"].where(runs["counted"]))  # `count` leaves out what is empty
     parts = {}
     for metric in metrics:
@@ -75,7 +75,7 @@ def one_budget(runs: pd.DataFrame) -> None:
         raise InputError("a table would mix method.budget=cl2r and native; select one first")
 
 
-def _check_cells(runs: pd.DataFrame, cell: list[str]) -> None:
+def check_cells(runs: pd.DataFrame, cell: list[str]) -> None:
     """Two runs of one seed in a cell differ in something a mean over seeds would hide."""
     if "seed" not in runs:
         return

@@ -93,3 +93,11 @@ def adapter_flops(name: str, dim: int, steps: int, forward_flops: float) -> floa
         return 4.0 * dim * steps  # a difference, a norm and a division a step: these do not merge
     linear = 2.0 * dim * dim
     return linear + forward_flops + 6 * dim if name == "slerp" else linear
+
+
+def adapter_bytes(name: str, dim: int, steps: int, model_bytes: float) -> int:
+    """What a service keeps besides, for queries of φ_T to meet all older galleries: maps, for slerp the models."""
+    if name == "none":
+        return 0
+    numbers = dim if name == "query_drift" else dim * dim
+    return steps * (4 * numbers + (int(model_bytes) if name == "slerp" else 0))

@@ -11,9 +11,10 @@ import yaml
 from click.shell_completion import CompletionItem, get_completion_class
 
 from cl2r import __version__
-from cl2r.config import Config, field_keys, override, presets, read_layer, resolve
+from cl2r.config import Config, field_keys
 from cl2r.errors import InputError, exit_code, nearest
-from cl2r.methods.catalog import ADAPTERS, METHODS, complaints, method_info
+from cl2r.layers import override, presets, read_layer, resolve
+from cl2r.methods.catalog import ADAPTERS, METHODS, complaints, method_info, sections, split_name
 
 
 class KeyType(click.ParamType):  # type: ignore[type-arg]  # generic in recent click only
@@ -69,6 +70,7 @@ def run(
     """Train one chain of models and print its compatibility matrix. PRESET is a name or a YAML file."""
     options = _option_layers(data, tasks, method, seed)
     config = resolve([read_layer(preset), *options, *map(override, overrides)])
+    _refuse_options_of_others(config, overrides)
     if show_config:
         click.echo(describe(config))
     else:
@@ -86,6 +88,15 @@ def _option_layers(data: str | None, tasks: int | None, method: str | None, seed
     if seed is not None:
         layers.append({"seed": seed})
     return layers
+
+
+def _refuse_options_of_others(config: Config, overrides: tuple[str, ...]) -> None:
+    """A run has one method; a study may set options that only some of its methods have."""
+    own = method_info(config.method.name).section
+    for text in overrides:
+        section = text.partition(".")[0].strip()
+        if section in sections() and section != own:
+            raise InputError(f"--set {text}: {config.method.name} has no section {section!r}")
 
 
 def describe(config: Config) -> str:
@@ -190,6 +201,9 @@ def methods(names: tuple[str, ...]) -> None:
             options = {key: option.default for key, option in info.options.model_fields.items()}
             lines.append("options " + ", ".join(f"{info.section}.{key}={value}" for key, value in options.items()))
         _paragraph(info.name, width, lines)
+    chosen = {split_name(name)[1] for name in names}
+    for adapter in [ADAPTERS[name] for name in ADAPTERS if name in chosen]:
+        _paragraph(f"+{adapter.name}", width, [adapter.title, adapter.paper])
     if not names:
         click.echo("\nAdapters of stored features; any of them joins a method by a plus sign, e.g. er+procrustes:")
         for adapter in ADAPTERS.values():

@@ -4,9 +4,7 @@ Every field says from which task on it can matter: `from_task(1)`, `from_task(2)
 the sections of this file a method may have one of its own (`cl2r/methods/options.py`); a run keeps its method's only.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from importlib import resources
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
 import yaml
@@ -14,14 +12,17 @@ from pydantic import (
     Field,
     SerializeAsAny,
     SerializerFunctionWrapHandler,
-    ValidationError,
     model_serializer,
     model_validator,
 )
 from pydantic.fields import FieldInfo
 
-from cl2r.errors import InputError, nearest
-from cl2r.methods.catalog import ABLATION_CELLS, METHODS, MethodInfo, method_info, sections, split_name
+from cl2r.methods.catalog import (
+    ABLATION_CELLS,
+    family_of,
+    method_info,
+    sections,
+)
 from cl2r.section import Section, first_task, from_task, never
 
 Own = TypeVar("Own", bound=Section)
@@ -209,172 +210,6 @@ class Config(Section):
         if not isinstance(self.options, kind):
             raise TypeError(f"{self.method.name} has no section {kind.__name__}")
         return self.options
-
-
-def family_of(info: MethodInfo) -> list[MethodInfo]:
-    """The methods that differ from it in config fields only."""
-    return [other for other in METHODS.values() if other.family == info.family]
-
-
-# ---------------------------------------------------------------- reading
-
-
-def presets() -> dict[str, Path]:
-    """The presets that come with the package, by name."""
-    folder = Path(str(resources.files("cl2r") / "presets"))
-    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
-
-
-def read_layer(preset: str) -> dict[str, Any]:
-    """The YAML mapping of a preset name or of a YAML file."""
-    known = presets()
-    path = known.get(preset, Path(preset))
-    if not path.is_file():
-        raise InputError(f"no preset or file {preset!r}{nearest(preset, known)}; presets: {', '.join(known)}")
-    try:
-        layer = yaml.safe_load(path.read_text())
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
-    if not isinstance(layer, dict):
-        raise InputError(f"{path}: expected a mapping of config sections")
-    return layer
-
-
-def override(text: str) -> dict[str, Any]:
-    """`a.b=value` as a nested mapping; the value is read as YAML."""
-    dotted, equals, value = text.partition("=")
-    if not equals or not dotted.strip():
-        raise InputError(f"--set {text!r}: expected KEY=VALUE, e.g. --set method.lambda_base=3")
-    try:
-        layer: Any = yaml.safe_load(value)
-    except yaml.YAMLError as error:
-        raise InputError(f"--set {text!r}: the value is not valid YAML") from error
-    return from_dotted(dotted.strip(), layer)
-
-
-def from_dotted(dotted: str, value: Any) -> dict[str, Any]:
-    """`a.b` and a value as a nested mapping."""
-    for key in reversed(dotted.split(".")):
-        value = {key: value}
-    return dict(value)
-
-
-def resolve(layers: Iterable[Mapping[str, Any]]) -> Config:
-    """Merge layers (later ones win) into a checked config. The first one is the preset.
-
-    What the method brings lies above the preset, or below it if it is the preset that names the method; anything that
-    is set explicitly after the preset wins.
-    """
-    preset, *rest = [*layers] or [{}]
-    given = merge_layers([preset, *rest])
-    name = str(given.get("method", {}).get("name", "cl2r"))
-    base, adapter = split_name(name)
-    brought = _brought(METHODS[base], str(given.get("method", {}).get("budget", "cl2r")))
-    if adapter != "none":
-        brought["adapter"] = {"name": adapter}
-    means_it = preset.get("method", {}).get("name") == name or "name" not in given.get("method", {})
-    merged = merge_layers([brought, preset, *rest] if means_it else [preset, brought, *rest])
-    _refuse_yes_for_numbers(merged)
-    merged["method"]["name"] = _canonical_name(METHODS[base], merged)
-    _check_sections(merged)
-    try:
-        return Config.model_validate(merged)
-    except ValidationError as error:
-        raise InputError(f"config: {error_line(error, field_keys())}") from error
-
-
-def _check_sections(merged: Mapping[str, Any]) -> None:
-    """Sections of methods, also of those that are not run: a typing error is one all the same."""
-    for name, kind in sections().items():
-        try:
-            kind.model_validate(merged.get(name, {}))
-        except ValidationError as error:
-            raise InputError(f"config: {error_line(error, field_keys(), name)}") from error
-
-
-def merge_layers(layers: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """One layer that says what all of them say."""
-    merged: dict[str, Any] = {}
-    for layer in layers:
-        if not isinstance(layer.get("method", {}), Mapping):
-            raise InputError(f"config: method: expected a mapping of fields (got {layer['method']!r})")
-        _merge(merged, _one_form_of_tasks(layer))
-    return merged
-
-
-def _brought(info: MethodInfo, budget: str) -> dict[str, Any]:
-    """The fields that a method brings, as a layer."""
-    layer: dict[str, Any] = {"method": {}}
-    if budget == "native" and info.native is None:
-        raise InputError(f"method.budget=native: no schedule of {info.name} was published")
-    for dotted, value in {**info.defaults, **(info.native or {} if budget == "native" else {})}.items():
-        _merge(layer, from_dotted(dotted, value))
-    return layer
-
-
-def _refuse_yes_for_numbers(merged: Mapping[str, Any]) -> None:
-    """Pydantic would read `seed: true` as 1."""
-    for dotted, info in _field_infos().items():
-        value = _field(merged, dotted)
-        if isinstance(value, bool) and info.annotation is not bool:
-            raise InputError(f"config: {dotted}: not a yes-or-no field (got {value})")
-
-
-def _one_form_of_tasks(layer: Mapping[str, Any]) -> Mapping[str, Any]:
-    """`initial` or `increment` replaces the `n_tasks` of the layers below, and the other way round."""
-    scenario = layer.get("scenario")
-    if not isinstance(scenario, Mapping):
-        return layer
-    given = {key for key, value in scenario.items() if value}
-    if given & {"initial", "increment"}:
-        return {**layer, "scenario": {"n_tasks": None, **scenario}}
-    if "n_tasks" in given:
-        return {**layer, "scenario": {"initial": None, "increment": None, **scenario}}
-    return layer
-
-
-def _canonical_name(info: MethodInfo, merged: Mapping[str, Any]) -> str:
-    """`er` with `fd: memory` is `er_fdm`: the name follows the fields, so that equal runs have equal names."""
-    family = family_of(info)
-    shared = set.intersection(*(set(other.defaults) for other in family))
-    telling = [key for key in shared if len({str(other.defaults[key]) for other in family}) > 1]
-    adapter = _field(merged, "adapter.name")
-    suffix = f"+{adapter}" if adapter not in (None, "none") else ""
-    for other in family:
-        if all(_field(merged, key) == other.defaults[key] for key in telling):
-            return other.name + suffix
-    return info.name + suffix
-
-
-def _field(merged: Mapping[str, Any], dotted: str) -> Any:
-    """A field of nested mappings, None if it is not there."""
-    name, _, key = dotted.partition(".")
-    value = merged.get(name)
-    return value if not key else value.get(key) if isinstance(value, Mapping) else None
-
-
-def _merge(into: dict[str, Any], layer: Mapping[str, Any]) -> None:
-    for key, value in layer.items():
-        if isinstance(value, Mapping) and isinstance(into.get(key), dict):
-            _merge(into[key], value)
-        else:
-            into[key] = dict(value) if isinstance(value, Mapping) else value
-
-
-def error_line(error: ValidationError, keys: Sequence[str], *prefix: str) -> str:
-    """The first thing pydantic complains of, in one line; `keys` are the names that could have been meant."""
-    first = error.errors()[0]
-    # Union types add their own names to the location; a field path has at most two parts.
-    path = [*prefix, *(str(part) for part in first["loc"])][:2]
-    dotted = ".".join(path)
-    if first["type"] == "extra_forbidden":
-        near = nearest(dotted, keys) or nearest(path[-1], [key.split(".")[-1] for key in keys])
-        return f"unknown key {dotted!r}{near}"
-    message = first["msg"].removeprefix("Value error, ")
-    return f"{dotted}: {message} (got {first['input']!r})" if dotted else message
-
-
-# ---------------------------------------------------------------- fields
 
 
 def fields(config: Config) -> dict[str, Any]:

@@ -5,7 +5,7 @@ import json
 from collections.abc import Sequence
 
 from cl2r.config import Config, fields, matters_from
-from cl2r.methods.catalog import method_info
+from cl2r.methods.catalog import METHODS, method_info
 
 LINK_FORMAT = 3
 """Raise this when a change of the code changes what a link contains: old links are then trained again."""
@@ -24,7 +24,7 @@ def link_keys(
         family = info.first_task if task == 1 and info.first_task else info.family
         content = {
             "format": LINK_FORMAT,
-            "family": [family, "" if family != info.family else info.version],
+            "family": [family, _version(family)],
             "data": fingerprint,
             "outputs": num_outputs,
             "classes": [list(map(int, classes)) for classes in classes_by_task[:task]],
@@ -32,6 +32,11 @@ def link_keys(
         }
         keys.append(hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32])
     return keys
+
+
+def _version(family: str) -> str:
+    """Of the family itself, also where another one borrows its first task."""
+    return next((info.version for info in METHODS.values() if info.family == family), "")
 
 
 def _switched_off(config: Config) -> set[str]:

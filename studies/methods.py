@@ -1,11 +1,13 @@
 """All methods × task counts × seeds, under one budget (the shape of the paper's Tables 2 to 5).
 
-    python studies/methods.py --seeds 0 1 2                       # five tasks: the README's table
+    make methods                                                  # five tasks, three seeds, 10 epochs: README's table
+    python studies/methods.py --seeds 0 1 2                       # the same with all 20 epochs
     python studies/methods.py --methods er lucir cl2r cl2r+aligner --counts 2 3 5 10
     python studies/methods.py --set method.budget=native          # each method's own schedule, where one is known
 
-One task count prints a row a method with intervals over seeds, time relative to ER and the cost of adaptation; several
-print one table a metric. Methods that begin alike share their first task; adapters (`er+procrustes`) train nothing.
+One task count prints a row a method with intervals over seeds and the cost of adaptation; several print one table a
+metric. Methods that begin alike share their first task; adapters (`er+procrustes`) train nothing.
+Stages after the first (BiC's pairs, PODNet's proxies, FAN's ψ) have epochs of their own, whatever `optim.epochs` says.
 Cost on two cores with the default preset: about half an hour a seed and task count; `--plan` says more.
 """
 

@@ -10,7 +10,7 @@ import torch
 from quick import QUICK
 from torch import Tensor, nn
 
-from cl2r.config import override, resolve
+from cl2r.layers import override, resolve
 from cl2r.methods.base import Batch, Method, TaskData, TaskInfo
 from cl2r.methods.registry import build_method
 

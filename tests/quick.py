@@ -9,10 +9,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from cl2r.config import Config, resolve
+from cl2r.config import Config
 from cl2r.engine.run import Plan, RunResult, execute, plan_run
 from cl2r.engine.store import LinkStore
 from cl2r.engine.task_loop import EpochReport
+from cl2r.layers import resolve
 from cl2r.methods.base import TaskData
 
 TASKS, EPOCHS, PER_CLASS = 3, 3, 14

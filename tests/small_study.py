@@ -6,7 +6,8 @@ from typing import Any
 
 from quick import QUICK, flat_quick
 
-from cl2r.config import Config, fields, resolve
+from cl2r.config import Config, fields
+from cl2r.layers import resolve
 from cl2r.study.folder import StudyFolder
 from cl2r.study.jobs import Job, Run
 from cl2r.study.spec import Study, build_study

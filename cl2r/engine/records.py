@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from cl2r.adapters import adapter_flops
+from cl2r.adapters import adapter_bytes, adapter_flops
 from cl2r.config import fields, to_yaml
 from cl2r.engine.evaluation import Evaluation
 from cl2r.engine.run import Plan, RunResult
@@ -72,7 +72,7 @@ def _run_row(result: RunResult, name: str) -> dict[str, Any]:
     if result.tuning is not None:
         row |= _metrics(result.tuning, "tuning_")
     row |= _adaptation(result)
-    row["stored_bytes"] = result.links[-1].record["stored_bytes"]
+    row["stored_bytes"] = result.links[-1].record["stored_bytes"] + _adapter_bytes(result)
     row["train_seconds"] = sum(link.record["seconds"] for link in result.links)
     row["links_trained"] = sum(not link.reused for link in result.links)
     return row | {"wall_seconds": result.seconds}
@@ -88,6 +88,12 @@ def _adaptation(result: RunResult) -> dict[str, float]:
         "adapter_flops": flops + last.get("gallery_flops", 0.0),
         "gallery_items_touched": updates * len(result.plan.dataset.x_open),
     }
+
+
+def _adapter_bytes(result: RunResult) -> int:
+    last = result.links[-1].record["metrics"]
+    name, size, steps = result.plan.config.adapter.name, int(last["feature_size"]), len(result.links) - 1
+    return adapter_bytes(name, size, steps, last["model_bytes"])
 
 
 def scalar(value: Any) -> Any:

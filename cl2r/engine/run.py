@@ -30,7 +30,7 @@ from cl2r.link_keys import link_keys
 from cl2r.memory import sample_task
 from cl2r.methods.base import Method, TaskData, TaskInfo
 from cl2r.methods.catalog import method_info
-from cl2r.methods.registry import build_method
+from cl2r.methods.registry import build_method, method_class
 from cl2r.verification import pair_correctness
 
 Rows = npt.NDArray[np.int64]
@@ -89,6 +89,7 @@ class Listener(Protocol):
 
 def plan_run(config: Config) -> Plan:
     """Load the data, lay out tasks and pairs, name the links. Raises InputError; touches no store."""
+    method_class(config.method.name)
     dataset = load_dataset(config.data.name, config.data.size, config.data.channels)
     spec = config.scenario
     increments = class_increments(dataset.num_classes, spec.n_tasks, spec.initial, spec.increment)
@@ -268,6 +269,7 @@ class Chain:
         figures = {
             "common_direction": common_direction(features["open"]),
             "feature_size": float(features["open"].shape[1]),
+            "model_bytes": float(sum(tensor.nbytes for tensor in extractor.state_dict().values())),
             "forward_flops": flops(extractor, self.normalise(open_images[:1])),
         }
         if previous is not None:

@@ -73,6 +73,19 @@ class Workers:
         dist.all_reduce(total)
         return self.world * rows / total.clamp(min=1)
 
+    def rows_of_all(self, rows: Tensor) -> Tensor:
+        """The rows of every worker, this one's first; without gradients. Workers may have different numbers of them."""
+        if self.world == 1:
+            return rows
+        counts = [torch.zeros(1, dtype=torch.int64, device=rows.device) for _ in range(self.world)]
+        dist.all_gather(counts, torch.tensor([len(rows)], device=rows.device))
+        padded = rows.new_zeros(max(int(count) for count in counts), *rows.shape[1:])
+        padded[: len(rows)] = rows.detach()
+        parts = [torch.empty_like(padded) for _ in counts]
+        dist.all_gather(parts, padded)
+        others = [part[: int(count)] for part, count in zip(parts, counts, strict=True)]
+        return torch.cat([rows.detach(), *(part for rank, part in enumerate(others) if rank != self.rank)])
+
     def mean(self, values: dict[str, float]) -> dict[str, float]:
         """The mean of every value over workers."""
         if self.world == 1:

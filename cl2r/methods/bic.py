@@ -140,8 +140,7 @@ class Bic(Incremental):
         if self.teacher is None:
             return super().loss(batch, network)
         out: Outputs = network(batch.x)
-        with torch.no_grad():
-            old: Outputs = self.teacher(batch.x)
+        old = self.old_outputs(batch.x)
         distil, kept = (logit_distillation, 1 - self.weight) if self._paper else (sigmoid_distillation, 1.0)
         distance = distil(out.logits[:, : self.task.old_classes], old.logits, self.options.temperature)
         return {

@@ -77,7 +77,7 @@ class Boosted(nn.Module):
         return BoostedOutputs(features, self.classifier(torch.cat([old, features], dim=1)), self.auxiliary(features))
 
 
-class Expanded(Network):
+class WithBoosted(Network):
     """The student, which outlives the task, and the boosted part, which does not."""
 
     def __init__(self, student: Network, boosted: Boosted) -> None:
@@ -123,7 +123,7 @@ class Foster(Incremental):
         if task.index == 1:
             return
         assert isinstance(old, Tensor)
-        self.network = Expanded(self.network, self._expansion(task, old))
+        self.network = WithBoosted(self.network, self._expansion(task, old))
         self._boosted = None
         rows = np.concatenate([data.new, data.memory])
         counts = np.bincount(data.labels[rows], minlength=task.seen_classes)
@@ -146,15 +146,15 @@ class Foster(Incremental):
             return super().stages()
         boost, compress = shared_epochs(self.config.optim.epochs)
         boost, compress = self.options.boost_epochs or boost, self.options.compress_epochs or compress
-        network, lr = self._expanded, self.learning_rate
+        network, lr = self._with_boosted, self.learning_rate
         return [
             Stage("boost", boost, lr, network.boosted.parameters, self.boost),
             Stage("compress", compress, lr, self._student, self.compress, weight_decay=0.0),
         ]
 
     @property
-    def _expanded(self) -> Expanded:
-        assert isinstance(self.network, Expanded)
+    def _with_boosted(self) -> WithBoosted:
+        assert isinstance(self.network, WithBoosted)
         return self.network
 
     def _student(self) -> Iterator[nn.Parameter]:
@@ -183,7 +183,7 @@ class Foster(Incremental):
     def _boosted_logits(self, x: Tensor) -> Tensor:
         """z of the boosted network in eval mode. It no longer changes, so a frozen copy is made at the first batch."""
         if self._boosted is None:
-            self._boosted = folded(self._expanded.boosted)
+            self._boosted = folded(self._with_boosted.boosted)
         with torch.no_grad():
             out: BoostedOutputs = self._boosted(x, self.old_outputs(x).features)
         return out.logits

@@ -8,8 +8,8 @@ denominator, so the loss has no lower bound of 0. The released code differs in t
 similarities of a row's own class to 0 instead of leaving them out, which adds a term e^0 for each (`hoc.mask`), and it
 compares every old feature with new ones, s_ji in place of s_ij (`hoc.anchor`).
 
-Of several workers each contrasts its own rows only: gathered features would cost a collective with gradients a step.
-So, unlike CE and FD, this loss depends a little on the number of workers: W of them see 1/W of the negatives.
+Several workers contrast their rows with the old features of all of them, so the loss does not depend on how rows are
+dealt. With `hoc.anchor=old` the features to gather would be new ones, with gradients: there each has its own rows only.
 """
 
 import torch
@@ -39,19 +39,27 @@ class Hoc(Rehearsal):
         cross_entropy = self.cross_entropy(out.logits, batch)
         if self.teacher is None:
             return {"ce": cross_entropy}
-        with torch.no_grad():
-            old = self.old_features(batch.x)
+        old, labels = self._others(batch, self.old_features(batch.x))
         share = self.options.weight
-        contrast = contrastive(out.features, old, batch.y, self.options) * batch.weight(len(batch.y))
+        contrast = contrastive(out.features, old, batch.y, labels, self.options) * batch.weight(len(batch.y))
         return {"ce": share * cross_entropy, "hoc": (1 - share) * contrast}
 
+    def _others(self, batch: Batch, old: Tensor) -> tuple[Tensor, Tensor]:
+        """Old features and labels to contrast with; those of the batch come first, in its order."""
+        if self.options.anchor == "old":
+            return old, batch.y
+        return batch.workers.rows_of_all(old.float()), batch.workers.rows_of_all(batch.y)
 
-def contrastive(new: Tensor, old: Tensor, labels: Tensor, options: HocOptions) -> Tensor:
-    """Mean over all rows; a row without a row of another class beside it adds 0 to the sum. No rows: 0."""
+
+def contrastive(new: Tensor, old: Tensor, labels: Tensor, old_labels: Tensor, options: HocOptions) -> Tensor:
+    """Mean over the rows of `new`; one without a row of another class beside it adds 0 to the sum. No rows: 0.
+
+    Row i of `old` is what φ_{t-1} makes of row i; it may go on with rows of others.
+    """
     with torch.autocast(new.device.type, enabled=False):
         similarity = functional.normalize(new.float(), dim=1) @ functional.normalize(old.float(), dim=1).T
         scores = options.mu * (similarity if options.anchor == "new" else similarity.T)
-        same = labels[:, None] == labels[None, :]
+        same = labels[:, None] == old_labels[None, :]
         rows = scores.diagonal()
         if options.mask == "code":
             terms = scores.masked_fill(same, 0).logsumexp(1) - rows

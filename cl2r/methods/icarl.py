@@ -32,9 +32,7 @@ class Icarl(Incremental):
         """τ, a row of N_t numbers in [0, 1] for every row."""
         target = functional.one_hot(batch.y, self.task.seen_classes).float()
         if self.teacher is not None:
-            with torch.no_grad():
-                old: Outputs = self.teacher(batch.x)
-            target[:, : self.task.old_classes] = torch.sigmoid(old.logits.float())
+            target[:, : self.task.old_classes] = torch.sigmoid(self.old_outputs(batch.x).logits.float())
         return target
 
     def metrics(self) -> dict[str, float]:

@@ -121,8 +121,7 @@ class Incremental(Method):
             return {}
         on_all = self.config.method.fd == "all" or self.task.memory_rows == 0
         rows = torch.arange(len(batch.y), device=batch.y.device) if on_all else batch.is_memory.nonzero()[:, 0]
-        with torch.no_grad():
-            old = self.old_features(batch.x if on_all else batch.x[rows])
+        old = self.old_features(batch.x if on_all else batch.x[rows])
         return {"fd": self.weight * feature_distillation(features[rows], old) * batch.weight(len(rows))}
 
     def old_features(self, x: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ Trainable and S = ∅ is Experience Replay; fixed and S = M_t is CL²R. All six 
 and the order of the data, so that two cells differ in exactly what their names say.
 """
 
+import torch
 from torch import Tensor, nn
 
 from cl2r.backbones import folded
@@ -29,5 +30,6 @@ class Rehearsal(Incremental):
     def old_features(self, x: Tensor) -> Tensor:
         """φ_{t-1}(x)."""
         assert self.teacher is not None
-        features: Tensor = self.teacher(x)
+        with torch.no_grad():
+            features: Tensor = self.teacher(x)
         return features

@@ -8,9 +8,9 @@ import pandas as pd
 from analysis.tables import comparison_markdown, comparison_table, points_markdown
 from analysis.trials import best_trials, trials_markdown
 from cl2r.errors import InputError
-from cl2r.methods.catalog import split_name
+from cl2r.methods.catalog import method_info, split_name
 from cl2r.study.command import Show, given, run_command, study_parser
-from cl2r.study.spec import OBJECTIVES, Study
+from cl2r.study.spec import OBJECTIVES, Study, read_content
 
 
 def sweep_table(frames: dict[str, pd.DataFrame], study: Study) -> str:
@@ -38,12 +38,23 @@ def compare_methods(
     parser.add_argument("--methods", nargs="+", type=_known, metavar="NAME", help="method or method+adapter")
     parser.add_argument(option, nargs="+", type=int, metavar="N", dest="values")
     args = parser.parse_args(words)
-    changes = {"grid": given({"method.name": args.methods, field: args.values})}
+    names = args.methods or read_content(path)["grid"]["method.name"]
+    changes = {"grid": given({"method.name": _with_schedule(names, args.overrides), field: args.values})}
 
     def by_field(frames: dict[str, pd.DataFrame], _: Study) -> str:
         return comparison_markdown(comparison_table(frames["runs"], field))
 
     return run_command(args, path, changes, show or by_field)
+
+
+def _with_schedule(names: list[str], overrides: list[str]) -> list[str]:
+    """Methods without a known schedule of their own have no place in a study of native ones."""
+    if "method.budget=native" not in overrides:
+        return names
+    without = [name for name in names if method_info(name).native is None]
+    if without:
+        print(f"note: no native schedule is known of {', '.join(without)}: left out")
+    return [name for name in names if name not in without]
 
 
 def _known(name: str) -> str:

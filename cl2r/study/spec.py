@@ -13,19 +13,12 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import Field, ValidationError, model_validator
 
-from cl2r.config import (
-    Config,
-    error_line,
-    field_keys,
-    from_dotted,
-    merge_layers,
-    override,
-    read_layer,
-    resolve,
-)
+from cl2r.config import Config, field_keys
 from cl2r.data import DATASETS
 from cl2r.errors import InputError, nearest
+from cl2r.layers import error_line, from_dotted, merge_layers, override, read_layer, resolve
 from cl2r.link_keys import LINK_FORMAT
+from cl2r.methods.catalog import METHODS, telling_fields
 from cl2r.section import Section
 from cl2r.study.space import Space, check_space
 
@@ -215,10 +208,12 @@ def build_study(content: Mapping[str, Any], overrides: list[str], where: str) ->
 
 
 def _own_fields(spec: StudySpec) -> set[str]:
-    """Fields that an override of every run would not reach. A method's name brings its classifier and distillation."""
+    """Fields that an override of every run would not reach, or by which it would rename the methods of a grid."""
     in_every_variant = set.intersection(*map(set, spec.variants.values())) if spec.variants else set()
     own = {"seed", *spec.grid, *spec.space, *in_every_variant}
-    return own | ({"method.classifier", "method.fd"} if "method.name" in own else set())
+    if "method.name" not in own:
+        return own
+    return own | {"adapter.name"}.union(*map(telling_fields, METHODS.values()))
 
 
 def _absolute_data(merged: dict[str, Any]) -> dict[str, Any]:

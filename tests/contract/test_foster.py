@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from cl2r.engine.run import RunResult
 from cl2r.methods.base import Outputs
-from cl2r.methods.foster import BoostedOutputs, Expanded, Foster, class_weights, shared_epochs
+from cl2r.methods.foster import BoostedOutputs, Foster, WithBoosted, class_weights, shared_epochs
 
 BOOST, COMPRESS = 0, 1
 LONG: dict[str, Any] = {
@@ -49,8 +49,8 @@ def foster(this: Case) -> Foster:
     return this.method
 
 
-def expanded(this: Case) -> Expanded:
-    assert isinstance(this.method.network, Expanded)
+def expanded(this: Case) -> WithBoosted:
+    assert isinstance(this.method.network, WithBoosted)
     return this.method.network
 
 

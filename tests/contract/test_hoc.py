@@ -52,7 +52,7 @@ def random_pair(rows: int = len(LABELS), size: int = 5, seed: int = 0) -> tuple[
 
 def gradient(new: Tensor, old: Tensor, labels: list[int], **values: Any) -> tuple[float, Tensor]:
     f = new.clone().requires_grad_()
-    loss = contrastive(f, old, torch.tensor(labels), options(**values))
+    loss = contrastive(f, old, torch.tensor(labels), torch.tensor(labels), options(**values))
     loss.backward()
     assert f.grad is not None
     return loss.item(), f.grad
@@ -134,7 +134,7 @@ def test_no_rows_give_zero(mask: str) -> None:
 def test_float32_under_autocast(mask: str) -> None:
     new, old = random_pair(len(LABELS), 300)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        loss = contrastive(new.bfloat16(), old, torch.tensor(LABELS), options(mask=mask))
+        loss = contrastive(new.bfloat16(), old, torch.tensor(LABELS), torch.tensor(LABELS), options(mask=mask))
     assert loss.dtype == torch.float32
     expected = slow_contrastive(new.bfloat16().float(), old, LABELS, 10.0, mask, "new")
     assert loss.item() == pytest.approx(expected, abs=1e-5)

@@ -273,10 +273,11 @@ def test_the_first_task_is_cross_entropy_alone():
     assert terms(made, batch) == {"ce": pytest.approx(slow_cross_entropy(logits, batch.y), rel=1e-5)}
 
 
-def test_without_memory_distillation_is_skipped_and_the_margin_has_no_rows():
-    made = lucir(memory_per_class=0, steps=0)
+def test_without_memory_all_rows_are_distilled_and_the_margin_has_none():
+    made = lucir(memory_per_class=0, steps=1)
     found = terms(made, made.batch_of(2, range(4, 8)))
-    assert set(found) == {"ce", "margin"}
+    assert set(found) == {"ce", "fd", "margin"}
+    assert found["fd"] > 0
     assert found["margin"] == 0
 
 

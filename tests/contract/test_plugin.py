@@ -50,6 +50,25 @@ print(json.dumps({name: result.report.matrix[1].tolist() for name, result in res
 """
 
 
+BROKEN = """
+from dataclasses import replace
+
+from anchored import INFO
+from cl2r.section import Section
+
+
+class Untimed(Section):
+    weight: float = 1.0
+
+
+UNTIMED = replace(INFO, options=Untimed)
+RESERVED = replace(INFO, section="optim")
+TAKEN = replace(INFO, section="lwf")
+FAMILY = replace(INFO, family="rehearsal")
+BARE = replace(INFO, defaults={})
+"""
+
+
 def python(site: Path, *words: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": f"{site}:{TESTS}", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, *words]
@@ -86,18 +105,39 @@ def test_a_misspelt_option_of_it_is_refused(site: Path) -> None:
     ("entry", "complaint"),
     [
         ("anchored:AnchoredOptions", "it is no MethodInfo"),
-        ("cl2r.methods.catalog:_BOUND", "there is a method 'upper_bound' already"),
+        ("cl2r.methods.built_in:_BOUND", "there is a method 'upper_bound' already"),
+        ("broken:UNTIMED", "does not say from which task on it matters"),
+        ("broken:RESERVED", "the section 'optim' is one of every config"),
+        ("broken:TAKEN", "the section 'lwf' is that of lwf"),
+        ("broken:FAMILY", "the family 'rehearsal' is cl2r.methods.rehearsal:Rehearsal"),
+        ("broken:BARE", "its defaults lack method.classifier"),
         ("anchored:NOTHING", "AttributeError"),
         ("nowhere:INFO", "ModuleNotFoundError"),
     ],
 )
 def test_a_wrong_entry_point_is_named_and_stops_nothing(site: Path, entry: str, complaint: str) -> None:
     (site / "anchored-1.dist-info" / "entry_points.txt").write_text(f"[cl2r.methods]\nanchored = {entry}\n")
+    (site / "broken.py").write_text(BROKEN)
     done = cl2r(site, "methods")
     assert done.returncode == 0
     assert "lucir" in done.stdout
     assert re.fullmatch(rf"not loaded: anchored \({entry}\): .*{complaint}.*\n", done.stderr)
+
+
+def test_whoever_asks_for_a_method_that_was_not_loaded_hears_why(site: Path) -> None:
+    (site / "anchored-1.dist-info" / "entry_points.txt").write_text("[cl2r.methods]\nanchored = anchored:NOTHING\n")
     refused = cl2r(site, "run", "--method", "anchored")
     assert refused.returncode == 2
-    assert complaint in refused.stderr
+    assert "no method 'anchored'" in refused.stderr
+    assert "AttributeError" in refused.stderr
     assert len(refused.stderr.splitlines()) == 1
+
+
+def test_a_method_whose_class_cannot_be_loaded_is_refused_before_any_training(site: Path, tmp_path: Path) -> None:
+    page = site / "anchored" / "__init__.py"
+    page.write_text(page.read_text().replace("anchored.method:Anchored", "anchored.methods:Anchored"))
+    refused = cl2r(site, "run", "--method", "anchored", "--out", str(tmp_path / "out"))
+    assert refused.returncode == 2
+    assert "cannot load anchored.methods:Anchored" in refused.stderr
+    assert len(refused.stderr.splitlines()) == 1
+    assert not (tmp_path / "out").exists()

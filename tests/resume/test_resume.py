@@ -24,10 +24,10 @@ from quick import (
 )
 
 from cl2r.cli import main
-from cl2r.config import override, read_layer, resolve
 from cl2r.engine.records import write_run
 from cl2r.engine.run import RunResult, execute, plan_run
 from cl2r.engine.store import MANIFEST, PARTIAL, STATE, LinkStore
+from cl2r.layers import override, read_layer, resolve
 
 PATIENCE_SECONDS = 120
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from quick import train
 
-from cl2r.config import override, read_layer, resolve
+from cl2r.layers import override, read_layer, resolve
 
 
 def first_upgrade(root: Path, *settings: str) -> float:

@@ -8,6 +8,7 @@ import pytest
 from cl2r.adapters import (
     QueryAdapter,
     Support,
+    adapter_bytes,
     adapter_flops,
     aligner,
     fit_step,
@@ -293,6 +294,14 @@ def test_the_aligner_takes_its_ridge():
     loose, stiff = (QueryAdapter(spec("aligner", ridge=ridge), found)(models, 1, 0) for ridge in (1e-9, 1e9))
     np.testing.assert_allclose(loose, unit_rows(models[0]), atol=1e-5)
     np.testing.assert_allclose(stiff, unit_rows(models[1]), atol=1e-5)
+
+
+def test_what_a_service_keeps():
+    kept = {name: adapter_bytes(name, 100, 4, 5000.0) for name in ["none", *NAMES]}
+    assert kept["none"] == 0
+    assert kept["query_drift"] == 4 * 4 * 100
+    assert kept["procrustes"] == kept["aligner"] == 4 * 4 * 100 * 100
+    assert kept["slerp"] == kept["procrustes"] + 4 * 5000
 
 
 def test_cost_of_a_query():

@@ -16,9 +16,10 @@ from small_study import tree
 
 from cl2r import __version__
 from cl2r.cli import main, study_names
-from cl2r.config import field_keys, override, read_layer, resolve
+from cl2r.config import field_keys
 from cl2r.engine.run import plan_run
-from cl2r.methods.catalog import METHODS
+from cl2r.layers import override, read_layer, resolve
+from cl2r.methods.catalog import ADAPTERS, METHODS
 from cl2r.study.folder import StudyFolder
 
 Outcome = tuple[int | str | None, str, str]
@@ -70,8 +71,22 @@ def test_help(cl2r: Command, words: list[str]) -> None:
 def test_methods(cl2r: Command) -> None:
     code, out, err = cl2r("methods")
     assert (code, err) == (0, "")
-    names = [line.split()[0] for line in out.splitlines() if not line.startswith(" ")]
-    assert names == list(METHODS)
+    listed, _, adapters = out.partition("\n\n")
+    assert [line.split()[0] for line in listed.splitlines() if not line.startswith(" ")] == list(METHODS)
+    assert all(f"\n{name} " in adapters for name in ADAPTERS)
+    for info in METHODS.values():
+        assert info.paper in listed
+        for option in info.options.model_fields if info.options else ():
+            assert f"{info.section}.{option}=" in listed
+
+
+def test_one_method_with_its_adapter(cl2r: Command) -> None:
+    code, out, _ = cl2r("methods", "lucir+slerp")
+    assert code == 0
+    assert [line.split()[0] for line in out.splitlines() if not line.startswith(" ")] == ["lucir", "+slerp"]
+    code, _, err = cl2r("methods", "lucri")
+    assert code == 2
+    assert "did you mean 'lucir'?" in err
 
 
 def test_datasets(cl2r: Command) -> None:
@@ -167,7 +182,11 @@ def refused(cl2r: Command, tmp_path: Path, *words: str) -> str:
         (["--set", "eval.folds=61"], "eval.folds = 61"),
         (["--set", "head.k_max=3"], "head.k_max=3"),
         (["--set", "nonsense"], "expected KEY=VALUE"),
-        (["--method", "lwf"], "no method 'lwf'"),
+        (["--method", "lfw"], "no method 'lfw' (did you mean 'lwf'?)"),
+        (["--method", "er+slurp"], "no adapter 'slurp'"),
+        (["--method", "er", "--set", "lucir.top=5"], "er has no section 'lucir'"),
+        (["--method", "lucir", "--set", "method.fd=memory"], "lucir has all"),
+        (["--method", "lucir", "--set", "head.preallocate=true"], "head.preallocate"),
         (["--colour", "red"], "--colour"),
         (["--seed", "x"], "'x'"),
         (["--seed", "-1"], "seed"),

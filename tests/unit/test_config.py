@@ -7,18 +7,9 @@ import yaml
 from pydantic import ValidationError
 
 from cl2r.cli import _option_layers
-from cl2r.config import (
-    Config,
-    field_keys,
-    fields,
-    matters_from,
-    override,
-    presets,
-    read_layer,
-    resolve,
-    to_yaml,
-)
+from cl2r.config import Config, field_keys, fields, matters_from, to_yaml
 from cl2r.errors import InputError
+from cl2r.layers import override, presets, read_layer, resolve
 from cl2r.link_keys import link_keys
 from cl2r.methods.catalog import sections
 

@@ -3,10 +3,11 @@
 import pytest
 import yaml
 
-from cl2r.config import Config, fields, matters_from, override, resolve, to_yaml
+from cl2r.config import Config, fields, matters_from, to_yaml
 from cl2r.errors import InputError
+from cl2r.layers import override, resolve
 from cl2r.link_keys import link_keys
-from cl2r.methods.catalog import METHODS, sections
+from cl2r.methods.catalog import METHODS, RESERVED, sections
 
 TASKS = 4
 
@@ -44,7 +45,7 @@ def test_a_field_of_a_method_moves_its_keys_and_no_other_methods(field: str, nam
     assert config.options is not None
     key = field.partition(".")[2]
     current = getattr(config.options, key)
-    other = not current if isinstance(current, bool) else f"not {current}"
+    other = {bool: lambda: not current, str: lambda: "other"}.get(type(current), lambda: (current or 0) + 1)()
     changed = config.model_copy(update={"options": config.options.model_copy(update={key: other})})
     moved = [task for task, (a, b) in enumerate(zip(keys(config), keys(changed), strict=True), 1) if a != b]
     assert moved == list(range(matters_from()[field] or 0, TASKS + 1))
@@ -78,7 +79,42 @@ def test_the_native_budget_is_the_methods_own_and_yields_to_settings() -> None:
     optim = resolve(native).optim
     assert (optim.epochs, optim.milestones, optim.weight_decay) == (160, (80, 120), 5e-4)
     assert resolve([*native, override("optim.epochs=4")]).optim.epochs == 4
-    assert "no schedule of fan was published" in message("seed=0", "method.name=fan", "method.budget=native")
+    assert "no schedule of fan is known" in message("seed=0", "method.name=fan", "method.budget=native")
+
+
+def test_a_native_schedule_comes_whole_or_not_at_all() -> None:
+    """Whoever names the method: a rate of 2 with another's epochs would be nobody's schedule."""
+    preset = {"method": {"name": "icarl"}, "optim": {"epochs": 20, "lr_later": 0.01}, "batches": {"size": 64}}
+    config = resolve([preset, override("method.budget=native")])
+    optim = config.optim
+    assert (optim.epochs, optim.lr, optim.lr_later, optim.milestones) == (70, 2.0, None, (49, 63))
+    assert config.batches.size == 128
+    assert resolve([yaml.safe_load(to_yaml(config))]) == config
+    mine = {"method": {"name": "icarl", "budget": "native"}, "optim": {"epochs": 5}}
+    assert resolve([mine]).optim.epochs == 5, "a preset that asks for it may change it"
+
+
+def test_every_known_native_schedule_is_complete() -> None:
+    for name, info in METHODS.items():
+        if info.native is not None:
+            config = resolve(
+                [override("optim.epochs=3"), override(f"method.name={name}"), override("method.budget=native")]
+            )
+            assert config.optim.epochs >= 70, name
+            assert all(milestone < config.optim.epochs for milestone in config.optim.milestones)
+    assert {name for name, info in METHODS.items() if info.native is None} == {"fan", "hoc"}
+
+
+@pytest.mark.parametrize("former", ["lucir", "er+procrustes", "lwf", "foster"])
+@pytest.mark.parametrize("name", ["er", "bic", "fan"])
+def test_a_saved_config_leaves_nothing_of_its_method_to_another(former: str, name: str) -> None:
+    saved = yaml.safe_load(to_yaml(resolve([{}, override(f"method.name={former}")])))
+    assert resolve([saved, override(f"method.name={name}")]) == resolve([{}, override(f"method.name={name}")])
+
+
+def test_names_of_sections_are_kept_for_every_config() -> None:
+    assert set(Config.model_fields) == RESERVED
+    assert "unknown key 'options'" in message("options={}")
 
 
 def test_an_adapter_is_part_of_the_name_and_of_no_key() -> None:

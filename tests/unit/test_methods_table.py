@@ -1,4 +1,4 @@
-"""The comparison of methods, from frames written here: means, t-intervals by hand, relative time, costs."""
+"""The comparison of methods, from frames written here: means, t-intervals by hand, costs."""
 
 import math
 
@@ -48,11 +48,9 @@ def test_means_and_t_intervals_over_seeds() -> None:
     assert math.isnan(one["BC_low"])
 
 
-def test_time_is_relative_to_er_with_the_same_seed() -> None:
-    table = methods_table(runs())
-    assert table["relative"].tolist() == [1.0, 2.0, 1.0], "median of 2, 3 and 1"
-    assert table["seconds"].tolist() == [80.0, 150.0, 100.0]
-    assert methods_table(runs().iloc[3:6])["relative"].isna().all(), "without ER there is nothing to compare with"
+def test_runs_that_differ_in_more_than_their_seed_are_refused() -> None:
+    with pytest.raises(InputError, match=r"differ in scenario\.n_tasks"):
+        methods_table(runs(seed=[0] * 7, **{"scenario.n_tasks": [2, 5, 10, 2, 5, 10, 5]}))
 
 
 def test_a_failed_run_counts_for_no_seed() -> None:
@@ -65,7 +63,7 @@ def test_the_markdown_says_what_adaptation_costs() -> None:
     lines = methods_markdown(methods_table(runs())).splitlines()
     assert lines[0].endswith("| stored MB | FLOPs a mapped vector | gallery items touched |")
     assert "| er | 3 | 0.100 [0.000, 0.348] | -0.020 [-0.045, +0.005] |" in lines[2]
-    assert lines[3].endswith("| 150 | 2.00 | 2.0 | 4,096 | 640 |")
+    assert lines[3].endswith("| 150 | 2.0 | 4,096 | 640 |")
     assert "| er+slerp | 1 | 0.500 | +0.000 |" in lines[4]
     plain = methods_markdown(methods_table(runs().iloc[:3]))
     assert "FLOPs" not in plain

@@ -13,11 +13,12 @@ from quick import EPOCHS, TASKS, quick_config, train
 
 from analysis import load_runs
 from cl2r.compatibility import empirical_compatibility
-from cl2r.config import fields, read_layer, resolve
+from cl2r.config import fields
 from cl2r.engine.evaluation import ChainFeatures, evaluate
 from cl2r.engine.records import frames, run_name, summary, write_run
 from cl2r.engine.run import RunResult, plan_run
 from cl2r.engine.store import LinkStore
+from cl2r.layers import read_layer, resolve
 from cl2r.tables import matrix_table, metrics_table
 
 CELLS = TASKS * (TASKS + 1) // 2
@@ -30,7 +31,7 @@ COLUMNS = {
     "tasks": [
         *("run", "task", "key", "reused", "images", "seconds", "memory", "extract_seconds", "images_per_second"),
         *("common_direction", "drift_cosine", "rotated_cosine", "cka", "vertex_cosine", "vertex_bound"),
-        *("feature_size", "forward_flops", "workers", "sync_batchnorm", "lambda", "loss_ce", "loss_fd"),
+        *("feature_size", "model_bytes", "forward_flops", "workers", "sync_batchnorm", "lambda", "loss_ce", "loss_fd"),
     ],
     "matrix": ["run", "pairs", "t", "k", "accuracy", "compatible", "low", "high", "p_compatible"],
     "curves": ["run", "task", "stage", "epoch", "lr", "seconds", "loss_ce", "loss_fd"],

@@ -9,7 +9,7 @@ import torch
 from quick import no_data
 from torch.nn import functional
 
-from cl2r.config import resolve
+from cl2r.layers import resolve
 from cl2r.methods.base import Batch, TaskInfo
 from cl2r.methods.catalog import ABLATION_CELLS, METHODS
 from cl2r.methods.registry import build_method

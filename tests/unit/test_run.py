@@ -11,12 +11,13 @@ import pytest
 import torch
 from quick import EPOCHS, TASKS, Recorder, assert_same_chain, chain_tensors, quick_config, train
 
-from cl2r.config import EvalConfig, fields, matters_from, override
+from cl2r.config import EvalConfig, fields, matters_from
 from cl2r.data.dataset import Pairs
 from cl2r.engine.evaluation import ChainFeatures, Evaluation, evaluate
 from cl2r.engine.run import RunResult, plan_run
 from cl2r.engine.store import LinkStore
 from cl2r.errors import InputError, TrainingError
+from cl2r.layers import override
 from cl2r.methods.catalog import ABLATION_CELLS
 from cl2r.verification import verification_accuracy
 

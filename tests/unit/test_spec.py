@@ -9,8 +9,8 @@ import yaml
 from quick import QUICK
 from small_study import small_study
 
-from cl2r.config import read_layer, resolve
 from cl2r.errors import InputError
+from cl2r.layers import read_layer, resolve
 from cl2r.study.folder import digest
 from cl2r.study.space import corner_values
 from cl2r.study.spec import Point, Study, build_study, read_study
@@ -243,3 +243,19 @@ def test_the_identity_of_a_grid(tiny: Path) -> None:
     assert one.identity("d") != one.identity("other pixels")
     assert one.identity("d") != small_study(tiny, grid={"memory.per_class": [1, 3]}).identity("d")
     assert one.identity("d") != small_study(tiny, variants={"a": {}}, grid=grid).identity("d")
+
+
+@pytest.mark.parametrize("setting", ["method.fd=all", "lwf.ce=seen", "bic.variant=inclearn", "adapter.name=slerp"])
+def test_what_tells_methods_apart_cannot_be_set_for_all_of_them(setting: str) -> None:
+    content = {"grid": {"method.name": ["er", "lwf"]}}
+    with pytest.raises(InputError, match="the study sets this field itself"):
+        build_study(content, [setting], "study.yaml")
+
+
+def test_settings_win_over_what_methods_bring() -> None:
+    study = build_study({"grid": {"method.name": ["lwf", "er"]}}, ["head.projection=mlp", "lwf.weight=3"], "study.yaml")
+    lwf, er = (study.config(point, 0) for point in study.points())
+    assert lwf.head.projection == er.head.projection == "mlp"
+    assert lwf.batches.batching == "natural"
+    assert er.batches.batching == "balanced"
+    assert (lwf.model_dump()["lwf"]["weight"], "lwf" in er.model_dump()) == (3.0, False)

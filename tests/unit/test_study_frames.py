@@ -7,7 +7,8 @@ import pandas as pd
 import pytest
 from small_study import CONFIG
 
-from cl2r.config import fields, override, resolve
+from cl2r.config import fields
+from cl2r.layers import override, resolve
 from cl2r.study.folder import StudyFolder
 from cl2r.study.frames import FRAMES, study_frames, write_frames
 

@@ -90,6 +90,7 @@ def talk(workers: Workers, _: None) -> dict[str, Any]:
         heard["error"] = str(error)
     heard["weights"] = [float(workers.weight(rows)) for rows in (3, 2 + workers.rank, 4 * workers.rank, 0)]
     heard["mean"] = workers.mean({"a": 1.0 + workers.rank, "b": 2.0})
+    heard["rows"] = workers.rows_of_all(torch.arange(2 + workers.rank) + 10 * workers.rank).tolist()
     heard["together"] = workers.together(lambda: workers.rank)
     try:
         workers.together(lambda: load_dataset("/nowhere.npz" if workers.rank else "icons"))
@@ -108,6 +109,8 @@ def test_what_workers_tell_each_other() -> None:
         assert heard["complaint"].startswith("worker 1: "), "a node without the data must not leave the others waiting"
         assert "/nowhere.npz" in heard["complaint"]
     assert (first["together"], second["together"]) == (0, 1)
+    assert first["rows"] == [0, 1, 10, 11, 12]
+    assert second["rows"] == [10, 11, 12, 0, 1], "one's own come first"
     assert first["weights"] == pytest.approx([1, 0.8, 0, 0])
     assert second["weights"] == pytest.approx([1, 1.2, 2, 0])
     assert (first["first"], second["first"]) == (True, False)
@@ -119,6 +122,7 @@ def test_one_worker_needs_nobody() -> None:
     assert ALONE.wrap(network) is network
     assert ALONE.weight(7) == 1.0
     assert ALONE.together(lambda: 5) == 5
+    assert ALONE.rows_of_all(torch.arange(3)).tolist() == [0, 1, 2]
     assert ALONE.from_first(lambda: 5) == 5
     assert ALONE.mean({"a": 2.0}) == {"a": 2.0}
 
