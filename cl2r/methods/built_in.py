@@ -136,7 +136,12 @@ BUILT_IN: tuple[MethodInfo, ...] = (
         carries="weights, memory, φ_{t-1} and its classifier",
         feature=f"{_BACKBONE}, signed",
         defaults=_SIGNED,
-        native={**_steps(70, (49, 63), lr=2.0, weight_decay=5e-5, gamma=0.2), **_HERDING},
+        native={
+            **_steps(70, (49, 63), lr=2.0, weight_decay=5e-5, gamma=0.2),
+            **_HERDING,
+            "icarl.over_classes": "mean",
+        },
+        options=options.IcarlOptions,
     ),
     MethodInfo(
         "lucir",

@@ -1,6 +1,6 @@
 """iCaRL: every class is a yes-or-no question, and the old network answers those about old classes.
 
-    L = mean over rows and the N_t classes of BCE(σ(z_j), τ_j),
+    L = mean over rows of the sum (or the mean, `icarl.over_classes`) over the N_t classes of BCE(σ(z_j), τ_j),
     τ_j = σ(z°_j) for old j, whatever the row's label; 1[j = y] for new j.
 
 So the label of a memory row of an old class is not used: only the teacher tells what it is. Features are read before
@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from cl2r.methods.base import Batch, Losses, Outputs, TaskInfo
 from cl2r.methods.incremental import Incremental
+from cl2r.methods.options import IcarlOptions
 
 
 class Icarl(Incremental):
@@ -26,7 +27,8 @@ class Icarl(Incremental):
         """The one term: plain BCE in task 1, with old sigmoids as targets later."""
         out: Outputs = network(batch.x)
         bce = functional.binary_cross_entropy_with_logits(out.logits.float(), self.targets(batch))
-        return {"bce": bce * batch.weight(len(batch.y))}
+        classes = self.task.seen_classes if self.config.section(IcarlOptions).over_classes == "sum" else 1
+        return {"bce": classes * bce * batch.weight(len(batch.y))}
 
     def targets(self, batch: Batch) -> Tensor:
         """τ, a row of N_t numbers in [0, 1] for every row."""

@@ -17,6 +17,14 @@ class LwfOptions(Section):
     temperature: Annotated[float, from_task(2, gt=0)] = 2.0
 
 
+class IcarlOptions(Section):
+    """iCaRL's binary cross-entropy."""
+
+    over_classes: Annotated[Literal["sum", "mean"], from_task(1)] = "sum"
+    """The loss of a row, over the classes seen: their sum, which suits the rate of a cross-entropy; or their mean, as in
+    published code, which needs a rate of 2."""
+
+
 class LucirOptions(Section):
     """LUCIR's margin ranking term and imprinting; its distillation is `method.fd` and `method.lambda_*`."""
 

@@ -57,9 +57,12 @@ def slow_bce(logits: Tensor, y: Tensor, old: Tensor | None) -> float:
     return total / logits.numel()
 
 
-def in_second(steps: int = 2, memory: int = 2) -> Case:
+MEAN = "icarl.over_classes=mean"
+
+
+def in_second(steps: int = 2, memory: int = 2, over_classes: str = MEAN) -> Case:
     """In task 2, moved away from the model of task 1; batch norm in eval mode."""
-    trained = case("icarl")
+    trained = case("icarl", over_classes)
     trained.begin(1)
     trained.step(trained.batch_of(1, range(OLD)))
     assert isinstance(trained.method, Icarl)
@@ -92,8 +95,16 @@ def logit_gradients(trained: Case, batch: Batch) -> Tensor:
 # ---------------------------------------------------------------- the formula
 
 
+def test_the_sum_over_classes_is_the_mean_times_their_number() -> None:
+    summed = in_second(over_classes="icarl.over_classes=sum")
+    batch = summed.batch_of(2, MIXED)
+    with torch.no_grad():
+        logits, old = summed.method.network(batch.x).logits, teacher_of(summed)(batch.x).logits
+    assert bce(summed, batch) == pytest.approx(SEEN * slow_bce(logits, batch.y, old), rel=1e-5)
+
+
 def test_first_task_is_plain_binary_cross_entropy() -> None:
-    trained = case("icarl")
+    trained = case("icarl", MEAN)
     trained.begin(1)
     trained.method.network.eval()
     batch = trained.batch_of(1, range(OLD))

@@ -89,6 +89,7 @@ def test_a_native_schedule_comes_whole_or_not_at_all() -> None:
     optim = config.optim
     assert (optim.epochs, optim.lr, optim.lr_later, optim.milestones) == (70, 2.0, None, (49, 63))
     assert config.batches.size == 128
+    assert config.model_dump()["icarl"] == {"over_classes": "mean"}, "a rate of 2 is for the mean"
     assert resolve([yaml.safe_load(to_yaml(config))]) == config
     mine = {"method": {"name": "icarl", "budget": "native"}, "optim": {"epochs": 5}}
     assert resolve([mine]).optim.epochs == 5, "a preset that asks for it may change it"
