@@ -273,7 +273,7 @@ ADAPTERS: dict[str, AdapterInfo] = {
         ),
         AdapterInfo(
             "slerp",
-            "that rotation, then the point between it and the old model's own query on the sphere",
+            "procrustes, then the point on the sphere between that and the old model's own query",
             "Shoemake, SIGGRAPH 1985, for the interpolation",
         ),
         AdapterInfo("query_drift", "the mean drift subtracted from new queries", "arXiv:2506.00037"),

@@ -21,8 +21,8 @@ class IcarlOptions(Section):
     """iCaRL's binary cross-entropy."""
 
     over_classes: Annotated[Literal["sum", "mean"], from_task(1)] = "sum"
-    """The loss of a row, over the classes seen: their sum, which suits the rate of a cross-entropy; or their mean, as in
-    published code, which needs a rate of 2."""
+    """Of a row's loss over the classes seen: the sum suits the rate of a cross-entropy; the mean, as in published code,
+    needs a rate of 2."""
 
 
 class LucirOptions(Section):
