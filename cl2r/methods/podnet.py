@@ -243,8 +243,9 @@ def pod_spatial(new: Sequence[Tensor], old: Sequence[Tensor]) -> Tensor:
 
 def _strips(maps: Tensor) -> Tensor:
     """p(h): squares summed along each of the two axes, side by side, of length 1."""
-    squares = maps.float().square()
-    return functional.normalize(torch.cat([squares.sum(3).flatten(1), squares.sum(2).flatten(1)], 1), dim=1)
+    # Channels last, as the maps are in memory: their gradient then comes in the layout that batch norm is fast in.
+    squares = maps.float().square().permute(0, 2, 3, 1)
+    return functional.normalize(torch.cat([squares.sum(2).flatten(1), squares.sum(1).flatten(1)], 1), dim=1)
 
 
 # ---------------------------------------------------------------- k-means

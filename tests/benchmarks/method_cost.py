@@ -32,7 +32,6 @@ class Timed:
     """A stage that can be stepped."""
 
     chain: DryChain
-    number: int
     stage: Stage
     batches: Iterator[Batch]
     steps: int
@@ -60,12 +59,17 @@ def stages_of(name: str, preset: str) -> list[Timed]:
     timed = []
     for number, stage in enumerate(chain.stages()):
         epoch = drawn(plan, stage, data)
-        rows = stage.rows or (data.new, data.memory)
-        epochs = (chain.loop.batches(2, *rows, number, n, stage.batching) for n in itertools.count())
         steps = epoch.steps * stage.epochs
         flops = steps * epoch.batch * chain.row_flops(number, stage)
-        timed.append(Timed(chain, number, stage, itertools.chain.from_iterable(epochs), steps, flops))
+        timed.append(Timed(chain, stage, _batches(chain, number, stage), steps, flops))
     return timed
+
+
+def _batches(chain: DryChain, number: int, stage: Stage) -> Iterator[Batch]:
+    """Epoch after epoch."""
+    rows = stage.rows or (chain.data.new, chain.data.memory)
+    for epoch in itertools.count():
+        yield from chain.loop.batches(2, *rows, number, epoch, stage.batching)
 
 
 def main() -> None:
