@@ -1,7 +1,7 @@
 """A method without a run: small random images, tasks begun by hand, batches of chosen labels. For property tests."""
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ import torch
 from quick import QUICK
 from torch import Tensor, nn
 
+from cl2r.engine.workers import Workers
 from cl2r.layers import override, resolve
 from cl2r.methods.base import Batch, Method, TaskData, TaskInfo
 from cl2r.methods.registry import build_method
@@ -84,6 +85,35 @@ def case(name: str, *overrides: str, tasks: int = 3, **layer: Any) -> Case:
     size = CLASSES // tasks
     ranges = [range(size * i, size * (i + 1)) for i in range(tasks)]
     return Case(build_method(config, 1, CLASSES), images, labels, ranges)
+
+
+def mixed(made: Case, task: int) -> Batch:
+    """Rows of all classes seen."""
+    return made.batch_of(task, range(made.tasks[task - 1].stop))
+
+
+def advanced(
+    name: str, *overrides: str, task: int = 2, steps: int = 2, memory_per_class: int = 2, tasks: int = 3
+) -> Case:
+    """The method some steps of its first stage into each task up to `task`, in eval mode."""
+    made = case(name, *overrides, tasks=tasks)
+    for index in range(1, task + 1):
+        made.begin(index, memory_per_class)
+        for _ in range(steps):
+            made.step(mixed(made, index))
+    made.method.network.eval()
+    return made
+
+
+@dataclass(frozen=True)
+class Summing(Workers):
+    """Weights that turn every mean over rows into a sum: parts of a batch must then add up to the whole."""
+
+    asked: list[int] = field(default_factory=list)
+
+    def weight(self, rows: int) -> float:
+        self.asked.append(rows)
+        return float(rows)
 
 
 def fingerprint(module: nn.Module) -> str:

@@ -52,21 +52,6 @@ def extractors(this: Case) -> list[str]:
 # ---------------------------------------------------------------- the first task and what is carried
 
 
-def test_task_1_is_experience_replay_bit_for_bit() -> None:
-    one, two = case("der_trunc"), case("er", "head.projection=none", "batches.batching=natural")
-    for this in (one, two):
-        this.begin(1)
-        take_steps(this, 1)
-        this.method.end_task()
-    mine, theirs = one.method.carry(), two.method.carry()
-    assert mine.keys() == theirs.keys()
-    for name, tensor in theirs.items():
-        assert torch.equal(mine[name], tensor), name
-    assert one.method.metrics() == two.method.metrics()
-    with torch.no_grad():
-        assert torch.equal(one.method.extractor()(one.images), two.method.extractor()(two.images))
-
-
 @pytest.mark.parametrize("tasks", [1, 2])
 def test_a_restored_method_goes_on_alike(tasks: int) -> None:
     this, other = learnt(tasks=tasks), case("der_trunc")

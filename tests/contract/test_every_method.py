@@ -227,6 +227,25 @@ def test_only_a_stages_parameters_are_trained_and_old_ones_stay(name: str) -> No
         assert stage.statistics or not statistics
 
 
+@pytest.mark.parametrize("name", [name for name, info in METHODS.items() if info.first_task])
+def test_the_first_task_is_that_of_the_family_it_is_borrowed_from(name: str) -> None:
+    """So is its key; the links are one and the same."""
+    info = METHODS[name]
+    lender = {"trainable": "er", "fixed": "fixed"}[info.defaults["method.classifier"]]
+    lender = lender if info.first_task == "rehearsal" else "lucir"
+    brought = [f"{key}={value}" for key, value in info.defaults.items() if key.startswith(("head.", "backbone."))]
+    one, two = case(name), case(lender, *brought)
+    for made in (one, two):
+        made.begin(1)
+        for _ in range(2):
+            made.step(made.batch_of(1, range(4)))
+        made.method.end_task()
+    mine, theirs = one.method.carry(), two.method.carry()
+    assert mine.keys() == theirs.keys()
+    assert all(torch.equal(mine[key], tensor) for key, tensor in theirs.items())
+    assert one.method.metrics() == two.method.metrics(), "the record of a shared link is anybody's"
+
+
 # ---------------------------------------------------------------- two workers
 
 

@@ -3,13 +3,14 @@
 import copy
 import math
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-from method_case import Case, case, fingerprint
+from method_case import Case, advanced, fingerprint, mixed
 from quick import EPOCHS, Interrupter, Recorder, assert_same_chain, quick_config, train
 from torch import nn
 
@@ -22,20 +23,7 @@ ADAPT_EPOCHS = 2
 FAN = {"method": {"name": "fan"}, "fan": {"epochs": ADAPT_EPOCHS, "width": 2}}
 
 
-def fan(*overrides: str, task: int = 2, steps: int = 2, memory_per_class: int = 2) -> Case:
-    """FAN some steps of stage 1 into each task up to `task`."""
-    made = case("fan", *overrides)
-    for index in range(1, task + 1):
-        made.begin(index, memory_per_class)
-        for _ in range(steps):
-            made.step(mixed(made, index))
-    made.method.network.eval()
-    return made
-
-
-def mixed(made: Case, task: int):
-    """Rows of old and of new classes."""
-    return made.batch_of(task, range(made.tasks[task - 1].stop))
+fan = partial(advanced, "fan")
 
 
 def method_of(made: Case) -> Fan:

@@ -64,19 +64,6 @@ def old_outputs(this: Case, x: Tensor) -> Outputs:
 # ---------------------------------------------------------------- the first task and what is carried
 
 
-def test_task_1_is_experience_replay_bit_for_bit() -> None:
-    one, two = case("foster"), case("er", "head.projection=none", "batches.batching=natural")
-    for this in (one, two):
-        this.begin(1)
-        take_steps(this, 1)
-        this.method.end_task()
-    mine, theirs = one.method.carry(), two.method.carry()
-    assert mine.keys() == theirs.keys()
-    for name, tensor in theirs.items():
-        assert torch.equal(mine[name], tensor), name
-    assert one.method.metrics() == two.method.metrics()
-
-
 def test_every_task_carries_one_network_of_the_same_size() -> None:
     this = case("foster")
     names, sizes = None, set()

@@ -1,30 +1,21 @@
 """iCaRL: its binary cross-entropy against loops over rows and classes, and whose word counts for old classes."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from method_case import Case, case
+from method_case import Case, Summing, case
 from quick import TASKS, chain_tensors, quick_config, train
 from torch import Tensor, nn
 
-from cl2r.engine.workers import Workers
 from cl2r.methods.base import Batch, Outputs
 from cl2r.methods.icarl import Icarl
 
 OLD, SEEN = 4, 8  # classes before and after task 2 of the case
 MIXED = range(2, 7)  # two old and three new classes
-
-
-@dataclass(frozen=True)
-class Summing(Workers):
-    """Weights that turn every mean over rows into a sum: parts of a batch must then add up to the whole."""
-
-    def weight(self, rows: int) -> float:
-        return float(rows)
 
 
 class Spy(nn.Module):

@@ -2,32 +2,19 @@
 
 import math
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from method_case import Case, case
+from method_case import Case, advanced, case, mixed
 from quick import Interrupter, assert_same_chain, quick_config, train
 
 from cl2r.methods.lucir import CosineClassifier, Lucir, margin_ranking
 from cl2r.seeding import torch_stream
 
-
-def lucir(*overrides: str, task: int = 2, memory_per_class: int = 2, steps: int = 2, tasks: int = 3) -> Case:
-    """LUCIR some steps into each task up to `task`."""
-    made = case("lucir", *overrides, tasks=tasks)
-    for index in range(1, task + 1):
-        made.begin(index, memory_per_class)
-        for _ in range(steps):
-            made.step(mixed(made, index))
-    made.method.network.eval()
-    return made
-
-
-def mixed(made: Case, task: int):
-    """Rows of old and of new classes."""
-    return made.batch_of(task, range(made.tasks[task - 1].stop))
+lucir = partial(advanced, "lucir")
 
 
 def method_of(made: Case) -> Lucir:

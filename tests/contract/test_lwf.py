@@ -1,40 +1,23 @@
 """LwF: its two terms against loops over rows, which logits each of them moves, and ER as its special case."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from method_case import Case, case
+from method_case import Case, Summing, case
 from quick import TASKS, chain_tensors, quick_config, train
+from slow_losses import slow_kd, softmax
 from torch import Tensor, nn
 
-from cl2r.engine.workers import Workers
 from cl2r.methods.base import Batch
 from cl2r.methods.lwf import Lwf
 
 OLD, SEEN = 4, 8  # classes before and after task 2 of the case
 MIXED = range(2, 7)  # two old and three new classes
-
-
-@dataclass(frozen=True)
-class Summing(Workers):
-    """Weights that turn every mean over rows into a sum: parts of a batch must then add up to the whole."""
-
-    asked: list[int] = field(default_factory=list)
-
-    def weight(self, rows: int) -> float:
-        self.asked.append(rows)
-        return float(rows)
-
-
-def softmax(logits: Sequence[float], temperature: float = 1.0) -> list[float]:
-    powers = [math.exp(z / temperature) for z in logits]
-    return [power / math.fsum(powers) for power in powers]
 
 
 def slow_ce(logits: Tensor, y: Tensor, first: int) -> float:
@@ -43,14 +26,6 @@ def slow_ce(logits: Tensor, y: Tensor, first: int) -> float:
         -math.log(softmax(z[first:])[c - first]) for z, c in zip(logits.tolist(), y.tolist(), strict=True) if c >= first
     ]
     return math.fsum(rows) / len(rows)
-
-
-def slow_kd(logits: Tensor, old: Tensor, temperature: float) -> float:
-    total = 0.0
-    for z, before in zip(logits.tolist(), old.tolist(), strict=True):
-        target, now = softmax(before, temperature), softmax(z[: len(before)], temperature)
-        total -= sum(p * math.log(q) for p, q in zip(target, now, strict=True))
-    return total / len(logits)
 
 
 def in_second(*overrides: str, name: str = "lwf", steps: int = 2, memory: int = 2) -> Case:

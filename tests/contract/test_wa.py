@@ -1,18 +1,17 @@
 """WA: its mix of two terms against loops over rows, and the alignment of the classifier's new rows."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from method_case import Case, case, fingerprint
+from method_case import Case, Summing, case, fingerprint
 from quick import TASKS, chain_tensors, quick_config, train
+from slow_losses import slow_kd, softmax
 from torch import Tensor, nn
 
-from cl2r.engine.workers import Workers
 from cl2r.methods.base import Batch, TaskInfo
 from cl2r.methods.wa import Wa
 
@@ -20,29 +19,8 @@ SIZE = 4  # classes of each task of the case
 MIXED = {2: range(2, 7), 3: range(3, 11)}  # old and new classes
 
 
-@dataclass(frozen=True)
-class Summing(Workers):
-    """Weights that turn every mean over rows into a sum: parts of a batch must then add up to the whole."""
-
-    def weight(self, rows: int) -> float:
-        return float(rows)
-
-
-def softmax(logits: Sequence[float], temperature: float = 1.0) -> list[float]:
-    powers = [math.exp(z / temperature) for z in logits]
-    return [power / math.fsum(powers) for power in powers]
-
-
 def slow_ce(logits: Tensor, y: Tensor) -> float:
     return -math.fsum(math.log(softmax(z)[c]) for z, c in zip(logits.tolist(), y.tolist(), strict=True)) / len(y)
-
-
-def slow_kd(logits: Tensor, old: Tensor, temperature: float) -> float:
-    total = 0.0
-    for z, before in zip(logits.tolist(), old.tolist(), strict=True):
-        target, now = softmax(before, temperature), softmax(z[: len(before)], temperature)
-        total -= sum(p * math.log(q) for p, q in zip(target, now, strict=True))
-    return total / len(logits)
 
 
 def in_task(task: int, *overrides: str, memory: int = 2, steps: int = 2) -> Case:
