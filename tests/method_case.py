@@ -105,6 +105,23 @@ def advanced(
     return made
 
 
+def assert_the_teacher_is_the_old_network(name: str, classes: range) -> None:
+    """The whole network of task 1, also after a step of task 2 on those classes; frozen, in eval mode."""
+    made = case(name)
+    made.begin(1)
+    made.step(mixed(made, 1))
+    batch = made.batch_of(2, classes)
+    with torch.no_grad():
+        before = made.method.network.eval()(batch.x).logits
+    made.begin(2)
+    made.step(batch)
+    teacher = getattr(made.method, "teacher", None)
+    assert isinstance(teacher, nn.Module)
+    torch.testing.assert_close(teacher(batch.x).logits, before, rtol=1e-4, atol=1e-5)
+    assert not teacher.training
+    assert not any(parameter.requires_grad for parameter in teacher.parameters())
+
+
 @dataclass(frozen=True)
 class Summing(Workers):
     """Weights that turn every mean over rows into a sum: parts of a batch must then add up to the whole."""

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from method_case import Case, Summing, case
+from method_case import Case, Summing, assert_the_teacher_is_the_old_network, case
 from quick import TASKS, chain_tensors, quick_config, train
 from torch import Tensor, nn
 
@@ -149,18 +149,7 @@ def test_new_rows_pull_their_own_class_up() -> None:
 
 
 def test_the_teacher_is_the_whole_old_network_and_stays_so() -> None:
-    trained = case("icarl")
-    trained.begin(1)
-    trained.step(trained.batch_of(1, range(OLD)))
-    batch = trained.batch_of(2, range(SEEN))
-    with torch.no_grad():
-        before = trained.method.network.eval()(batch.x).logits
-    trained.begin(2)
-    trained.step(batch)
-    teacher = teacher_of(trained)
-    torch.testing.assert_close(teacher(batch.x).logits, before, rtol=1e-4, atol=1e-5)
-    assert not teacher.training
-    assert not any(parameter.requires_grad for parameter in teacher.parameters())
+    assert_the_teacher_is_the_old_network("icarl", range(SEEN))
 
 
 # ---------------------------------------------------------------- workers and precision

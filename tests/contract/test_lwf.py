@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from method_case import Case, Summing, case
+from method_case import Case, Summing, assert_the_teacher_is_the_old_network, case
 from quick import TASKS, chain_tensors, quick_config, train
 from slow_losses import slow_kd, softmax
 from torch import Tensor, nn
@@ -154,18 +154,7 @@ def test_memory_rows_are_distilled_too() -> None:
 
 
 def test_the_teacher_is_the_whole_old_network_and_stays_so() -> None:
-    trained = case("lwf")
-    trained.begin(1)
-    trained.step(trained.batch_of(1, range(OLD)))
-    batch = trained.batch_of(2, range(OLD, SEEN))
-    with torch.no_grad():
-        before = trained.method.network.eval()(batch.x).logits
-    trained.begin(2)
-    trained.step(batch)
-    teacher = teacher_of(trained)
-    torch.testing.assert_close(teacher(batch.x).logits, before, rtol=1e-4, atol=1e-5)
-    assert not teacher.training
-    assert not any(parameter.requires_grad for parameter in teacher.parameters())
+    assert_the_teacher_is_the_old_network("lwf", range(OLD, SEEN))
 
 
 def test_a_weight_of_zero_needs_no_teacher() -> None:
