@@ -1,29 +1,57 @@
-"""Augmentation of whole batches of uint8 images: crop after zero padding, flip, normalise."""
+"""Augmentation of whole batches of uint8 images: crop after padding, flip, normalise; and boxes to crop and scale."""
 
+import math
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+Crop = Literal["padded", "resized"]
+SMALLEST_AREA, WIDEST, TRIES = 0.08, 4 / 3, 10
+
 
 @dataclass(frozen=True)
 class Augmentation:
-    """Crop offsets (y, x) and flips of each row of a global batch."""
+    """Crop offsets (y, x) and flips of each row of a global batch; numbers of 0..1 where boxes are cropped."""
 
     offsets: Tensor
     flips: Tensor
+    boxes: Tensor | None = None
 
     def shard(self, rank: int, world: int) -> "Augmentation":
         """The rows of one worker, as `batches.shard` deals them."""
-        return Augmentation(self.offsets[rank::world], self.flips[rank::world])
+        boxes = None if self.boxes is None else self.boxes[rank::world]
+        return Augmentation(self.offsets[rank::world], self.flips[rank::world], boxes)
 
 
-def draw(count: int, padding: int, flip: bool, generator: torch.Generator) -> Augmentation:
-    """Random offsets in 0..2·padding and, where `flip`, a fair coin a row."""
-    offsets = torch.randint(0, 2 * padding + 1, (count, 2), generator=generator)
+def draw(count: int, padding: int, flip: bool, generator: torch.Generator, crop: Crop = "padded") -> Augmentation:
+    """Random offsets in 0..2·padding, or boxes, and, where `flip`, a fair coin a row."""
+    offsets, boxes = torch.zeros(count, 2, dtype=torch.int64), None
+    if crop == "padded":
+        offsets = torch.randint(0, 2 * padding + 1, (count, 2), generator=generator)
+    else:
+        boxes = torch.rand(count, 2 + 2 * TRIES, generator=generator)
     coins = torch.randint(0, 2, (count,), generator=generator).bool()
-    return Augmentation(offsets, coins & flip)
+    return Augmentation(offsets, coins & flip, boxes)
+
+
+def crop_box(height: int, width: int, drawn: Tensor) -> tuple[int, int, int, int]:
+    """Top, left, height and width of a box with 8 to 100 % of the image's area and sides from 3:4 to 4:3.
+
+    Uniform in area and in the logarithm of the ratio; of several tries the first that fits, else all of the image.
+    """
+    (y, x), *tries = drawn.view(-1, 2).tolist()
+    tall, wide = height, width
+    for area, ratio in tries:
+        pixels = (SMALLEST_AREA + (1 - SMALLEST_AREA) * area) * height * width
+        aspect = WIDEST ** (2 * ratio - 1)
+        box = round(math.sqrt(pixels / aspect)), round(math.sqrt(pixels * aspect))
+        if 0 < box[0] <= height and 0 < box[1] <= width:
+            tall, wide = box
+            break
+    return int(y * (height - tall + 1)), int(x * (width - wide + 1)), tall, wide
 
 
 def crop_and_flip(images: Tensor, augmentation: Augmentation, padding: int) -> Tensor:

@@ -13,7 +13,7 @@ from click.shell_completion import CompletionItem, get_completion_class
 from cl2r import __version__
 from cl2r.config import Config, field_keys
 from cl2r.errors import InputError, exit_code, nearest
-from cl2r.layers import override, presets, read_layer, resolve
+from cl2r.layers import from_dotted, override, presets, read_layer, resolve
 from cl2r.methods.catalog import ADAPTERS, METHODS, complaints, method_info, sections, split_name
 
 
@@ -51,6 +51,7 @@ def cli(context: click.Context) -> None:
 @cli.command()
 @click.argument("preset", default="icons", shell_complete=_complete_presets)
 @click.option("--data", metavar="PATH", help="A data set by name, an .npz file or a folder.")
+@click.option("--data-root", metavar="DIR", help="Where benchmarks lie (default: $CL2R_DATA, or data).")
 @click.option("--tasks", type=int, metavar="T", help="Number of tasks.")
 @click.option("--method", metavar="NAME", shell_complete=_complete_methods, help="See `cl2r methods`.")
 @click.option("--seed", type=int, help="Seed of every random stream.")
@@ -60,6 +61,7 @@ def cli(context: click.Context) -> None:
 def run(
     preset: str,
     data: str | None,
+    data_root: str | None,
     tasks: int | None,
     method: str | None,
     seed: int | None,
@@ -68,7 +70,15 @@ def run(
     show_config: bool,
 ) -> None:
     """Train one chain of models and print its compatibility matrix. PRESET is a name or a YAML file."""
-    options = _option_layers(data, tasks, method, seed)
+    options = _option_layers(
+        {
+            "data.name": data,
+            "data.root": data_root,
+            "scenario.n_tasks": tasks,
+            "method.name": method,
+            "seed": seed,
+        }
+    )
     config = resolve([read_layer(preset), *options, *map(override, overrides)])
     _refuse_options_of_others(config, overrides)
     if show_config:
@@ -77,17 +87,9 @@ def run(
         _train(config, out)
 
 
-def _option_layers(data: str | None, tasks: int | None, method: str | None, seed: int | None) -> list[dict[str, Any]]:
-    layers: list[dict[str, Any]] = []
-    if data is not None:
-        layers.append({"data": {"name": data}})
-    if tasks is not None:
-        layers.append({"scenario": {"n_tasks": tasks}})
-    if method is not None:
-        layers.append({"method": {"name": method}})
-    if seed is not None:
-        layers.append({"seed": seed})
-    return layers
+def _option_layers(options: dict[str, Any]) -> list[dict[str, Any]]:
+    """A layer for every option that was given."""
+    return [from_dotted(field, value) for field, value in options.items() if value is not None]
 
 
 def _refuse_options_of_others(config: Config, overrides: tuple[str, ...]) -> None:
@@ -110,8 +112,9 @@ def _inline(value: Any) -> str:
 
 
 def _train(config: Config, out: Path) -> None:
+    from cl2r.engine.plan import plan_run
     from cl2r.engine.records import write_run
-    from cl2r.engine.run import execute, plan_run
+    from cl2r.engine.run import execute
     from cl2r.progress import ProgressLine
     from cl2r.tables import matrix_table, metrics_table
 
@@ -123,7 +126,8 @@ def _train(config: Config, out: Path) -> None:
     finally:
         progress.close()
     folder = write_run(result, out)
-    click.echo(f"\ncompatibility matrix, {len(plan.report_pairs)} report pairs (* = compatible)")
+    pairs = f"{len(plan.report_pairs)} report pairs"
+    click.echo(f"\ncompatibility matrix, {result.report.metric}, {pairs} (* = compatible)")
     click.echo(matrix_table(result.report))
     click.echo(f"\n{metrics_table(result.report)}")
     click.echo(f"\n{sum(not link.reused for link in result.links)} links trained, {result.seconds:.0f} s; {folder}")
@@ -217,21 +221,66 @@ def _paragraph(name: str, width: int, lines: list[str]) -> None:
         click.echo(f"{head:<{width}}  {line}")
 
 
+def _complete_datasets(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
+    from cl2r.data import DATASETS
+
+    return [name for name in DATASETS if name.startswith(incomplete)]
+
+
 @cli.command()
-def datasets() -> None:
-    """List the data sets, and how to bring your own."""
+@click.argument("name", required=False, shell_complete=_complete_datasets)
+@click.argument("folder", required=False, type=click.Path(path_type=Path))
+@click.option("--check", is_flag=True, help="Say what FOLDER holds of data set NAME, and how to get the rest.")
+@click.option("--full", is_flag=True, help="With --check: decode every image, not one of each kind.")
+@click.option("--download", is_flag=True, help="Fetch what is free of data set NAME into FOLDER.")
+def datasets(name: str | None, folder: Path | None, check: bool, full: bool, download: bool) -> int:
+    """List the data sets, and how to bring your own. `cl2r datasets --check cifar100 DIR` looks at a folder.
+
+    FOLDER is the root of the benchmarks; without it $CL2R_DATA, or `data`.
+    """
+    if not (check or download):
+        if full or name:
+            raise InputError("datasets: say --check or --download with a name")
+        _list_datasets()
+        return 0
+    if name is None:
+        raise InputError("datasets: which one? e.g. cl2r datasets --check cifar100 DIR")
+    from cl2r.data import data_root
+    from cl2r.data.download import download as fetch
+
+    root = data_root(folder)
+    if download:
+        fetch(name, root, click.echo)
+    return _check_dataset(name, root, full) if check else 0
+
+
+def _list_datasets() -> None:
     from cl2r.data import DATASETS
     from cl2r.data.folder import LAYOUT
 
+    margin = max(map(len, DATASETS)) + 1
     for name, info in DATASETS.items():
         height, width, channels = info.image_shape
-        click.echo(f"{name:<9} {info.description}")
-        size = f"{info.images} images of {height}x{width}x{channels}"
-        click.echo(
-            f"{'':<9} {info.classes} classes to learn, {info.open_classes} open; {size}; licence: {info.licence}"
-        )
-    click.echo("FILE.npz  x_train, y_train, x_open, y_open (uint8 images N x H x W [x C], integer or text labels)")
-    click.echo(f"DIR       {LAYOUT}")
+        size = f"{info.images:,} images of {height}x{width}x{channels}"
+        lines = [info.description, f"{info.classes:,} classes to learn; open: {info.open_set}; {size}"]
+        lines += [f"below the root: {info.layout}"] if info.layout else []
+        _paragraph(name, margin, [*lines, f"licence: {info.licence}"])
+    _paragraph("FILE.npz", margin, ["x_train, y_train, x_open, y_open (uint8 N x H x W [x C]; integer or text labels)"])
+    _paragraph("DIR", margin, [LAYOUT])
+
+
+def _check_dataset(name: str, root: Path, full: bool) -> int:
+    """0 if the data set can be used as it is, else 2."""
+    from cl2r.data import check_dataset
+
+    result = check_dataset(name, root)
+    result.decode(full)
+    for line in result.found:
+        click.echo(f"ok     {line}")
+    for line in result.wrong:
+        click.echo(f"wrong  {line}")
+    click.echo(f"{name} in {root}: " + ("complete" if result.complete else f"{len(result.wrong)} things to mend"))
+    return 0 if result.complete else 2
 
 
 @cli.command()

@@ -32,6 +32,10 @@ class DataConfig(Section):
     """Which images. The key of a link holds the fingerprint of the pixels, not these fields."""
 
     name: Annotated[str, never()] = "icons"
+    root: Annotated[str | None, never()] = None
+    """Where benchmarks lie; None: $CL2R_DATA, or `data`."""
+    loaders: Annotated[int, never(ge=0, le=256)] = 4
+    """Processes that decode images of sets too large to be held in memory; 0: the training process itself."""
     size: Annotated[int, never(ge=8)] = 32
     channels: Annotated[Literal[1, 3], never()] = 3
 
@@ -50,7 +54,9 @@ class ScenarioConfig(Section):
 class BackboneConfig(Section):
     """b(x)."""
 
-    name: Annotated[Literal["resnet8s", "resnet20", "resnet32"], from_task(1)] = "resnet32"
+    name: Annotated[
+        Literal["resnet8s", "resnet20", "resnet32", "resnet18_64", "resnet18_224", "resnet50_112"], from_task(1)
+    ] = "resnet32"
     last_relu: Annotated[bool, from_task(1)] = True
     """False: b(x) is signed, as in LUCIR and PODNet."""
 
@@ -122,8 +128,10 @@ class OptimConfig(Section):
 
 
 class AugmentConfig(Section):
-    """Random crop after zero padding, and horizontal flip."""
+    """Random crop and horizontal flip."""
 
+    crop: Annotated[Literal["padded", "resized"], from_task(1)] = "padded"
+    """padded: after zero padding; resized: 8 to 100 % of the image, sides 3:4 to 4:3, scaled to full size."""
     padding: Annotated[int, from_task(1, ge=0, le=128)] = 4
     flip: Annotated[bool, from_task(1)] = True
 
@@ -139,11 +147,20 @@ class AdapterConfig(Section):
 
 
 class EvalConfig(Section):
-    """Pairs and statistics. Features of all open images are stored, so none of this touches a link."""
+    """Pairs and statistics. Features of all open images are stored, so only `normalise` touches a link."""
 
+    metric: Annotated[Literal["accuracy", "tar"], never()] = "accuracy"
+    """tar: the true accept rate at every `far`; AC, BC and FC are those of the first."""
+    far: Annotated[tuple[Annotated[float, Field(gt=0, lt=1)], ...], never(min_length=1)] = (1e-2, 1e-1, 1e-4)
     positives: Annotated[int, never(ge=10)] = 3000
     negatives: Annotated[int, never(ge=10)] = 3000
     folds: Annotated[int, never(ge=2)] = 10
+    order: Annotated[Literal["stratified", "official_order"], never()] = "stratified"
+    """official_order: pairs and folds as the released code draws them, which is wrong (PAPER.md, row 13)."""
+    thresholds: Annotated[Literal["exact", "grid"], never()] = "exact"
+    """grid: 0 to 4 in steps of 0.001, as in the released code."""
+    normalise: Annotated[Literal["training", "own"], from_task(1)] = "training"
+    """Mean and deviation for open images: those of the training images, or their own, as in the released code."""
     pairs_seed: Annotated[int, never(ge=0, lt=2**63)] = 0
     tuning_share: Annotated[float, never(ge=0, lt=1)] = 0.5
     ties: Annotated[bool, never()] = False
@@ -199,6 +216,8 @@ class Config(Section):
             raise ValueError(f"head.preallocate and head.mask_unseen are for {', '.join(ABLATION_CELLS)}")
         if self.adapter.name != "none" and (info.gallery or info.grows):
             raise ValueError(f"adapter.name={self.adapter.name}: {info.name} changes its feature space its own way")
+        if self.eval.order == "official_order" and (self.eval.metric != "accuracy" or self.eval.tuning_share > 0):
+            raise ValueError("eval.order=official_order needs eval.metric=accuracy and eval.tuning_share=0")
         for key, value in {"classifier": self.method.classifier, "fd": self.method.fd}.items():
             choices = sorted({str(m.defaults[f"method.{key}"]) for m in family_of(info)})
             if value not in choices:

@@ -50,6 +50,13 @@ def _switched_off(config: Config) -> set[str]:
         off |= {"method.lambda_base", "method.lambda_rule", "method.fd_when_no_memory"}
     if config.optim.schedule == "cosine":
         off |= {"optim.milestones", "optim.gamma"}
+    # Values that all links had before these fields existed are left out, so that those links keep their keys.
+    if config.augment.crop == "padded":
+        off |= {"augment.crop"}
+    else:
+        off |= {"augment.padding"}
+    if config.eval.normalise == "training":
+        off |= {"eval.normalise"}
     if method_info(config.method.name).memory == "all":
         off |= {"memory.per_class", "memory.selection"}
     return off

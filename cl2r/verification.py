@@ -8,6 +8,7 @@ held-out fold does not have. Accuracies are rounded once from an exact fraction:
 ties must stay ties.
 """
 
+from collections.abc import Sequence
 from fractions import Fraction
 
 import numpy as np
@@ -51,6 +52,13 @@ def stratified_folds(same: npt.ArrayLike, folds: int) -> IntArray:
     return (rank % folds).astype(np.int64)
 
 
+def checked_pairs(distances: npt.ArrayLike, same: npt.ArrayLike) -> tuple[FloatArray, BoolArray]:
+    """Distances and labels as arrays of one shape, all finite and of both kinds, or an InputError."""
+    d, labels = np.asarray(distances, dtype=np.float64), _labels(same)
+    _check_distances(d, labels)
+    return d, labels
+
+
 def fold_weights(folds_ids: npt.ArrayLike) -> FloatArray:
     """Weight 1 / (F * size of its fold) of each pair: mean fold accuracy = sum(weights * correct)."""
     _, ids, sizes = np.unique(np.asarray(folds_ids), return_inverse=True, return_counts=True)
@@ -60,13 +68,13 @@ def fold_weights(folds_ids: npt.ArrayLike) -> FloatArray:
 
 def pair_correctness(distances: npt.ArrayLike, same: npt.ArrayLike, folds: int | npt.ArrayLike = 10) -> BoolArray:
     """Whether each pair is judged rightly by the other folds' threshold (`folds`: count or fold ids)."""
-    d, labels = _pairs(distances, same)
+    d, labels = checked_pairs(distances, same)
     return _judge(d, labels, _fold_ids(labels, folds))
 
 
 def verification_accuracy(distances: npt.ArrayLike, same: npt.ArrayLike, folds: int | npt.ArrayLike = 10) -> float:
     """Mean over the folds of the accuracy on each fold (`folds`: count or fold ids)."""
-    d, labels = _pairs(distances, same)
+    d, labels = checked_pairs(distances, same)
     ids = _fold_ids(labels, folds)
     return mean_fold_accuracy(_judge(d, labels, ids), ids)
 
@@ -80,21 +88,25 @@ def mean_fold_accuracy(correct: BoolArray, fold_ids: IntArray) -> float:
 
 def tar_at_far(distances: npt.ArrayLike, same: npt.ArrayLike, far: float) -> float:
     """True accept rate at the largest threshold that accepts at most the share `far` of the negatives."""
-    d, labels = _pairs(distances, same)
-    if not far >= 0:
-        raise InputError(f"far={far}: give a false accept rate of 0 or more")
-    if far >= 1:
-        return 1.0
-    negatives = d[~labels]
-    accepted = _largest_count(far, len(negatives))
-    # At theta = the (accepted+1)-th smallest negative, d < theta still leaves that negative and its ties out.
-    threshold = np.partition(negatives, accepted)[accepted]
-    return float(np.mean(d[labels] < threshold))
+    return tars_at_fars(distances, same, [far])[0]
+
+
+def tars_at_fars(distances: npt.ArrayLike, same: npt.ArrayLike, fars: Sequence[float]) -> list[float]:
+    """`tar_at_far` of each of several false accept rates, from one partition of the negatives."""
+    d, labels = _in_their_type(distances, same)
+    positives = d[labels]
+    return [np.count_nonzero(positives < theta) / len(positives) for theta in _far_thresholds(d[~labels], fars)]
+
+
+def accepted_at_far(distances: npt.ArrayLike, same: npt.ArrayLike, far: float) -> BoolArray:
+    """Which positives, in their order, `tar_at_far` counts as accepted."""
+    d, labels = _in_their_type(distances, same)
+    return d[labels] < _far_thresholds(d[~labels], [far])[0]
 
 
 def roc(distances: npt.ArrayLike, same: npt.ArrayLike) -> tuple[FloatArray, FloatArray, FloatArray]:
     """FAR, TAR and thresholds of "same iff d < theta": theta at each distinct distance, then infinity."""
-    d, labels = _pairs(distances, same)
+    d, labels = checked_pairs(distances, same)
     order = np.argsort(d)
     ordered = d[order]
     last_of_value = np.flatnonzero(np.append(ordered[1:] > ordered[:-1], True))
@@ -137,6 +149,19 @@ def _best_threshold(ordered: FloatArray, gain: IntArray) -> float:
     return middle if middle > lower else upper  # neighbouring floats have no midpoint
 
 
+def _far_thresholds(negatives: npt.NDArray[np.floating], fars: Sequence[float]) -> list[float]:
+    """The largest threshold for each rate; puts the negatives into another order."""
+    for far in fars:
+        if not far >= 0:
+            raise InputError(f"far={far}: give a false accept rate of 0 or more")
+    counts = [_largest_count(far, len(negatives)) if far < 1 else None for far in fars]
+    places = sorted({count for count in counts if count is not None})
+    if places:
+        negatives.partition(places)
+    # At theta = the (accepted+1)-th smallest negative, d < theta still leaves that negative and its ties out.
+    return [np.inf if count is None else float(negatives[count]) for count in counts]
+
+
 def _largest_count(share: float, total: int) -> int:
     """The largest n with n / total <= share; the product alone is off by one for 0.29 of 100."""
     count = int(share * total) + 1
@@ -154,8 +179,7 @@ def _labels(same: npt.ArrayLike) -> BoolArray:
     return labels.astype(np.bool_, copy=False)
 
 
-def _pairs(distances: npt.ArrayLike, same: npt.ArrayLike) -> tuple[FloatArray, BoolArray]:
-    d, labels = np.asarray(distances, dtype=np.float64), _labels(same)
+def _check_distances(d: npt.NDArray[np.floating], labels: BoolArray) -> None:
     if d.shape != labels.shape:
         raise InputError(f"distances {d.shape} and same {labels.shape} differ in shape: give one label per distance")
     finite = np.isfinite(d)
@@ -165,6 +189,14 @@ def _pairs(distances: npt.ArrayLike, same: npt.ArrayLike) -> tuple[FloatArray, B
         )
     if labels.all() or not labels.any():
         raise InputError(f"same has {int(labels.sum())} positives among {len(d)} pairs: need pairs of both kinds")
+
+
+def _in_their_type(distances: npt.ArrayLike, same: npt.ArrayLike) -> tuple[npt.NDArray[np.floating], BoolArray]:
+    """As `checked_pairs`, without a float64 copy: comparing distances needs no more digits than they have."""
+    d, labels = np.asarray(distances), _labels(same)
+    if not np.issubdtype(d.dtype, np.floating):
+        d = d.astype(np.float64)
+    _check_distances(d, labels)
     return d, labels
 
 

@@ -10,7 +10,8 @@ import numpy.typing as npt
 import torch
 
 from cl2r.config import Config
-from cl2r.engine.run import Plan, RunResult, execute, plan_run
+from cl2r.engine.plan import Plan, plan_run
+from cl2r.engine.run import RunResult, execute
 from cl2r.engine.store import LinkStore
 from cl2r.engine.task_loop import EpochReport
 from cl2r.layers import resolve

@@ -1,28 +1,45 @@
 """Backbones by name, and their form for evaluation."""
 
 import copy
+from collections.abc import Iterator
+from itertools import pairwise
 
 from torch import nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
+from cl2r.backbones.base import Backbone
 from cl2r.backbones.resnet_cifar import ResNetCifar
 
-_DEPTH_AND_STEM_STRIDE = {"resnet8s": (8, 2), "resnet20": (20, 1), "resnet32": (32, 1)}
+_CIFAR_DEPTH_AND_STEM_STRIDE = {"resnet8s": (8, 2), "resnet20": (20, 1), "resnet32": (32, 1)}
 
 
-def build_backbone(name: str, channels: int, last_relu: bool = True) -> ResNetCifar:
+def build_backbone(name: str, channels: int, last_relu: bool = True) -> Backbone:
     """The backbone called `name` for images of that many channels; `.dim` is the size of b(x)."""
-    depth, stem_stride = _DEPTH_AND_STEM_STRIDE[name]
-    return ResNetCifar(depth, channels, stem_stride, last_relu)
+    if name in _CIFAR_DEPTH_AND_STEM_STRIDE:
+        depth, stem_stride = _CIFAR_DEPTH_AND_STEM_STRIDE[name]
+        return ResNetCifar(depth, channels, stem_stride, last_relu)
+    # torchvision takes seconds to import, and small networks do without it.
+    from cl2r.backbones.resnet import DEPTH_AND_STEM, ResNet
+
+    depth, stem = DEPTH_AND_STEM[name]
+    return ResNet(depth, channels, stem, last_relu)
 
 
 def folded(module: nn.Module) -> nn.Module:
-    """A frozen copy for evaluation in which every convN absorbs its bnN: same values, fewer passes over memory."""
+    """A frozen copy for evaluation in which convolutions absorb their batch norms: same values, fewer passes."""
     frozen = copy.deepcopy(module).eval().requires_grad_(False)
     for part in list(frozen.modules()):
-        for name, child in list(part.named_children()):
-            norm = getattr(part, name.replace("conv", "bn"), None) if name.startswith("conv") else None
-            if isinstance(child, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d | nn.SyncBatchNorm):
-                setattr(part, name, fuse_conv_bn_eval(child, norm))
-                setattr(part, name.replace("conv", "bn"), nn.Identity())
+        for name, norm_name in list(_conv_and_norm(part)):
+            conv, norm = getattr(part, name), getattr(part, norm_name, None)
+            if isinstance(conv, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d | nn.SyncBatchNorm):
+                setattr(part, name, fuse_conv_bn_eval(conv, norm))
+                setattr(part, norm_name, nn.Identity())
     return frozen
+
+
+def _conv_and_norm(part: nn.Module) -> Iterator[tuple[str, str]]:
+    """Names of what may be a pair: neighbours in a sequence, elsewhere convN and bnN."""
+    names = [name for name, _ in part.named_children()]
+    if isinstance(part, nn.Sequential):
+        return pairwise(names)
+    return ((name, name.replace("conv", "bn")) for name in names if name.startswith("conv"))

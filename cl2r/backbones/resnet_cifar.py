@@ -1,8 +1,11 @@
 """ResNets of the CIFAR kind: 6n+2 layers, stages of 16, 32, 64 channels, parameter-free shortcuts, b(x) ∈ R^64."""
 
-import torch
+from typing import cast
+
 from torch import Tensor, nn
 from torch.nn import functional
+
+from cl2r.backbones.base import Backbone, ResidualBlock
 
 WIDTHS = (16, 32, 64)
 
@@ -14,10 +17,8 @@ def mapped_blocks(per_stage: int) -> tuple[int, ...]:
     return (*last[:-1], *before, last[-1])
 
 
-class BasicBlock(nn.Module):
+class BasicBlock(ResidualBlock):
     """Two 3×3 convolutions and a shortcut that subsamples and pads the new channels with zeros."""
-
-    last_relu = True
 
     def __init__(self, channels_in: int, channels: int, stride: int) -> None:
         super().__init__()
@@ -26,14 +27,6 @@ class BasicBlock(nn.Module):
         self.conv2 = nn.Conv2d(channels, channels, 3, 1, 1, bias=False)
         self.bn2 = nn.BatchNorm2d(channels)
         self.stride, self.extra = stride, channels - channels_in
-
-    def forward(self, x: Tensor) -> Tensor:
-        """ReLU(F(x) + shortcut(x)), or the sum itself without the last ReLU."""
-        return self.activate(self.pre_activation(x), inplace=True)
-
-    def activate(self, out: Tensor, inplace: bool) -> Tensor:
-        """What the block makes of its sum; in place where nobody else needs it."""
-        return functional.relu(out, inplace=inplace) if self.last_relu else out
 
     def pre_activation(self, x: Tensor) -> Tensor:
         """F(x) + shortcut(x)."""
@@ -46,7 +39,7 @@ class BasicBlock(nn.Module):
         return residual + x
 
 
-class ResNetCifar(nn.Module):
+class ResNetCifar(Backbone):
     """`depth` = 6n + 2. `stem_stride` 2 halves the resolution of every stage: a quarter of the work.
 
     Without `last_relu` b(x) is signed, as in LUCIR and PODNet.
@@ -70,21 +63,10 @@ class ResNetCifar(nn.Module):
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
-    def forward(self, x: Tensor) -> Tensor:
-        """b(x), the mean of the last feature map."""
-        out = self.blocks(self._stem(x))
-        return torch.mean(out, (2, 3))
-
-    def with_maps(self, x: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """b(x) and, of the same pass, the maps before ReLU of the blocks `mapped`."""
-        out, maps = self._stem(x), []
-        for number, block in enumerate(self.blocks):
-            assert isinstance(block, BasicBlock)
-            out = block.pre_activation(out)
-            if number in self.mapped:
-                maps.append(out)
-            out = block.activate(out, inplace=number not in self.mapped)
-        return torch.mean(out, (2, 3)), maps
-
-    def _stem(self, x: Tensor) -> Tensor:
+    def stem(self, x: Tensor) -> Tensor:
+        """Convolution and ReLU."""
         return functional.relu(self.bn1(self.conv1(x)), inplace=True)
+
+    def residual_blocks(self) -> list[BasicBlock]:
+        """Those of the three stages."""
+        return cast(list[BasicBlock], list(self.blocks))

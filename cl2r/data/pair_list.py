@@ -17,15 +17,15 @@ ROUND_ROBIN_FOLDS = 10
 Rows = Mapping[tuple[str, str], int]
 
 
-def read_pair_list(path: Path, rows: Rows) -> Pairs:
-    """Read the list; `rows` gives the row of the image with a (class, file stem)."""
+def read_pair_list(path: Path, rows: Rows, folder: str = "open") -> Pairs:
+    """Read the list; `rows` gives the row of the image with a (class, file stem), `folder` is where they lie."""
     lines = _lines(path)
     blocks, count = _header(path, lines)
     folds_in_file = max(blocks, 1)
     _check_length(path, lines, folds_in_file, count)
     same = np.tile(np.repeat([True, False], count), folds_in_file)
     ends = [
-        _pair(path, number, line, is_same, rows)
+        _pair(path, number, line, is_same, rows, folder)
         for (number, line), is_same in zip(lines[1:], same.tolist(), strict=True)
     ]
     query, gallery = np.array(ends, np.int64).T
@@ -57,22 +57,22 @@ def _check_length(path: Path, lines: list[tuple[int, list[str]]], folds: int, co
         raise InputError(f"{path}: the first line announces {expected} pairs, the list has {len(lines) - 1}")
 
 
-def _pair(path: Path, number: int, fields: list[str], same: bool, rows: Rows) -> tuple[int, int]:
+def _pair(path: Path, number: int, fields: list[str], same: bool, rows: Rows, folder: str) -> tuple[int, int]:
     if len(fields) != (3 if same else 4):
         expected = "`name<TAB>i<TAB>j`" if same else "`name1<TAB>i<TAB>name2<TAB>j`"
         raise InputError(f"{path}: line {number} must be {expected}, found {fields}")
     name1, i, name2, j = (fields[0], fields[1], fields[0], fields[2]) if same else fields
-    query, gallery = _row(path, number, name1, i, rows), _row(path, number, name2, j, rows)
+    query, gallery = (_row(path, number, name, image, rows, folder) for name, image in ((name1, i), (name2, j)))
     if query == gallery or (name1 == name2) != same:
         kind = "two images of one class" if same else "images of two classes"
         raise InputError(f"{path}: line {number} must name {kind}, found {fields}")
     return query, gallery
 
 
-def _row(path: Path, number: int, name: str, index: str, rows: Rows) -> int:
+def _row(path: Path, number: int, name: str, index: str, rows: Rows, folder: str) -> int:
     if not index.isdecimal():
         raise InputError(f"{path}: line {number}: image number {index!r} of {name} is not a number")
     stem = f"{name}_{int(index):04d}"
     if (name, stem) not in rows:
-        raise InputError(f"{path}: line {number} names image {stem}, which is missing in open/{name}")
+        raise InputError(f"{path}: line {number} names image {stem}, which is missing in {folder}/{name}")
     return rows[name, stem]

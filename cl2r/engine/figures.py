@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from cl2r.diagnostics import drift_cosine, linear_cka, rotated_cosine, unit_rows, vertex_bound, vertex_cosine
+from cl2r.diagnostics import Features, drift_cosine, linear_cka, rotated_cosine, unit_rows, vertex_bound, vertex_cosine
+from cl2r.pair_distances import Factored
 from cl2r.seeding import numpy_stream
 
 SUPPORT_ROWS = 2048
@@ -25,9 +26,15 @@ def support_rows(new: Rows, memory: Rows, seed: int, task: int) -> Rows:
     return np.sort(np.concatenate([memory[:remembered], new[: SUPPORT_ROWS - remembered]]))
 
 
-def drift_figures(now: Tensor, before: Tensor) -> dict[str, float]:
-    """On the open images. A representation that grew is compared in its old dimensions."""
-    new, old = now.numpy()[:, : before.shape[1]], before.numpy()
+def drift_figures(now: Features | Factored, before: Features | Factored) -> dict[str, float]:
+    """On the open images. A representation that grew is compared in its old dimensions.
+
+    In the many dimensions of factored features only the drift itself is worth its cost.
+    """
+    new, old = _plain(now), _plain(before)
+    new = new[:, : old.shape[1]]
+    if isinstance(now, Factored):
+        return {"drift_cosine": drift_cosine(new, old)}
     return {
         "drift_cosine": drift_cosine(new, old),
         "rotated_cosine": rotated_cosine(new, old),
@@ -35,9 +42,17 @@ def drift_figures(now: Tensor, before: Tensor) -> dict[str, float]:
     }
 
 
-def common_direction(features: Tensor) -> float:
+def common_direction(features: Features | Factored) -> float:
     """Length of the mean of the unit features: 1 if all images look alike."""
-    return float(np.linalg.norm(unit_rows(features.numpy()).mean(0)))
+    return float(np.linalg.norm(unit_rows(_plain(features)).mean(0)))
+
+
+def _plain(features: Features | Factored) -> Features:
+    """The features themselves; of factored ones, evenly spaced rows."""
+    if not isinstance(features, Factored):
+        return features
+    rows = np.linspace(0, len(features.body) - 1, min(len(features.body), SUPPORT_ROWS)).astype(np.int64)
+    return np.asarray(features.body[rows] @ features.projection.T)
 
 
 def vertex_figures(features: Tensor, labels: npt.NDArray[np.int64], num_classes: int) -> dict[str, float]:

@@ -11,15 +11,19 @@ import pandas as pd
 from cl2r.adapters import adapter_bytes, adapter_flops
 from cl2r.config import fields, to_yaml
 from cl2r.engine.evaluation import Evaluation
-from cl2r.engine.run import Plan, RunResult
+from cl2r.engine.plan import Plan
+from cl2r.engine.run import RunResult
 from cl2r.files import write_file
 from cl2r.methods.catalog import method_info
+
+PLACES = ("threads", "data.name", "data.root", "data.loaders")
+"""Fields that say where a run finds things and by how many processes: no result depends on them."""
 
 
 def run_name(plan: Plan) -> str:
     """Readable, and different for every other config, data or pairs: runs may share links, never a row."""
     config = plan.config
-    content = {name: value for name, value in fields(config).items() if name not in ("threads", "data.name")}
+    content = {name: value for name, value in fields(config).items() if name not in PLACES}
     digest = hashlib.sha256(json.dumps([plan.keys, content]).encode())
     for pairs in (plan.report_pairs, plan.tuning_pairs):
         for array in (pairs.query, pairs.gallery, pairs.same, pairs.folds) if pairs else ():
@@ -69,6 +73,8 @@ def _run_row(result: RunResult, name: str) -> dict[str, Any]:
     row: dict[str, Any] = {"run": name, "status": "finished", "tasks": len(result.links)}
     row |= {key: scalar(value) for key, value in fields(result.plan.config).items()}
     row |= _metrics(result.report, "")
+    for far, evaluation in result.report.at.items():
+        row |= {f"{metric}@{far:g}": value for metric, value in _metrics(evaluation, "").items()}
     if result.tuning is not None:
         row |= _metrics(result.tuning, "tuning_")
     row |= _adaptation(result)
@@ -86,7 +92,7 @@ def _adaptation(result: RunResult) -> dict[str, float]:
     updates = steps if method_info(config.method.name).gallery else 0
     return {
         "adapter_flops": flops + last.get("gallery_flops", 0.0),
-        "gallery_items_touched": updates * len(result.plan.dataset.x_open),
+        "gallery_items_touched": updates * result.plan.dataset.num_items,
     }
 
 
@@ -111,11 +117,15 @@ def _metrics(evaluation: Evaluation, prefix: str) -> dict[str, float]:
 
 
 def _matrix_rows(evaluation: Evaluation, name: str, pairs: str) -> list[dict[str, Any]]:
+    """Of every false accept rate where there are some; `metric` tells them apart."""
+    if evaluation.at:
+        return [row for rate in evaluation.at.values() for row in _matrix_rows(rate, name, pairs)]
     compatible, bounds = evaluation.compatible, evaluation.intervals
     rows = []
     for t in range(len(evaluation.matrix)):
         for k in range(t + 1):
-            row = {"run": name, "pairs": pairs, "t": t + 1, "k": k + 1, "accuracy": evaluation.matrix[t, k]}
+            row: dict[str, Any] = {"run": name, "pairs": pairs, "metric": evaluation.metric, "t": t + 1, "k": k + 1}
+            row["accuracy"] = evaluation.matrix[t, k]
             row["compatible"] = bool(compatible[t, k]) if k < t else None
             if bounds is not None:
                 row |= {"low": bounds.low[t, k], "high": bounds.high[t, k], "p_compatible": bounds.compatible[t, k]}
@@ -130,11 +140,18 @@ def summary(result: RunResult, name: str) -> dict[str, Any]:
     evaluations = {"report": result.report, "tuning": result.tuning}
     for pairs, evaluation in evaluations.items():
         if evaluation is not None:
-            values: dict[str, Any] = {metric: _json(value) for metric, value in _metrics(evaluation, "").items()}
-            values["C"] = [[_json(cell) for cell in row] for row in evaluation.matrix.tolist()]
-            values["BC(t)"] = [_json(value) for value in evaluation.bc_curve.tolist()]
-            entry[pairs] = values
+            entry[pairs] = _values(evaluation)
+            for far, rate in evaluation.at.items():
+                entry[f"{pairs}@{far:g}"] = _values(rate)
     return entry
+
+
+def _values(evaluation: Evaluation) -> dict[str, Any]:
+    values: dict[str, Any] = {name: _json(value) for name, value in _metrics(evaluation, "").items()}
+    values["metric"] = evaluation.metric
+    values["C"] = [[_json(cell) for cell in row] for row in evaluation.matrix.tolist()]
+    values["BC(t)"] = [_json(value) for value in evaluation.bc_curve.tolist()]
+    return values
 
 
 def _json(value: float) -> float | None:

@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,9 +12,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from cl2r.augment import Normalise, crop_and_flip, draw
+from cl2r.augment import Augmentation, Normalise, crop_and_flip, draw
 from cl2r.batches import Batching, epoch_batches, shard
 from cl2r.config import Config
+from cl2r.engine.pixels import Look, Pixels
 from cl2r.engine.store import Partial
 from cl2r.engine.workers import ALONE, Workers
 from cl2r.errors import TrainingError
@@ -25,9 +27,9 @@ Rows = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class TrainingImages:
-    """The training set on the device: uint8 images, labels in task order, and the task that owns each row."""
+    """The training set: its pixels, labels in task order and the task that owns each row, both on the device."""
 
-    images: Tensor
+    pixels: Pixels
     labels: Tensor
     task_of_row: Tensor
     normalise: Normalise
@@ -107,12 +109,20 @@ class TaskLoop:
         config, data, workers = self.config, self.data, self.workers
         rng = numpy_stream(config.seed, "batches", task, stage, epoch)
         generator = torch_stream(config.seed, "augmentation", task, stage, epoch)
-        padding = config.augment.padding
-        for rows in epoch_batches(batching or config.batches.batching, new, memory, config.batches.size, rng):
-            augmentation = draw(len(rows), padding, config.augment.flip, generator)
-            augmentation = augmentation.shard(workers.rank, workers.world)
-            index = torch.from_numpy(shard(rows, workers.rank, workers.world)).to(data.labels.device)
-            x = data.normalise(crop_and_flip(data.images[index], augmentation, padding))
+        spec, asked = config.augment, deque[tuple[Rows, Augmentation]]()
+        padding = spec.padding if spec.crop == "padded" else 0
+
+        def looks() -> Iterator[Look]:
+            for rows in epoch_batches(batching or config.batches.batching, new, memory, config.batches.size, rng):
+                drawn = draw(len(rows), padding, spec.flip, generator, spec.crop).shard(workers.rank, workers.world)
+                mine = shard(rows, workers.rank, workers.world)
+                asked.append((mine, drawn))
+                yield Look(mine, drawn.boxes)
+
+        for images in data.pixels.stream(looks()):
+            mine, drawn = asked.popleft()
+            index = torch.from_numpy(mine).to(data.labels.device)
+            x = data.normalise(crop_and_flip(images, drawn, padding))
             yield Batch(x, data.labels[index], data.task_of_row[index], task, workers)
 
     def _precision(self) -> torch.autocast:

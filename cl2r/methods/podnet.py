@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from cl2r.backbones.resnet_cifar import ResNetCifar
+from cl2r.backbones.base import Backbone
 from cl2r.clustering import cluster_centres
 from cl2r.config import Config
 from cl2r.distillation import distillation_weight, feature_distillation
@@ -87,7 +87,7 @@ class PodNetwork(Network):
     def forward(self, x: Tensor) -> PodOutputs:
         """φ(x), logits, maps and η."""
         backbone, centre, projection = self.phi
-        assert isinstance(backbone, ResNetCifar)
+        assert isinstance(backbone, Backbone)
         output, maps = backbone.with_maps(x)
         features = projection(centre(output))
         scale = self.classifier.scale

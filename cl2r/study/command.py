@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from cl2r.data import load_dataset
-from cl2r.engine.run import plan_run
+from cl2r.engine.plan import plan_run
 from cl2r.engine.store import check_writable
 from cl2r.errors import InputError
 from cl2r.progress import clock
@@ -32,6 +32,7 @@ def study_parser(name: str, doc: str | None) -> argparse.ArgumentParser:
     what = parser.add_argument_group("what")
     what.add_argument("--preset", help="a preset, or a YAML file of config sections")
     what.add_argument("--data", metavar="PATH", help="a data set by name, an .npz file or a folder")
+    what.add_argument("--data-root", metavar="DIR", help="where benchmarks lie (default: $CL2R_DATA, or data)")
     what.add_argument("--tasks", type=int, metavar="T", help="number of tasks")
     what.add_argument("--seeds", type=int, nargs="+", metavar="N")
     what.add_argument("--set", action="append", default=[], dest="overrides", metavar="KEY=VALUE", help="for every run")
@@ -61,7 +62,7 @@ def run_command(args: argparse.Namespace, path: Path, changes: dict[str, Any], s
     check_batches(examples, resources.workers)
     identity = study.identity(_fingerprints(examples))
     data = Path(examples[0].runs[0].config.data.name).stem
-    folder = StudyFolder(_storage(args.storage), args.name or f"{path.stem}-{data}-{digest(identity)}")
+    folder = StudyFolder(storage_root(args.storage), args.name or f"{path.stem}-{data}-{digest(identity)}")
     if args.plan:
         from cl2r.study.plan import plan_text
 
@@ -106,7 +107,8 @@ def _changes(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _overrides(args: argparse.Namespace) -> list[str]:
-    return [*args.overrides, *([f"data.name={args.data}"] if args.data else [])]
+    places = given({"data.name": args.data, "data.root": args.data_root})
+    return [*args.overrides, *(f"{field}={value}" for field, value in places.items())]
 
 
 def _resources(args: argparse.Namespace) -> Resources:
@@ -116,10 +118,10 @@ def _resources(args: argparse.Namespace) -> Resources:
 
 def _fingerprints(jobs: Sequence[Job]) -> list[str]:
     sets = {run.config.data for job in jobs for run in job.runs}
-    return sorted(load_dataset(data.name, data.size, data.channels).fingerprint for data in sets)
+    return sorted(load_dataset(data.name, data.size, data.channels, data.root).fingerprint for data in sets)
 
 
-def _storage(given: Path | None) -> Path:
+def storage_root(given: Path | None) -> Path:
     """Absolute: workers have other working directories. A Ray job's own directory vanishes with the cluster."""
     uploaded = any(part.startswith("_ray_pkg_") for part in Path.cwd().parts)
     default = Path.home() / "cl2r-results" if uploaded else Path("results")

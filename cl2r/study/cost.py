@@ -21,7 +21,9 @@ from torch import Tensor
 
 from cl2r.engine.figures import flops as flops_of
 from cl2r.engine.figures import support_rows
-from cl2r.engine.run import GALLERY, Plan
+from cl2r.engine.extraction import split_projection
+from cl2r.engine.link_features import GALLERY, OPEN, PROJECTION, SUPPORT, SUPPORT_OLD
+from cl2r.engine.plan import Plan
 from cl2r.methods.base import Batch
 from cl2r.study.dry_run import Counted, DryChain, Known, drawn
 
@@ -113,7 +115,7 @@ def _extraction(chain: DryChain, previous: Counted | None, features: Counted) ->
 
 def _gallery_flops(chain: DryChain, features: Counted) -> float:
     """Of the galleries stored so far, mapped to the space of φ_t."""
-    rows = (chain.task - 1) * len(chain.plan.dataset.x_open)
+    rows = (chain.task - 1) * chain.plan.dataset.num_items
     if not chain.info.gallery or not rows:
         return 0.0
     return rows * flops_of(chain.method.adapt_gallery, torch.zeros(1, *features.shape))
@@ -127,12 +129,16 @@ def _link_bytes(chain: DryChain, previous: Counted | None, features: Counted) ->
     """Weights, memory and features, as `Chain` stores them."""
     state = {f"method/{name}": tensor for name, tensor in chain.method.carry().items()}
     state["memory"] = torch.empty(len(chain.data.memory), dtype=torch.int64, device="meta")
-    open_images, support = len(chain.plan.dataset.x_open), _support(chain)
-    sizes = {"open": (open_images, *features.shape), "support": (support, *features.shape)}
-    if previous is not None:
-        sizes["support_old"] = (support, *previous.shape)
+    items, support = chain.plan.dataset.num_items, _support(chain)
+    projection = None if chain.info.gallery else split_projection(chain.method.extractor())[1]
+    if projection is not None:
+        sizes = {OPEN: (items, projection.shape[1]), PROJECTION: tuple(projection.shape)}
+    else:
+        sizes = {OPEN: (items, *features.shape), SUPPORT: (support, *features.shape)}
+        if previous is not None:
+            sizes[SUPPORT_OLD] = (support, *previous.shape)
     if chain.info.gallery:
-        sizes |= {GALLERY.format(k): (open_images, *features.shape) for k in range(1, chain.task)}
+        sizes |= {GALLERY.format(k): (items, *features.shape) for k in range(1, chain.task)}
     stored = {name: torch.empty(size, device="meta") for name, size in sizes.items()}
     return _file_bytes(state) + _file_bytes(stored)
 

@@ -15,7 +15,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from cl2r.batches import batches_per_epoch
 from cl2r.config import fields, matters_from
-from cl2r.engine.run import Plan, training_images
+from cl2r.engine.pixels import Look
+from cl2r.engine.plan import Plan
+from cl2r.engine.run import training_images
 from cl2r.engine.task_loop import TaskLoop
 from cl2r.memory import sample_task
 from cl2r.methods.base import Batch, Rows, Stage, TaskData, TaskInfo
@@ -99,7 +101,7 @@ class DryChain:
 
     def _images(self, rows: Rows) -> Tensor:
         data = self.loop.data
-        return data.normalise(data.images[torch.from_numpy(np.resize(rows, COUNTED_ROWS)).to(self.device)])
+        return data.normalise(*data.pixels.stream([Look(np.resize(rows, COUNTED_ROWS))]))
 
     def features(self) -> Counted:
         """Of the current model, as `extract` runs it."""

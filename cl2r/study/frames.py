@@ -16,7 +16,7 @@ from cl2r.study.ledger import Event
 FRAMES = ("runs", "tasks", "matrix", "curves")
 _METRICS = [f"{metric}{end}" for metric in ("AC", "BC", "FC") for end in ("", "_low", "_high")] + ["mean_accuracy"]
 _DTYPES: dict[str, str] = {
-    **dict.fromkeys(["study", "run", "variant", "status", "reason", "key", "pairs", "stage"], "string"),
+    **dict.fromkeys(["study", "run", "variant", "status", "reason", "key", "pairs", "metric", "stage"], "string"),
     **dict.fromkeys(["trial", "tasks", "task", "t", "k", "epoch", "images", "memory", "workers"], "Int64"),
     **dict.fromkeys(["stored_bytes", "links_trained", "gallery_items_touched"], "Int64"),
     **dict.fromkeys(["reused", "compatible", "sync_batchnorm"], "boolean"),
@@ -35,7 +35,7 @@ _ALWAYS = {
         "mean_accuracy",
     ),
     "tasks": ("run", "task", "key", "reused"),
-    "matrix": ("run", "pairs", "t", "k", "accuracy", "compatible"),
+    "matrix": ("run", "pairs", "metric", "t", "k", "accuracy", "compatible"),
     "curves": ("run", "task", "stage", "epoch"),
 }
 """Columns that are there even if no run finished."""

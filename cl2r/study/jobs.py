@@ -5,8 +5,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from cl2r.config import Config
+from cl2r.engine.plan import plan_run
 from cl2r.engine.records import run_name
-from cl2r.engine.run import plan_run
 from cl2r.study.spec import Point, Study
 from cl2r.study.trunks import trunks
 

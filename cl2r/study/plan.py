@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import torch
 
-from cl2r.engine.run import Plan, plan_run
+from cl2r.engine.plan import Plan, plan_run
 from cl2r.engine.store import LinkStore
 from cl2r.errors import InputError
 from cl2r.rayrun.resources import Resources

@@ -14,7 +14,7 @@ import yaml
 from pydantic import Field, ValidationError, model_validator
 
 from cl2r.config import Config, field_keys
-from cl2r.data import DATASETS
+from cl2r.data import DATASETS, data_root
 from cl2r.errors import InputError, nearest
 from cl2r.layers import error_line, from_dotted, merge_layers, override, read_layer, resolve
 from cl2r.link_keys import LINK_FORMAT
@@ -132,7 +132,8 @@ class Study:
         spec = self.spec.model_dump(mode="json", exclude={"preset", "set"})
         merged = merge_layers([self.preset, self.settings])
         base = {key: value for key, value in merged.items() if key not in ("threads", "data", "seed")}
-        base["data"] = {key: value for key, value in merged.get("data", {}).items() if key != "name"}
+        places = ("name", "root", "loaders")
+        base["data"] = {key: value for key, value in merged.get("data", {}).items() if key not in places}
         spec["search"].pop("trials")
         if not self.is_sweep:
             del spec["search"]
@@ -220,6 +221,9 @@ def _absolute_data(merged: dict[str, Any]) -> dict[str, Any]:
     """Training processes have other working directories."""
     data = merged.get("data")
     name = data.get("name") if isinstance(data, dict) else None
-    if isinstance(name, str) and name not in DATASETS and (path := Path(name).expanduser()).exists():
-        return {"data": {"name": str(path.absolute())}}
-    return {}
+    if not isinstance(data, dict) or not isinstance(name, str):
+        return {}
+    if name in DATASETS:
+        return {"data": {"root": str(data_root(data.get("root")).absolute())}} if DATASETS[name].layout else {}
+    path = Path(name).expanduser()
+    return {"data": {"name": str(path.absolute())}} if path.exists() else {}

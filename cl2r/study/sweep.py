@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-from cl2r.engine.run import plan_run
+from cl2r.engine.plan import plan_run
 from cl2r.errors import InputError
 from cl2r.study.jobs import Job, Run, plan_job
 from cl2r.study.space import Range, corner_values

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from cl2r.config import fields
+from cl2r.engine.plan import plan_run
 from cl2r.engine.records import frames
-from cl2r.engine.run import Chain, plan_run
+from cl2r.engine.run import Chain
 from cl2r.engine.workers import Workers
 from cl2r.errors import InputError, TrainingError
 from cl2r.study.folder import StudyFolder

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import torch
 
-from cl2r.engine.run import plan_run
+from cl2r.engine.plan import plan_run
 from cl2r.layers import override, read_layer, resolve
 from cl2r.methods.base import Batch, Stage
 from cl2r.methods.catalog import METHODS

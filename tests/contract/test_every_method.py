@@ -13,7 +13,8 @@ from quick import TASKS, Interrupter, Recorder, assert_same_chain, chain_tensors
 from two_workers import spawned
 
 from cl2r.config import Config
-from cl2r.engine.run import Chain, RunResult, plan_run
+from cl2r.engine.plan import plan_run
+from cl2r.engine.run import Chain, RunResult
 from cl2r.engine.task_loop import EpochReport, TaskLoop
 from cl2r.engine.workers import ALONE, Workers
 from cl2r.methods.base import Batch, Method
@@ -156,7 +157,7 @@ def test_state_round_trips(undisturbed: Any, name: str) -> None:
         assert all(torch.equal(carried[name], tensors[name]) for name in tensors)
         assert not any(tensor.requires_grad for tensor in carried.values())
         open_images = torch.from_numpy(result.plan.dataset.x_open)
-        features = method.extractor()(chain.normalise(open_images)).detach()
+        features = method.extractor()(chain._views.normalise(open_images)).detach()
         assert torch.equal(features, chain.store.features(key)["open"])
 
 

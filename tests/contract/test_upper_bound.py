@@ -10,7 +10,8 @@ from method_case import PER_CLASS, Case, case, fingerprint
 from quick import EPOCHS, Interrupter, Recorder, assert_same_chain, chain_tensors, quick_config, train
 from torch import Tensor, nn
 
-from cl2r.engine.run import RunResult, plan_run
+from cl2r.engine.plan import plan_run
+from cl2r.engine.run import RunResult
 from cl2r.methods.rehearsal import Rehearsal
 from cl2r.methods.upper_bound import UpperBound
 

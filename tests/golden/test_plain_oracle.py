@@ -18,7 +18,7 @@ from torch.nn import functional
 from cl2r.augment import draw
 from cl2r.batches import epoch_batches
 from cl2r.data.scenario import Task
-from cl2r.engine.run import Plan
+from cl2r.engine.plan import Plan
 from cl2r.engine.store import LinkStore
 from cl2r.memory import sample_task
 from cl2r.methods.catalog import ABLATION_CELLS

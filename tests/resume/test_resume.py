@@ -24,8 +24,9 @@ from quick import (
 )
 
 from cl2r.cli import main
+from cl2r.engine.plan import plan_run
 from cl2r.engine.records import write_run
-from cl2r.engine.run import RunResult, execute, plan_run
+from cl2r.engine.run import RunResult, execute
 from cl2r.engine.store import MANIFEST, PARTIAL, STATE, LinkStore
 from cl2r.layers import override, read_layer, resolve
 

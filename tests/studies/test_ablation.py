@@ -11,7 +11,7 @@ from study_frames import finished_events, frames_of, most_at_once
 
 from analysis import load_study
 from cl2r import cli
-from cl2r.engine.run import plan_run
+from cl2r.engine.plan import plan_run
 from cl2r.methods.catalog import ABLATION_CELLS
 from cl2r.study import custom
 from studies import ablation

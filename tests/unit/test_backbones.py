@@ -1,6 +1,7 @@
 """ResNets of the CIFAR kind: size, shape, shortcuts, and their folded form."""
 
 import copy
+import math
 
 import pytest
 import torch
@@ -187,6 +188,25 @@ def test_folded_network_has_the_same_maps(name):
     torch.testing.assert_close(folded_features, features)
     for one, two in zip(folded_maps, maps, strict=True):
         torch.testing.assert_close(one, two)
+
+
+@pytest.mark.parametrize(("name", "blocks"), [("resnet8s", 1), ("resnet20", 3)])
+def test_names_and_draws_of_the_initial_weights(name, blocks):
+    """Stored chains depend on both: every layer draws when it is made, then all of them again, in their order."""
+    torch.manual_seed(4)
+    state = build_backbone(name, 1).state_dict()
+    widths = [16] * blocks + [32] * blocks + [64] * blocks
+    torch.manual_seed(4)
+    layers = {"conv1": nn.Conv2d(1, 16, 3, bias=False)}
+    for number, (wide_in, wide) in enumerate(zip([16, *widths], widths, strict=False)):
+        layers[f"blocks.{number}.conv1"] = nn.Conv2d(wide_in, wide, 3, bias=False)
+        layers[f"blocks.{number}.conv2"] = nn.Conv2d(wide, wide, 3, bias=False)
+    for layer in layers.values():
+        layer.weight.data.normal_(0, math.sqrt(2) / math.sqrt(layer.out_channels * 9))
+    assert all(torch.equal(state[f"{key}.weight"], layer.weight) for key, layer in layers.items())
+    norm = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
+    pairs = [[f"{key}.weight", *(f"{key.replace('conv', 'bn')}.{part}" for part in norm)] for key in layers]
+    assert list(state) == [key for pair in pairs for key in pair]
 
 
 @pytest.mark.parametrize("depth", [2, 7, 18, 33])

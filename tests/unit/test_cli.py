@@ -17,7 +17,7 @@ from small_study import tree
 from cl2r import __version__
 from cl2r.cli import main, study_names
 from cl2r.config import field_keys
-from cl2r.engine.run import plan_run
+from cl2r.engine.plan import plan_run
 from cl2r.layers import override, read_layer, resolve
 from cl2r.methods.catalog import ADAPTERS, METHODS
 from cl2r.study.folder import StudyFolder
@@ -268,7 +268,7 @@ def test_a_run_prints_and_writes_its_results(cl2r: Command, tiny: Path, tmp_path
     code, out, err = cl2r(*words)
     assert code == 0
     assert [line.split(" link")[0] for line in err.splitlines()] == [f"task {t}: trained" for t in (1, 2, 3)]
-    assert "compatibility matrix, 120 report pairs" in out
+    assert "compatibility matrix, accuracy, 120 report pairs" in out
     last = out.splitlines()[-1]
     assert last.startswith("3 links trained, ")
     folder = tmp_path / "cwd" / last.split("; ")[1]
@@ -290,7 +290,7 @@ def test_a_folder_with_official_pairs_runs(cl2r: Command, images: Path) -> None:
     options = quick_options(data__channels=1, data__size=16, optim__epochs=1)
     code, out, _ = cl2r("run", "--data", str(images), *options, "--tasks", "2")
     assert code == 0
-    assert "compatibility matrix, 8 report pairs" in out
+    assert "compatibility matrix, accuracy, 8 report pairs" in out
 
 
 def test_a_loss_that_is_not_a_number_ends_with_1(cl2r: Command, tiny: Path, tmp_path: Path) -> None:

@@ -12,9 +12,13 @@ from quick import EPOCHS, TASKS, blobs, quick_config, train
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
+from cl2r.augment import Normalise
+from cl2r.engine import link_features
 from cl2r.engine import run as run_module
-from cl2r.engine.evaluation import extract
-from cl2r.engine.run import Plan, RunResult, plan_run
+from cl2r.engine.extraction import extract
+from cl2r.engine.pixels import Pixels, Rows
+from cl2r.engine.plan import Plan, plan_run
+from cl2r.engine.run import RunResult
 from cl2r.engine.task_loop import EpochReport, TaskLoop
 from cl2r.methods.base import Batch, Method, Stage
 from cl2r.methods.catalog import METHODS
@@ -81,11 +85,12 @@ def extracted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many images each look at a model's features took."""
     sizes: list[int] = []
 
-    def noted(extractor: torch.nn.Module, images: Tensor, normalise: Any) -> Tensor:
-        sizes.append(len(images))
-        return extract(extractor, images, normalise)
+    def noted(extractor: torch.nn.Module, pixels: Pixels, rows: Rows, normalise: Normalise) -> Tensor:
+        sizes.append(len(rows))
+        return extract(extractor, pixels, rows, normalise)
 
-    monkeypatch.setattr(run_module, "extract", noted)
+    for module in (run_module, link_features):
+        monkeypatch.setattr(module, "extract", noted)
     return sizes
 
 

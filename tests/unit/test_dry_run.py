@@ -9,7 +9,7 @@ import torch
 from quick import quick_config
 from torch import nn
 
-from cl2r.engine.run import Plan, plan_run
+from cl2r.engine.plan import Plan, plan_run
 from cl2r.methods.registry import build_method
 from cl2r.methods.rehearsal import Rehearsal
 from cl2r.study.cost import CPU, link_costs

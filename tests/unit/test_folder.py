@@ -10,6 +10,7 @@ from PIL import Image
 
 from cl2r.data import load_dataset
 from cl2r.data.folder import load_folder
+from cl2r.data.images import LazyImages
 from cl2r.errors import InputError
 
 
@@ -96,8 +97,18 @@ def test_deep_images_are_refused(root: Path) -> None:
 
 def test_more_images_than_one_decoding_block(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = load_folder(root, size=4)
-    monkeypatch.setattr("cl2r.data.folder.BLOCK", 2)
+    monkeypatch.setattr("cl2r.data.images.BLOCK", 2)
     assert load_folder(root, size=4).fingerprint == whole.fingerprint
+
+
+def test_large_folders_are_decoded_when_used(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = load_folder(root, size=4)
+    monkeypatch.setattr("cl2r.data.images.IN_MEMORY_BYTES", whole.x_train.nbytes)
+    data = load_folder(root, size=4)
+    assert isinstance(data.x_train, np.ndarray)
+    assert isinstance(data.x_open, LazyImages)
+    np.testing.assert_array_equal(data.x_open.all(), whole.x_open)
+    assert data.x_open.encoded.name(0) == str(root / "open" / "Al_B" / "Al_B_0001.png")
 
 
 def remove_open(root: Path) -> None:
@@ -221,6 +232,13 @@ def test_broken_pair_lists_are_refused(root: Path, text: str, message: str) -> N
         load_folder(root, size=4)
     assert "pairs.txt: " in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_two_images_of_one_name(root: Path) -> None:
+    (root / "pairs.txt").write_text(FOLDS)
+    paint(root / "open" / "Cy" / "Cy_0002.jpg", (0, 0, 0))
+    with pytest.raises(InputError, match=r"open/Cy/Cy_0002\.png: a second image of that name; .*pairs\.txt would not"):
+        load_folder(root, size=4)
 
 
 def test_pair_list_in_another_encoding(root: Path) -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from small_study import bare_run, small_study
 
+from cl2r.engine.plan import plan_run
 from cl2r.engine.records import run_name
-from cl2r.engine.run import plan_run
 from cl2r.errors import InputError
 from cl2r.study.jobs import Job, grid_jobs, plan_job, trunk_jobs
 from cl2r.study.spec import Point, sweep_point

@@ -15,8 +15,9 @@ from analysis import load_runs
 from cl2r.compatibility import empirical_compatibility
 from cl2r.config import fields
 from cl2r.engine.evaluation import ChainFeatures, evaluate
+from cl2r.engine.plan import plan_run
 from cl2r.engine.records import frames, run_name, summary, write_run
-from cl2r.engine.run import RunResult, plan_run
+from cl2r.engine.run import RunResult
 from cl2r.engine.store import LinkStore
 from cl2r.layers import read_layer, resolve
 from cl2r.tables import matrix_table, metrics_table
@@ -33,7 +34,7 @@ COLUMNS = {
         *("common_direction", "drift_cosine", "rotated_cosine", "cka", "vertex_cosine", "vertex_bound"),
         *("feature_size", "model_bytes", "forward_flops", "workers", "sync_batchnorm", "lambda", "loss_ce", "loss_fd"),
     ],
-    "matrix": ["run", "pairs", "t", "k", "accuracy", "compatible", "low", "high", "p_compatible"],
+    "matrix": ["run", "pairs", "metric", "t", "k", "accuracy", "compatible", "low", "high", "p_compatible"],
     "curves": ["run", "task", "stage", "epoch", "lr", "seconds", "loss_ce", "loss_fd"],
 }
 
@@ -149,7 +150,9 @@ def test_one_task_without_bootstrap(tiny: Path, tmp_path: Path) -> None:
     assert "tuning" not in entry
     row = frame(folder, "runs").iloc[0]
     assert all(math.isnan(row[metric]) for metric in ("AC", "BC", "FC"))
-    assert set(frame(folder, "matrix").columns) == {"run", "pairs", "t", "k", "accuracy", "compatible"}
+    assert set(frame(folder, "matrix").columns) == {
+        *("run", "pairs", "metric", "t", "k", "accuracy", "compatible")
+    }
 
 
 def test_an_equal_run_writes_the_same_folder(folder: Path, finished: RunResult, tmp_path: Path) -> None:

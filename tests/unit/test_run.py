@@ -14,7 +14,8 @@ from quick import EPOCHS, TASKS, Recorder, assert_same_chain, chain_tensors, qui
 from cl2r.config import EvalConfig, fields, matters_from
 from cl2r.data.dataset import Pairs
 from cl2r.engine.evaluation import ChainFeatures, Evaluation, evaluate
-from cl2r.engine.run import RunResult, plan_run
+from cl2r.engine.plan import plan_run
+from cl2r.engine.run import RunResult
 from cl2r.engine.store import LinkStore
 from cl2r.errors import InputError, TrainingError
 from cl2r.layers import override

@@ -7,7 +7,7 @@ import pytest
 import torch
 from small_study import finish, small_study, tree
 
-from cl2r.engine.run import Plan, plan_run
+from cl2r.engine.plan import Plan, plan_run
 from cl2r.errors import InputError
 from cl2r.methods.catalog import ABLATION_CELLS
 from cl2r.rayrun.resources import Resources

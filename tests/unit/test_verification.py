@@ -8,13 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cl2r.errors import InputError
+from cl2r.official_order import grid_accuracy
 from cl2r.verification import (
+    accepted_at_far,
     fold_weights,
     pair_correctness,
     roc,
     squared_distances,
     stratified_folds,
     tar_at_far,
+    tars_at_fars,
     verification_accuracy,
 )
 
@@ -66,16 +69,6 @@ def slow_correctness(distances, same, ids):
             if ids[i] == fold:
                 right[i] = (distances[i] < best) == same[i]
     return right
-
-
-def grid_accuracy(distances, same, ids, step=0.001):
-    grid = np.arange(0, 4, step)
-    accuracies = []
-    for fold in np.unique(ids):
-        train, test = ids != fold, ids == fold
-        scores = [np.mean((distances[train] < theta) == same[train]) for theta in grid]
-        accuracies.append(np.mean((distances[test] < grid[int(np.argmax(scores))]) == same[test]))
-    return np.mean(accuracies)
 
 
 @QUICK
@@ -197,6 +190,44 @@ def test_tar_at_far_counts_whole_percents_of_a_hundred_negatives(hundredths):
     assert tar_at_far(distances, same, hundredths / 100) == (hundredths + 1) / 100
 
 
+def sorted_tar(distances, same, far):
+    """By sorting all negatives and walking up to the first that may not be accepted any more."""
+    negatives = sorted(d for d, s in zip(distances, same, strict=True) if not s)
+    positives = [d for d, s in zip(distances, same, strict=True) if s]
+    accepted = 0
+    while accepted < len(negatives) and (accepted + 1) / len(negatives) <= far:
+        accepted += 1
+    theta = negatives[accepted] if accepted < len(negatives) else float("inf")
+    return sum(d < theta for d in positives) / len(positives)
+
+
+@QUICK
+@given(tied_pairs(), st.lists(st.one_of(st.sampled_from([0.0, 1e-4, 1 / 3, 1.0, 2.0]), st.floats(0, 1)), max_size=5))
+def test_tars_at_several_fars_equal_a_plain_sort(pairs, fars):
+    distances, same = pairs
+    before = distances.copy()
+    expected = [sorted_tar(distances.tolist(), same.tolist(), far) for far in fars]
+    assert tars_at_fars(distances, same, fars) == expected
+    assert tars_at_fars(distances.astype(np.float32), same, fars) == expected  # quarters are exact
+    assert tars_at_fars((4 * distances).astype(int), same, fars) == expected
+    assert [float(np.mean(accepted_at_far(distances, same, far))) for far in fars] == expected
+    assert (distances == before).all()
+
+
+def test_tars_of_many_untied_pairs_equal_a_plain_sort():
+    distances, same = realistic(np.random.default_rng(11), size=20000)
+    fars = [1e-4, 1e-1, 1e-2, 1e-2]
+    assert tars_at_fars(distances, same, fars) == [sorted_tar(distances.tolist(), same.tolist(), far) for far in fars]
+
+
+def test_accepted_positives_are_those_below_the_allowed_negatives():
+    distances = [0.1, 0.9, 0.5, 0.3, 0.7, 0.6]
+    same = [1, 1, 0, 1, 0, 1]
+    assert accepted_at_far(distances, same, 0.0).tolist() == [True, False, True, False]
+    assert accepted_at_far(distances, same, 0.5).tolist() == [True, False, True, True]
+    assert accepted_at_far(distances, same, 1.0).tolist() == [True, True, True, True]
+
+
 @QUICK
 @given(tied_pairs(), st.floats(0, 1))
 def test_roc_is_monotone_and_agrees_with_tar_at_far(pairs, far):
@@ -251,6 +282,9 @@ def test_squared_distances_equal_the_norm_of_the_difference():
         ),
         (lambda: tar_at_far([1.0, 2.0], [1, 0], -0.1), "far=-0.1"),
         (lambda: tar_at_far([1.0, 2.0], [1, 0], np.nan), "far=nan"),
+        (lambda: tars_at_fars([1.0, 2.0], [1, 0], [0.1, -2.0]), "far=-2.0"),
+        (lambda: tars_at_fars(np.array([1.0, np.inf], np.float32), [1, 0], [0.1]), "pair 1 is NaN"),
+        (lambda: accepted_at_far([1.0, 2.0], [1, 1], 0.1), "both kinds"),
         (lambda: squared_distances(np.ones((2, 3)), np.ones((3, 3))), "same shape"),
         (lambda: squared_distances([[1.0], [np.nan]], [[1.0], [1.0]]), "row 1 holds NaN"),
     ],

@@ -11,7 +11,8 @@ from two_workers import WORLD, spawned
 
 from cl2r.config import Config
 from cl2r.data import load_dataset
-from cl2r.engine.run import Chain, plan_run
+from cl2r.engine.plan import plan_run
+from cl2r.engine.run import Chain
 from cl2r.engine.task_loop import TaskLoop
 from cl2r.engine.workers import ALONE, Workers
 from cl2r.errors import InputError, TrainingError

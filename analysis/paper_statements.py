@@ -1,0 +1,177 @@
+"""What the paper's text states about its tables and figures, in a form that runs can be held against.
+
+`reference/paper.yaml` is a list of statements, each with its item, its place in the paper, a paraphrase and a check.
+A check names methods, metrics, numbers of tasks and sizes of memory; every combination is judged for itself.
+"""
+
+from collections.abc import Sequence
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
+
+from analysis.paper import ITEMS, RATES
+from cl2r.errors import InputError, nearest
+from cl2r.methods.catalog import METHODS
+from cl2r.section import Section
+
+METRICS = ("AC", "BC", "FC", *(f"{metric}@{rate}" for rate in RATES for metric in ("AC", "BC", "FC")))
+FROM_MATRIX = ("self_test", "cross_test", "mean_BC_t")
+"""C[T,T], C[T,1], and the mean over t of BC(t)."""
+
+
+def _one_of(known: Sequence[str], what: str) -> AfterValidator:
+    def check(name: str) -> str:
+        if name not in known:
+            raise ValueError(f"no {what} {name!r}{nearest(name, known)}")
+        return name
+
+    return AfterValidator(check)
+
+
+def _listed(value: Any) -> Any:
+    """One name or number may stand for a list of one."""
+    return value if isinstance(value, list) else [value]
+
+
+Method = Annotated[str, _one_of(tuple(METHODS), "method")]
+Metric = Annotated[str, _one_of((*METRICS, *FROM_MATRIX), "metric")]
+Methods = Annotated[tuple[Method, ...], BeforeValidator(_listed), Field(min_length=1)]
+Count = Annotated[int, Field(ge=2)]
+Size = Annotated[int, Field(ge=0)]
+Relation = Literal[">", "<", ">=", "<=", "="]
+
+
+class Check(Section):
+    """What all kinds have."""
+
+    method: Methods
+    metric: Annotated[tuple[Metric, ...], BeforeValidator(_listed), Field(min_length=1)]
+    tasks: Annotated[tuple[Count, ...], BeforeValidator(_listed)] = ()
+    memory: Annotated[tuple[Size, ...], BeforeValidator(_listed)] = ()
+
+
+class ValueCheck(Check):
+    """The metric is `value`, as far as its rounding (`within`) says."""
+
+    kind: Literal["value"]
+    value: float
+    within: Annotated[float, Field(gt=0)]
+
+
+class BoundCheck(Check):
+    """The metric stands in this relation to `value`; with `over: lowest` its lowest over all `tasks` does."""
+
+    kind: Literal["bound"]
+    relation: Relation
+    value: float
+    over: Literal["each", "lowest"] = "each"
+
+
+class OrderCheck(Check):
+    """The metric is above that of each method of `above`."""
+
+    kind: Literal["order"]
+    above: Methods
+
+
+class DifferenceCheck(Check):
+    """The metric minus that of each `minus` (with another memory, if `minus_memory` says so) is `value` ± `within`."""
+
+    kind: Literal["difference"]
+    minus: Methods
+    minus_memory: Size | None = None
+    value: float
+    within: Annotated[float, Field(gt=0)]
+
+
+class FactorCheck(Check):
+    """The metric is more than `factor` times that of `of`."""
+
+    kind: Literal["factor"]
+    of: Method
+    factor: Annotated[float, Field(gt=0)]
+
+
+class TrendCheck(Check):
+    """The metric, or its lead over that of `minus`, falls or rises from one number of tasks (size of memory) on."""
+
+    kind: Literal["trend"]
+    minus: Method | None = None
+    along: Literal["tasks", "memory"]
+    start: Size
+    end: Size
+    direction: Literal["falls", "rises"]
+
+    @model_validator(mode="after")
+    def _one_axis(self) -> "TrendCheck":
+        if getattr(self, self.along):
+            raise ValueError(f"a trend along {self.along} has start and end instead of {self.along}")
+        return self
+
+
+class NearestZeroCheck(Check):
+    """The metric is nearer to 0 than that of each method of `others`."""
+
+    kind: Literal["nearest_zero"]
+    others: Methods
+
+
+AnyCheck = ValueCheck | BoundCheck | OrderCheck | DifferenceCheck | FactorCheck | TrendCheck | NearestZeroCheck
+KINDS = ("value", "bound", "order", "difference", "factor", "trend", "nearest_zero")
+ABOUT_NUMBERS = ("value", "difference", "factor")
+"""Kinds that only runs with the paper's budget can agree or differ with."""
+
+
+class Statement(Section):
+    """One thing that the text says."""
+
+    item: Annotated[str, _one_of(tuple(ITEMS), "item")]
+    source: str
+    says: str
+    reading: str | None = None
+    """How we read a sentence that gives no criterion of its own."""
+    check: Annotated[AnyCheck, Field(discriminator="kind")]
+
+
+class Reference(Section):
+    """The whole file."""
+
+    groups: dict[str, Methods]
+    """Methods that several statements name; YAML's anchors refer to them."""
+    statements: tuple[Statement, ...]
+
+
+@cache
+def paper_statements() -> tuple[Statement, ...]:
+    """The statements that come with the project."""
+    return read_statements(Path(str(resources.files("analysis") / "reference" / "paper.yaml")))
+
+
+def read_statements(path: Path) -> tuple[Statement, ...]:
+    """All statements of a file; whatever is wrong with it is said in one line."""
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: not a readable YAML file: {' '.join(str(error).split())}") from error
+    try:
+        return Reference.model_validate(content).statements
+    except ValidationError as error:
+        raise InputError(f"{path}: {_complaint(error)}") from error
+
+
+def _complaint(error: ValidationError) -> str:
+    """The first fault, with the number of the statement (from 1) and the field."""
+    first = error.errors()[0]
+    place = [str(part) for part in first["loc"] if part not in KINDS]
+    if first["loc"][:1] == ("statements",) and len(place) > 1:
+        place[:2] = [f"statement {int(place[1]) + 1}"]
+    if first["type"] == "extra_forbidden":
+        return f"{'.'.join(place[:-1])}: unknown key {place[-1]!r}"
+    if first["type"] == "union_tag_invalid":
+        kind = str(first["ctx"]["tag"])
+        return f"{'.'.join(place)}: no kind {kind!r}{nearest(kind, KINDS)}; there are {', '.join(KINDS)}"
+    return f"{'.'.join(place)}: {first['msg'].removeprefix('Value error, ')} (got {first['input']!r})"

@@ -1,0 +1,94 @@
+"""ResNet-18 and ResNet-50 for larger images: torchvision's blocks, stages and initial weights, with a stem to choose.
+
+The names of the weights are torchvision's, without `fc`. As in torchvision the stride of a Bottleneck is in its 3×3
+convolution. The stem for 224×224 images is a 7×7 convolution of stride 2, for smaller ones a 3×3 convolution of stride
+1; then comes a max pooling that halves the resolution, so that the stages see 1/4, 1/8, 1/16 and 1/32 of 224, and 1/2,
+1/4, 1/8 and 1/16 of 64 or 112.
+"""
+
+from itertools import accumulate
+from typing import Literal
+
+from torch import Tensor, nn
+from torch.nn import functional
+from torchvision.models import resnet
+
+from cl2r.backbones.base import Backbone, ResidualBlock
+
+
+class _Block(ResidualBlock):
+    """What both of torchvision's blocks have."""
+
+    conv1: nn.Module
+    bn1: nn.Module
+    conv2: nn.Module
+    bn2: nn.Module
+    relu: nn.Module
+    downsample: nn.Module | None
+
+    def shortcut(self, x: Tensor) -> Tensor:
+        """x, or where stride or width change a 1×1 convolution of it."""
+        return x if self.downsample is None else self.downsample(x)
+
+
+class BasicBlock(_Block, resnet.BasicBlock):  # type: ignore[misc]
+    """Two 3×3 convolutions."""
+
+    def pre_activation(self, x: Tensor) -> Tensor:
+        """F(x) + shortcut(x)."""
+        out = self.relu(self.bn1(self.conv1(x)))
+        residual: Tensor = self.bn2(self.conv2(out))
+        return residual + self.shortcut(x)
+
+
+class Bottleneck(_Block, resnet.Bottleneck):  # type: ignore[misc]
+    """Convolutions 1×1, 3×3, 1×1."""
+
+    conv3: nn.Module
+    bn3: nn.Module
+
+    def pre_activation(self, x: Tensor) -> Tensor:
+        """F(x) + shortcut(x)."""
+        out = self.relu(self.bn1(self.conv1(x)))
+        out = self.relu(self.bn2(self.conv2(out)))
+        residual: Tensor = self.bn3(self.conv3(out))
+        return residual + self.shortcut(x)
+
+
+Stem = Literal["7x7/2", "3x3"]
+DEPTH_AND_STEM: dict[str, tuple[int, Stem]] = {
+    "resnet18_64": (18, "3x3"),
+    "resnet18_224": (18, "7x7/2"),
+    "resnet50_112": (50, "3x3"),
+}
+BLOCKS_PER_STAGE = {18: (BasicBlock, (2, 2, 2, 2)), 50: (Bottleneck, (3, 4, 6, 3))}
+
+
+class ResNet(Backbone):
+    """`depth` 18 or 50. `stem` "7x7/2" is the usual one, "3x3" that for small images.
+
+    Without `last_relu` b(x) is signed, as in LUCIR and PODNet.
+    """
+
+    def __init__(self, depth: int, channels: int, stem: Stem, last_relu: bool = True) -> None:
+        super().__init__()
+        if depth not in BLOCKS_PER_STAGE:
+            raise ValueError(f"a ResNet of {depth} layers is not known, only of {sorted(BLOCKS_PER_STAGE)}")
+        block, per_stage = BLOCKS_PER_STAGE[depth]
+        whole = resnet.ResNet(block, list(per_stage), num_classes=1)
+        kernel, stride = (7, 2) if stem == "7x7/2" else (3, 1)
+        self.conv1 = nn.Conv2d(channels, 64, kernel, stride, kernel // 2, bias=False)
+        nn.init.kaiming_normal_(self.conv1.weight, mode="fan_out", nonlinearity="relu")
+        self.bn1, self.maxpool = whole.bn1, whole.maxpool
+        self.layer1, self.layer2, self.layer3, self.layer4 = whole.layer1, whole.layer2, whole.layer3, whole.layer4
+        self.layer4[-1].last_relu = last_relu
+        self.dim, self.mapped = int(whole.fc.in_features), tuple(end - 1 for end in accumulate(per_stage))
+
+    def stem(self, x: Tensor) -> Tensor:
+        """Convolution, ReLU and max pooling."""
+        pooled: Tensor = self.maxpool(functional.relu(self.bn1(self.conv1(x)), inplace=True))
+        return pooled
+
+    def residual_blocks(self) -> list[ResidualBlock]:
+        """Those of the four stages."""
+        return [block for stage in (self.layer1, self.layer2, self.layer3, self.layer4) for block in stage]

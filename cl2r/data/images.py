@@ -1,0 +1,174 @@
+"""Images that lie compressed on disk: decoded all at once where they fit into memory, else row by row when asked for.
+
+A set of a million JPEGs is an `ImageFiles` or a `RecordFile` (something that gives bytes by row) inside a
+`LazyImages`, which has the shape of the array it stands for. Small sets become that array.
+"""
+
+import io
+import os
+import struct
+import zlib
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image, UnidentifiedImageError
+
+from cl2r.errors import InputError
+
+Pixels = npt.NDArray[np.uint8]
+Fit = Literal["centre", "whole"]
+"""centre: the centre square, scaled; whole: the whole image, squeezed where it is not a square."""
+
+MODES = {1: "L", 3: "RGB"}
+IN_MEMORY_BYTES = 2 * 2**30
+"""Decoded sets up to this size are held as one array."""
+BLOCK = 256  # images decoded by one job of the thread pool
+
+UNDECODABLE = (
+    OSError,
+    SyntaxError,
+    ValueError,
+    EOFError,
+    IndexError,
+    struct.error,
+    zlib.error,
+    Image.DecompressionBombError,
+)
+
+
+class EncodedImages(Protocol):
+    """Compressed images by row."""
+
+    def __len__(self) -> int:
+        """How many."""
+
+    def read(self, row: int) -> bytes:
+        """The file's bytes."""
+
+    def name(self, row: int) -> str:
+        """How a message names the image."""
+
+    def identity(self) -> Iterator[bytes]:
+        """What tells this set from another without reading its pixels: names and sizes."""
+
+
+@dataclass(frozen=True)
+class ImageFiles:
+    """One file an image."""
+
+    root: Path
+    paths: Sequence[str]
+    """Below `root`."""
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def read(self, row: int) -> bytes:
+        """The file's bytes."""
+        try:
+            return (self.root / self.paths[row]).read_bytes()
+        except OSError as error:
+            raise InputError(f"{self.name(row)}: cannot be read ({error.strerror})") from error
+
+    def name(self, row: int) -> str:
+        """Its path."""
+        return str(self.root / self.paths[row])
+
+    def identity(self) -> Iterator[bytes]:
+        """Path below the root and size of every file."""
+        for path in self.paths:
+            yield f"{path}\0{os.stat(os.path.join(self.root, path)).st_size}\0".encode()
+
+
+@dataclass(frozen=True)
+class LazyImages:
+    """Stands for the array (N, size, size, channels) of decoded images."""
+
+    encoded: EncodedImages
+    size: int
+    channels: int
+    fit: Fit = "centre"
+
+    def __len__(self) -> int:
+        return len(self.encoded)
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """That of the array."""
+        return len(self), self.size, self.size, self.channels
+
+    @property
+    def nbytes(self) -> int:
+        """That of the array."""
+        return int(np.prod(self.shape))
+
+    @cached_property
+    def identity(self) -> tuple[bytes, ...]:
+        """What a fingerprint hashes in place of pixels."""
+        return (f"{self.shape}{self.fit}".encode(), *self.encoded.identity())
+
+    def open(self, row: int, at_least: int) -> Image.Image:
+        """The image, 8 bits a channel; a JPEG is decoded at the smallest fraction that has `at_least` pixels a side."""
+        name, mode = self.encoded.name(row), MODES[self.channels]
+        try:
+            image = Image.open(io.BytesIO(self.encoded.read(row)))
+            image.draft(mode, (at_least, at_least))
+            _refuse_deep(name, image.mode)
+            return image.convert(mode)
+        except InputError:
+            raise
+        except UNDECODABLE as error:
+            why = "of no known format" if isinstance(error, UnidentifiedImageError) else error
+            raise InputError(f"{name}: not a readable image, replace or remove it ({why})") from error
+
+    def decode(self, rows: npt.NDArray[np.int64]) -> Pixels:
+        """Some rows of the array."""
+        images = np.empty((len(rows), *self.shape[1:]), np.uint8)
+        for place, row in enumerate(rows.tolist()):
+            images[place] = self.fitted(row)
+        return images
+
+    def fitted(self, row: int) -> Pixels:
+        """One row of the array."""
+        square = fitted(self.open(row, self.size), self.size, self.fit)
+        return np.asarray(square, np.uint8).reshape(self.shape[1:])
+
+    def all(self) -> Pixels:
+        """The array, decoded by threads."""
+        images = np.empty(self.shape, np.uint8)
+
+        def decode_block(start: int) -> None:
+            rows = np.arange(start, min(start + BLOCK, len(self)))
+            images[start : start + BLOCK] = self.decode(rows)
+
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            for _ in pool.map(decode_block, range(0, len(self), BLOCK)):
+                pass
+        return images
+
+
+def images_of(encoded: EncodedImages, size: int, channels: int, fit: Fit = "centre") -> Pixels | LazyImages:
+    """The decoded array, or what stands for it if it would not fit into memory."""
+    lazy = LazyImages(encoded, size, channels, fit)
+    return lazy.all() if lazy.nbytes <= IN_MEMORY_BYTES else lazy
+
+
+def fitted(image: Image.Image, size: int, fit: Fit) -> Image.Image:
+    """`size` × `size` by an antialiased bilinear filter."""
+    width, height = image.size
+    side = min(width, height)
+    left, top = (width - side) / 2, (height - side) / 2
+    box = (left, top, left + side, top + side) if fit == "centre" else None
+    return image if image.size == (size, size) else image.resize((size, size), Image.Resampling.BILINEAR, box=box)
+
+
+def _refuse_deep(name: str, mode: str) -> None:
+    """Pillow would clip such images to white instead of scaling them."""
+    if mode == "F" or mode.startswith("I"):
+        raise InputError(f"{name}: more than 8 bits a channel (mode {mode}), save it with 8 bits")

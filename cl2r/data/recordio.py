@@ -1,0 +1,180 @@
+"""Images in MXNet's RecordIO: `train.rec` with `train.idx`, as InsightFace packs faces.
+
+Every line of the index is `key<TAB>offset`. There, in 32-bit little-endian words, the record begins:
+
+    magic | flag << 29 | length | payload, padded to whole words
+
+A payload that happens to hold the magic word is cut there into parts, flags 1, 2.., 3 (a whole one has 0). It begins
+with count (uint32), label (float32) and two ids (uint64); `count` further labels replace the first. The image follows.
+Record 0 of InsightFace has labels (first key past the images, ...) and no image: the images are the keys before that.
+"""
+
+import os
+import struct
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cl2r.data.dataset import Labels
+from cl2r.errors import InputError
+
+MAGIC = 0xCED7230A
+LENGTH_BITS = 29
+WHOLE, FIRST, LAST = 0, 1, 3  # flags
+FRAME = struct.Struct("<II")
+HEADER = struct.Struct("<IfQQ")
+HEAD_WORDS = 9  # frame, header and first further label: all that a label needs
+BLOCK = 2**16  # heads gathered at a time
+
+Words = npt.NDArray[np.uint32]
+
+
+@dataclass(frozen=True, eq=False)
+class RecordFile:
+    """The images of a .rec file. A process opens it at its first read; a copy sent to another opens it anew."""
+
+    path: Path
+    keys: Labels
+    offsets: Labels
+    labels: Labels
+    """As the file numbers its classes."""
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_descriptor"}
+
+    @cached_property
+    def _descriptor(self) -> int:
+        try:
+            descriptor = os.open(self.path, os.O_RDONLY)
+        except OSError as error:
+            raise InputError(f"{self.path}: cannot be read ({error.strerror})") from error
+        weakref.finalize(self, os.close, descriptor)
+        return descriptor
+
+    def read(self, row: int) -> bytes:
+        """The image's bytes."""
+        payload = self._payload(row)
+        further = HEADER.unpack_from(payload)[0]
+        return payload[HEADER.size + 4 * further :]
+
+    def name(self, row: int) -> str:
+        """File and key."""
+        return f"{self.path}: record {self.keys[row]}"
+
+    def identity(self) -> Iterator[bytes]:
+        """Name and size of the file, and where the images lie in it."""
+        yield f"{self.path.name}\0{os.stat(self.path).st_size}\0".encode()
+        yield self.offsets.tobytes()
+
+    def _payload(self, row: int) -> bytes:
+        """All parts, joined by the magic word that they were cut at."""
+        offset = int(self.offsets[row])
+        parts: list[bytes] = []
+        while True:
+            flag, part = self._part(row, offset)
+            if (flag in (WHOLE, FIRST)) != (not parts):
+                raise InputError(f"{self.name(row)} at byte {offset} is in parts that do not fit; get the file again")
+            parts.append(part)
+            if flag in (WHOLE, LAST):
+                return MAGIC.to_bytes(4, "little").join(parts)
+            offset += FRAME.size + _padded(len(part))
+
+    def _part(self, row: int, offset: int) -> tuple[int, bytes]:
+        frame = os.pread(self._descriptor, FRAME.size, offset)
+        magic, word = FRAME.unpack(frame) if len(frame) == FRAME.size else (0, 0)
+        length = word & ((1 << LENGTH_BITS) - 1)
+        part = os.pread(self._descriptor, length, offset + FRAME.size) if magic == MAGIC else b""
+        if magic != MAGIC or len(part) < length:
+            raise InputError(f"{self.name(row)} at byte {offset} is cut short or no record; get the file again")
+        return word >> LENGTH_BITS, part
+
+
+def read_record_file(path: Path) -> RecordFile:
+    """The images of a .rec file, found by the .idx beside it; every record's beginning is checked."""
+    keys, offsets = _read_index(path.with_suffix(".idx"))
+    words, size = _words(path)
+    heads = _heads(path, words, size, keys, offsets)
+    if keys[0] == 0 and heads[0, 2] > 0:
+        chosen = _image_rows(path, keys, float(heads[0, 8:].view(np.float32)[0]))
+        keys, offsets, heads = keys[chosen], offsets[chosen], heads[chosen]
+    return RecordFile(path, keys, offsets, _labels(path, keys, heads))
+
+
+def _read_index(path: Path) -> tuple[Labels, Labels]:
+    """Keys in rising order, and their offsets."""
+    if not path.is_file():
+        raise InputError(f"{path}: missing; a .rec file is read by the .idx file of the same name")
+    try:
+        numbers = np.array([int(field) for field in path.read_bytes().split()], np.int64)
+    except (ValueError, OverflowError) as error:
+        raise InputError(f"{path}: every line must be `key<TAB>offset` ({error})") from error
+    if len(numbers) == 0 or len(numbers) % 2 or numbers.min() < 0:
+        raise InputError(f"{path}: every line must be `key<TAB>offset`, found {len(numbers)} numbers")
+    keys, order = np.unique(numbers[::2], return_index=True)
+    if 2 * len(keys) != len(numbers):
+        raise InputError(f"{path}: {len(numbers) // 2 - len(keys)} keys come twice")
+    return keys, numbers[1::2][order]
+
+
+def _words(path: Path) -> tuple[Words, int]:
+    """The file as words, mapped, and its size in bytes."""
+    if not path.is_file():
+        raise InputError(f"{path}: no such file")
+    size = path.stat().st_size
+    if size < 4 * HEAD_WORDS:
+        raise InputError(f"{path}: {size} bytes, too short for a record")
+    return np.memmap(path, np.dtype("<u4"), "r", shape=(size // 4,)), size
+
+
+def _heads(path: Path, words: Words, size: int, keys: Labels, offsets: Labels) -> Words:
+    """The first words (N, 9) of every record."""
+    _refuse(path, keys, offsets % 4 != 0, "lies at an offset that is no multiple of 4")
+    _refuse(path, keys, offsets // 4 + HEAD_WORDS > len(words), f"lies beyond the end of the file ({size} bytes)")
+    heads = np.empty((len(offsets), HEAD_WORDS), np.uint32)
+    for start in range(0, len(offsets), BLOCK):
+        places = offsets[start : start + BLOCK, None] // 4 + np.arange(HEAD_WORDS)
+        heads[start : start + BLOCK] = words[places]
+    _refuse(path, keys, heads[:, 0] != MAGIC, "does not begin with the magic number")
+    lengths = (heads[:, 1] & ((1 << LENGTH_BITS) - 1)).astype(np.int64)
+    _refuse(path, keys, offsets + FRAME.size + lengths > size, f"is cut short by the end of the file ({size} bytes)")
+    _refuse(path, keys, lengths < HEADER.size, "is too short for its header")
+    _refuse(path, keys, ~np.isin(heads[:, 1] >> LENGTH_BITS, (WHOLE, FIRST)), "begins in the middle of another")
+    return heads
+
+
+def _refuse(path: Path, keys: Labels, bad: npt.NDArray[np.bool_], what: str) -> None:
+    if bad.any():
+        count = f" ({bad.sum()} such)" if bad.sum() > 1 else ""
+        raise InputError(f"{path}: record {keys[bad][0]} {what}{count}; get .rec and .idx again, both of one packing")
+
+
+def _image_rows(path: Path, keys: Labels, end: float) -> Labels:
+    """Rows of the keys 1..end-1."""
+    if not end.is_integer() or end < 2:
+        raise InputError(f"{path}: record 0 says that images end before key {end}, expected a whole number above 1")
+    wanted = np.arange(1, int(end))
+    missing = np.setdiff1d(wanted, keys, assume_unique=True)
+    if len(missing):
+        raise InputError(f"{path.with_suffix('.idx')}: no line for record {missing[0]} ({len(missing)} such)")
+    return np.searchsorted(keys, wanted)
+
+
+def _labels(path: Path, keys: Labels, heads: Words) -> Labels:
+    column = np.where(heads[:, 2] > 0, 8, 3)
+    labels = heads[np.arange(len(heads)), column].view(np.float32)
+    whole = np.isfinite(labels) & (labels >= 0) & (labels == np.floor(labels))
+    _refuse(path, keys, ~whole, "has a label that is no class number")
+    return labels.astype(np.int64)
+
+
+def _padded(length: int) -> int:
+    return -(-length // 4) * 4

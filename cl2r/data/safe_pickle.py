@@ -1,0 +1,104 @@
+"""Pickles of plain data (CIFAR batches, InsightFace pair files), read without running any code they might hold.
+
+Arrays are made by classes of this module: numpy's own types believe whatever memory layout a pickle claims.
+"""
+
+import io
+import pickle
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cl2r.errors import InputError
+
+_PLAIN_TYPE = re.compile("[biufSU][0-9]+")  # booleans, numbers, bytes, text
+_ARRAY_PICKLE = 1  # version of the state of an array
+_BROKEN = (
+    pickle.UnpicklingError,
+    EOFError,
+    ValueError,
+    LookupError,
+    AttributeError,
+    TypeError,
+    OverflowError,
+    MemoryError,
+    OSError,
+)
+
+
+class _Type:
+    """Stands for numpy's dtype: a code like u1 and a byte order."""
+
+    def __init__(self, code: str | bytes, align: bool = False, copy: bool = True) -> None:
+        self.code, self.order = _text(code), "|"
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        self.order = _text(state[1])
+
+    def plain(self) -> np.dtype[Any]:
+        """Numpy's own."""
+        if not _PLAIN_TYPE.fullmatch(self.code) or self.order not in "<>|=":
+            raise pickle.UnpicklingError(f"holds an array of type {self.code!r}")
+        return np.dtype(self.code).newbyteorder("=" if self.order == "|" else self.order)  # type: ignore[arg-type]
+
+
+class _Array(np.ndarray[Any, Any]):
+    """An array whose shape and type numpy checks against its bytes."""
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        shape, kind, fortran, content = state[1:]
+        super().__setstate__((_ARRAY_PICKLE, shape, kind.plain(), fortran, content))
+
+
+def _reconstruct(_: object, __: object, ___: object) -> npt.NDArray[np.generic]:
+    """An empty array, whose state comes next."""
+    return _Array(0, np.uint8)
+
+
+def _from_buffer(content: bytes, kind: _Type, shape: tuple[int, ...], order: str) -> npt.NDArray[np.generic]:
+    """How protocol 5 writes arrays."""
+    return np.frombuffer(content, kind.plain()).reshape(shape, order="F" if order == "F" else "C")
+
+
+def _latin1(text: str, encoding: str) -> bytes:
+    """How old protocols write bytes."""
+    if encoding not in ("latin1", "latin-1"):
+        raise pickle.UnpicklingError(f"bytes encoded as {encoding!r}")
+    return text.encode("latin-1")
+
+
+def _text(code: str | bytes) -> str:
+    return code if isinstance(code, str) else code.decode("ascii")
+
+
+_ALLOWED: dict[tuple[str, str], Any] = {
+    ("_codecs", "encode"): _latin1,
+    ("numpy", "dtype"): _Type,
+    ("numpy", "ndarray"): None,  # an argument of _reconstruct, never called
+    ("numpy.core.multiarray", "_reconstruct"): _reconstruct,
+    ("numpy._core.multiarray", "_reconstruct"): _reconstruct,
+    ("numpy.core.numeric", "_frombuffer"): _from_buffer,
+    ("numpy._core.numeric", "_frombuffer"): _from_buffer,
+}
+
+
+class _PlainUnpickler(pickle.Unpickler):
+    """Knows arrays and nothing else that could be called."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Arrays only."""
+        if (module, name) not in _ALLOWED:
+            raise pickle.UnpicklingError(f"holds {module}.{name}, which is never loaded")
+        return _ALLOWED[module, name]
+
+
+def load_plain(path: Path) -> Any:
+    """Arrays, bytes, text, numbers, and lists, tuples and dicts of them. Text of Python 2 comes as bytes."""
+    try:
+        return _PlainUnpickler(io.BytesIO(path.read_bytes()), encoding="bytes").load()
+    except _BROKEN as error:
+        why = " ".join(str(error).split()) or type(error).__name__
+        raise InputError(f"{path}: not a readable pickle of plain data ({why})") from error

@@ -1,0 +1,88 @@
+"""Tiny-ImageNet200 to train on, the 20 ImageNet classes that it lacks (ImageNet20) to verify.
+
+    DIR/tiny-imagenet-200/train/<wnid>/images/*.JPEG    classes of tiny-imagenet-200/wnids.txt, or all that are there
+    DIR/imagenet/val/<wnid>/*.JPEG                      or, in place of ImageNet, DIR/imagenet20/<wnid>/*.JPEG
+
+ImageNet's images are scaled to the size of Tiny-ImageNet's, 64 × 64 in the paper.
+"""
+
+from pathlib import Path
+
+from cl2r.data.check import Check, find_folder
+from cl2r.data.dataset import ImageSet, require_disjoint
+from cl2r.data.imagenet import (
+    FOLDERS,
+    IMAGENET20,
+    SOURCE,
+    VAL_IMAGES,
+    ClassFolders,
+    list_classes,
+    note_classes,
+    read_wnids,
+    require_class_folders,
+    require_whole,
+    wnids_below,
+)
+from cl2r.errors import InputError
+
+TINY = "tiny-imagenet-200"
+NUM_CLASSES = 200
+TRAIN_IMAGES = 500  # a class
+SIZE = 64
+
+
+def load_tiny_imagenet200(root: Path, size: int, channels: int) -> ImageSet:
+    """Train on Tiny-ImageNet200 (train/), verify on ImageNet20 (ImageNet's val/)."""
+    hint = f"see `cl2r datasets --check tiny_imagenet200 {root}`"
+    tiny = find_folder(root, TINY)
+    if tiny is None:
+        raise InputError(f"{root}: no folder {TINY} in it; {hint}")
+    train = require_whole(_train_classes(tiny), hint)
+    require_disjoint(str(tiny), train.wnids, IMAGENET20)
+    open_set = require_whole(_open_classes(root, tiny), hint)
+    return ImageSet(
+        name="tiny_imagenet200",
+        x_train=train.decoded(size, channels),
+        y_train=train.labels,
+        x_open=open_set.decoded(size, channels),
+        y_open=open_set.labels,
+        class_names=train.wnids,
+    )
+
+
+def check_tiny_imagenet200(root: Path) -> Check:
+    """Classes and images of Tiny-ImageNet200, and whether ImageNet20 is there."""
+    check = Check()
+    tiny = find_folder(root, TINY)
+    lacking = f"{root}: no folder {TINY} in it; `cl2r datasets --download tiny_imagenet200 {root}` gets it"
+    if check.expect(tiny is not None, f"Tiny-ImageNet200 in {tiny}", lacking) and tiny is not None:
+        train = note_classes(check, lambda: _train_classes(tiny), SIZE, _whole_set)
+        shared = sorted(set(train.wnids if train else ()) & set(IMAGENET20))
+        check.wrong += [f"{tiny}: class {wnid} is one of ImageNet20, remove it" for wnid in shared]
+    note_classes(check, lambda: _open_classes(root, tiny), SIZE, lambda c: c.fewer_than(VAL_IMAGES))
+    return check
+
+
+def _whole_set(train: ClassFolders) -> str:
+    of = "" if len(train.wnids) == NUM_CLASSES else f" (the whole set has {NUM_CLASSES})"
+    return of + train.fewer_than(TRAIN_IMAGES)
+
+
+def _train_classes(tiny: Path) -> ClassFolders:
+    train = tiny / "train"
+    require_class_folders(train)
+    return list_classes(train, read_wnids(tiny / "wnids.txt") or wnids_below(train), inside="images")
+
+
+def _open_classes(root: Path, tiny: Path | None) -> ClassFolders:
+    """ImageNet20; `root` may be Tiny-ImageNet's own folder, then it lies beside that."""
+    home = root.resolve().parent if tiny == root else root
+    prepared, imagenet = home / "imagenet20", find_folder(home, *FOLDERS)
+    if prepared.is_dir():
+        return list_classes(prepared, IMAGENET20)
+    if imagenet is None:
+        raise InputError(
+            f"{home}: no ImageNet20, expected imagenet/val/<wnid>/*.JPEG or imagenet20/<wnid>/*.JPEG; "
+            f"`cl2r datasets --download tiny_imagenet200 DIR` gets Tiny-ImageNet only, {SOURCE}"
+        )
+    return list_classes(imagenet / "val", IMAGENET20)

@@ -1,0 +1,173 @@
+"""Decoding of images: at once or by row, cut to the centre square or squeezed, refused where broken."""
+
+import io
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from cl2r.data.images import Fit, ImageFiles, LazyImages, fitted, images_of
+from cl2r.errors import InputError
+
+SHAPES = [(40, 20), (20, 40), (33, 31), (8, 8), (5, 3), (1, 1)]
+NAMES = [f"{width}x{height}.{suffix}" for width, height in SHAPES for suffix in ("png", "jpg")]
+
+
+def noise(width: int, height: int) -> Image.Image:
+    return Image.fromarray(np.random.default_rng(width).integers(0, 256, (height, width, 3), np.uint8))
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> ImageFiles:
+    for name in NAMES:
+        width, height = map(int, name.split(".")[0].split("x"))
+        noise(width, height).save(tmp_path / name)
+    return ImageFiles(tmp_path, NAMES)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("fit", ["centre", "whole"])
+def test_array_is_what_lazy_images_decode(
+    files: ImageFiles, channels: int, fit: Fit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    array = images_of(files, 8, channels, fit)
+    assert isinstance(array, np.ndarray)
+    assert array.shape == (len(NAMES), 8, 8, channels)
+    monkeypatch.setattr("cl2r.data.images.IN_MEMORY_BYTES", array.nbytes - 1)
+    monkeypatch.setattr("cl2r.data.images.BLOCK", 5)
+    lazy = images_of(files, 8, channels, fit)
+    assert isinstance(lazy, LazyImages)
+    assert (lazy.shape, lazy.nbytes, len(lazy)) == (array.shape, array.nbytes, len(array))
+    rows = np.array([7, 0, 7, 11])
+    np.testing.assert_array_equal(lazy.decode(rows), array[rows])
+    np.testing.assert_array_equal(lazy.all(), array)
+
+
+def test_up_to_the_limit_it_is_an_array(files: ImageFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cl2r.data.images.IN_MEMORY_BYTES", len(NAMES) * 8 * 8 * 3)
+    assert isinstance(images_of(files, 8, 3), np.ndarray)
+
+
+def triangle(size: int, start: float, length: float, pixels: int) -> np.ndarray:
+    """Weights (size, pixels) of the antialiased bilinear filter on `length` pixels from `start` on."""
+    scale = length / size
+    reach = max(scale, 1.0)
+    weights = np.zeros((size, pixels))
+    for i in range(size):
+        centre = start + (i + 0.5) * scale
+        for j in range(pixels):
+            inside = int(centre - reach + 0.5) <= j < int(centre + reach + 0.5)
+            weights[i, j] = max(0.0, 1 - abs(j + 0.5 - centre) / reach) * inside
+    return weights / weights.sum(1, keepdims=True)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("fit", ["centre", "whole"])
+@pytest.mark.parametrize("size", [6, 8, 21])
+def test_fits_against_a_slow_filter(shape: tuple[int, int], fit: Fit, size: int) -> None:
+    width, height = shape
+    image = noise(width, height)
+    across, down = (min(shape), min(shape)) if fit == "centre" else shape
+    columns = triangle(size, (width - across) / 2, across, width)
+    rows = triangle(size, (height - down) / 2, down, height)
+    expected = np.einsum("ih,hwc,jw->ijc", rows, np.asarray(image).astype(float), columns)
+    assert np.abs(np.asarray(fitted(image, size, fit)) - expected).max() <= 1.5
+
+
+@pytest.mark.parametrize("shape", [(40, 20), (20, 40), (34, 30)])
+def test_centre_is_crop_then_resize(shape: tuple[int, int]) -> None:
+    """Apart from the rim, where the filter sees what a crop has cut away."""
+    image, side = noise(*shape), min(shape)
+    left, top = (shape[0] - side) // 2, (shape[1] - side) // 2
+    cropped = image.crop((left, top, left + side, top + side)).resize((10, 10), Image.Resampling.BILINEAR)
+    got = np.asarray(fitted(image, 10, "centre")).astype(int)
+    np.testing.assert_allclose(got[1:-1, 1:-1], np.asarray(cropped).astype(int)[1:-1, 1:-1], atol=1)
+
+
+def test_an_image_of_the_right_size_is_left_alone(files: ImageFiles) -> None:
+    row = NAMES.index("8x8.png")
+    np.testing.assert_array_equal(LazyImages(files, 8, 3).fitted(row), np.asarray(noise(8, 8)))
+
+
+def test_large_jpegs_are_decoded_small(tmp_path: Path) -> None:
+    noise(400, 240).save(tmp_path / "a.jpg")
+    lazy = LazyImages(ImageFiles(tmp_path, ["a.jpg"]), 28, 3)
+    assert lazy.open(0, 28).size == (50, 30)
+    assert lazy.open(0, 240).size == (400, 240)
+
+
+@pytest.mark.parametrize("suffix", ["jpg", "png"])
+def test_truncated_images_are_named(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"half.{suffix}"
+    noise(64, 64).save(path)
+    path.write_bytes(path.read_bytes()[:1500])
+    noise(64, 64).save(tmp_path / "whole.png")
+    with pytest.raises(InputError, match=rf"half\.{suffix}: not a readable image, replace or remove it \(") as caught:
+        images_of(ImageFiles(tmp_path, ["whole.png", path.name]), 8, 3)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("content", [b"", b"<html>404</html>"])
+def test_other_files_are_named_without_addresses(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "a.jpg").write_bytes(content)
+    with pytest.raises(InputError) as caught:
+        images_of(ImageFiles(tmp_path, ["a.jpg"]), 8, 3)
+    expected = f"{tmp_path / 'a.jpg'}: not a readable image, replace or remove it (of no known format)"
+    assert str(caught.value) == expected
+
+
+def test_missing_files_are_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"gone\.jpg: cannot be read \(No such file"):
+        images_of(ImageFiles(tmp_path, ["gone.jpg"]), 8, 3)
+
+
+@pytest.mark.parametrize("array", [np.full((8, 8), 40000, np.uint16), np.zeros((8, 8), np.float32)])
+def test_deep_images_are_refused(tmp_path: Path, array: np.ndarray) -> None:
+    Image.fromarray(array).save(tmp_path / "deep.tif")
+    with pytest.raises(InputError, match=r"deep\.tif: more than 8 bits a channel"):
+        images_of(ImageFiles(tmp_path, ["deep.tif"]), 8, 3)
+
+
+def test_identity_knows_names_sizes_and_fit(files: ImageFiles) -> None:
+    def identity(size: int = 8, channels: int = 3, fit: Fit = "centre", paths: list[str] = NAMES) -> tuple[bytes, ...]:
+        return LazyImages(ImageFiles(files.root, paths), size, channels, fit).identity
+
+    known = {identity(), identity(9), identity(channels=1), identity(fit="whole"), identity(paths=NAMES[::-1])}
+    assert len(known) == 5
+    before = identity()
+    assert identity() == before
+    path = files.root / NAMES[3]
+    path.write_bytes(path.read_bytes() + b"\0")
+    assert identity() != before
+
+
+def test_identity_does_not_know_where_the_folder_lies(files: ImageFiles, tmp_path: Path) -> None:
+    before = LazyImages(files, 8, 3).identity
+    moved = tmp_path / "moved"
+    moved.mkdir()
+    for name in NAMES:
+        (files.root / name).rename(moved / name)
+    assert LazyImages(ImageFiles(moved, NAMES), 8, 3).identity == before
+
+
+def test_any_source_of_bytes_serves() -> None:
+    class OnePicture:
+        """An EncodedImages in memory."""
+
+        def __len__(self) -> int:
+            return 1
+
+        def read(self, row: int) -> bytes:
+            buffer = io.BytesIO()
+            noise(8, 8).save(buffer, "PNG")
+            return buffer.getvalue()
+
+        def name(self, row: int) -> str:
+            return "picture"
+
+        def identity(self) -> Iterator[bytes]:
+            return iter([b"picture"])
+
+    np.testing.assert_array_equal(images_of(OnePicture(), 8, 3)[0], np.asarray(noise(8, 8)))

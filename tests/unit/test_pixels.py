@@ -1,0 +1,119 @@
+"""Batches of pixels: held on the device, or decoded by other processes; the same batches either way."""
+
+import io
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torchvision.transforms import v2
+
+from cl2r.augment import crop_box, draw
+from cl2r.data.images import LazyImages
+from cl2r.engine.pixels import DecodedPixels, HeldPixels, Look, cropped, pixels_of
+from cl2r.errors import InputError
+from cl2r.seeding import torch_stream
+
+CPU, SIZE, COUNT = torch.device("cpu"), 12, 9
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """PNG files in memory; one of them may be cut short."""
+
+    images: tuple[bytes, ...]
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def read(self, row: int) -> bytes:
+        return self.images[row]
+
+    def name(self, row: int) -> str:
+        return f"picture {row}"
+
+    def identity(self) -> Iterator[bytes]:
+        yield from self.images
+
+
+def encoded(height: int = SIZE, width: int = SIZE, broken: int | None = None) -> Encoded:
+    rng, files = np.random.default_rng(0), []
+    for row in range(COUNT):
+        buffer = io.BytesIO()
+        Image.fromarray(rng.integers(0, 256, (height, width, 3), np.uint8)).save(buffer, "PNG")
+        files.append(buffer.getvalue()[: 60 if row == broken else None])
+    return Encoded(tuple(files))
+
+
+@pytest.fixture
+def lazy() -> LazyImages:
+    return LazyImages(encoded(), SIZE, 3)
+
+
+LOOKS = [Look(np.array(rows)) for rows in ([3, 1, 4], [1, 5, 8, 2], [0])]
+
+
+@pytest.mark.parametrize("loaders", [0, 2])
+def test_decoded_batches_are_those_of_the_array(lazy: LazyImages, loaders: int) -> None:
+    held, decoded = HeldPixels(torch.from_numpy(lazy.all())), DecodedPixels(lazy, loaders, CPU)
+    for _ in range(2):  # the processes live on from one epoch to the next
+        for mine, theirs in zip(decoded.stream(iter(LOOKS)), held.stream(iter(LOOKS)), strict=True):
+            assert torch.equal(mine, theirs)
+    assert len(decoded) == len(held) == COUNT
+
+
+def test_the_kind_follows_the_set(lazy: LazyImages) -> None:
+    assert isinstance(pixels_of(lazy, 0, CPU), DecodedPixels)
+    assert isinstance(pixels_of(lazy.all(), 0, CPU), HeldPixels)
+
+
+def test_boxes_are_cropped_alike_from_memory_and_from_files(lazy: LazyImages) -> None:
+    boxes = torch.rand(COUNT, 22, generator=torch.Generator().manual_seed(1))
+    look = Look(np.arange(COUNT), boxes)
+    (held,) = HeldPixels(torch.from_numpy(lazy.all())).stream([look])
+    (decoded,) = DecodedPixels(lazy, 0, CPU).stream([look])
+    assert torch.equal(held, decoded)
+    assert held.shape == (COUNT, SIZE, SIZE, 3)
+    plain = next(iter(HeldPixels(torch.from_numpy(lazy.all())).stream([Look(np.arange(COUNT))])))
+    assert not torch.equal(held, plain)
+
+
+def test_the_whole_box_is_the_image(lazy: LazyImages) -> None:
+    image = torch.from_numpy(lazy.fitted(0).copy())
+    whole = torch.tensor([0.0, 0.0, 1.0, 0.5])
+    assert crop_box(SIZE, SIZE, whole) == (0, 0, SIZE, SIZE)
+    assert torch.equal(cropped(image, whole), image)
+
+
+def test_boxes_spread_as_those_of_torchvision() -> None:
+    """Areas and ratios of many boxes have the quantiles of RandomResizedCrop's."""
+    height, width, count = 90, 120, 3000
+    drawn = draw(count, 0, False, torch_stream(0, "boxes"), "resized").boxes
+    assert drawn is not None
+    mine = np.array([crop_box(height, width, box) for box in drawn])
+    torch.manual_seed(0)
+    params = [v2.RandomResizedCrop(8).make_params([torch.empty(3, height, width)]) for _ in range(count)]
+    theirs = np.array([[p["top"], p["left"], p["height"], p["width"]] for p in params])
+    for measure in (lambda b: b[:, 2] * b[:, 3] / (height * width), lambda b: np.log(b[:, 3] / b[:, 2])):
+        shares = [0.1, 0.3, 0.5, 0.7, 0.9]
+        assert np.quantile(measure(mine), shares) == pytest.approx(np.quantile(measure(theirs), shares), abs=0.03)
+    assert (mine[:, 0] + mine[:, 2] <= height).all()
+    assert (mine[:, 1] + mine[:, 3] <= width).all()
+    assert mine.min() >= 0
+
+
+@pytest.mark.parametrize("loaders", [0, 1])
+@pytest.mark.parametrize("boxes", [None, torch.rand(1, 22)])
+def test_an_image_that_does_not_decode_is_named_in_one_line(loaders: int, boxes: torch.Tensor | None) -> None:
+    pixels = DecodedPixels(LazyImages(encoded(broken=4), SIZE, 3), loaders, CPU)
+    with pytest.raises(InputError, match=r"^picture 4: not a readable image[^\n]*$"):
+        list(pixels.stream([Look(np.array([4]), boxes)]))
+
+
+def test_decoding_draws_nothing_from_the_global_stream(lazy: LazyImages) -> None:
+    torch.manual_seed(5)
+    before = torch.random.get_rng_state()
+    list(DecodedPixels(lazy, 0, CPU).stream(LOOKS))
+    assert torch.equal(before, torch.random.get_rng_state())
