@@ -59,7 +59,7 @@ def verdicts_markdown(judgements: Sequence[Judgement]) -> str:
         said = row.statement
         reading = f" (read as: {said.reading})" if said.reading else ""
         heading = ["", ""] if said is former else [said.says + reading, said.source]
-        lines.append(table_line([*heading, row.where, row.metric, row.here or "–", row.verdict]))
+        lines.append(table_line([*heading, row.where, row.metric, row.here, row.verdict]))
         former = said
     return "\n".join(lines)
 

@@ -109,7 +109,11 @@ def _rows(statement: Statement, values: Values, full_budget: bool) -> Iterable[J
             comparable = full_budget or check.kind not in ABOUT_NUMBERS or verdict == NOT_RUN
             where = _where(statement, count, memory)
             yield Judgement(
-                statement, where, NAMES.get(metric, metric), here, verdict if comparable else NOT_COMPARABLE
+                statement,
+                where,
+                NAMES.get(metric, metric),
+                here or title(method),
+                verdict if comparable else NOT_COMPARABLE,
             )
 
 

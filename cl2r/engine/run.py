@@ -247,4 +247,3 @@ class Chain:
             features = self._apply(method.extractor(), rows).cpu().numpy()
         labels = self.plan.scenario.labels[rows]
         return sample_task(rows, labels, config.memory.per_class, config.memory.selection, config.seed, task, features)
-

@@ -19,9 +19,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from cl2r.engine.extraction import split_projection
 from cl2r.engine.figures import flops as flops_of
 from cl2r.engine.figures import support_rows
-from cl2r.engine.extraction import split_projection
 from cl2r.engine.link_features import GALLERY, OPEN, PROJECTION, SUPPORT, SUPPORT_OLD
 from cl2r.engine.plan import Plan
 from cl2r.methods.base import Batch

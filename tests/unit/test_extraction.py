@@ -56,7 +56,11 @@ def test_templates_are_means_of_media(factored: bool, monkeypatch: pytest.Monkey
     rng = np.random.default_rng(0)
     pixels = pixels_of(rng.integers(0, 256, (30, 4, 4, 1), np.uint8), 0, CPU)
     body, projection = nn.Sequential(nn.Flatten(), nn.Linear(16, 5)), nn.Linear(5, 9, bias=False)
-    whole, templates, normalise = nn.Sequential(*body, projection), templates_of(30, rng), Normalise((0.5,), (1.0,), CPU)
+    whole, templates, normalise = (
+        nn.Sequential(*body, projection),
+        templates_of(30, rng),
+        Normalise((0.5,), (1.0,), CPU),
+    )
     with torch.no_grad():
         (every,) = pixels.stream([extraction.Look(np.arange(30))])
         expected = slow_pool(whole(normalise(every)).numpy(), templates)

@@ -150,9 +150,7 @@ def test_one_task_without_bootstrap(tiny: Path, tmp_path: Path) -> None:
     assert "tuning" not in entry
     row = frame(folder, "runs").iloc[0]
     assert all(math.isnan(row[metric]) for metric in ("AC", "BC", "FC"))
-    assert set(frame(folder, "matrix").columns) == {
-        *("run", "pairs", "metric", "t", "k", "accuracy", "compatible")
-    }
+    assert set(frame(folder, "matrix").columns) == {*("run", "pairs", "metric", "t", "k", "accuracy", "compatible")}
 
 
 def test_an_equal_run_writes_the_same_folder(folder: Path, finished: RunResult, tmp_path: Path) -> None:

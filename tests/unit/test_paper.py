@@ -1,0 +1,558 @@
+"""The paper's tables, statements and verdicts, from frames written here; nothing is trained."""
+
+import json
+import shutil
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import yaml
+
+from analysis.paper import ITEMS, TITLES, item_markdown, ordered
+from analysis.paper_budget import Change, changes, preset_fields
+from analysis.paper_report import Report, commit, document, training_seconds
+from analysis.paper_statements import KINDS, Statement, paper_statements, read_statements
+from analysis.paper_values import Values, bc_curves
+from analysis.paper_verdicts import judge
+from cl2r.errors import InputError, exit_code
+from cl2r.methods.catalog import METHODS
+from studies import paper
+
+Frames = dict[str, pd.DataFrame]
+
+
+def run(method: str, tasks: int = 2, seed: int = 0, memory: int = 4, **metrics: float) -> dict[str, Any]:
+    """A finished run with the settings of `icons`."""
+    config = {key: json.dumps(value) if isinstance(value, list) else value for key, value in _icons(method).items()}
+    name = f"{method}-T{tasks}-m{memory}-s{seed}"
+    own = {"study": "s", "run": name, "status": "finished", "tasks": tasks, "seed": seed, "train_seconds": 1.0}
+    measured = {"AC": 0.5, "BC": 0.0, "FC": 0.0, "mean_accuracy": 0.7, **metrics}
+    return {**config, **own, "scenario.n_tasks": tasks, "memory.per_class": memory, **measured}
+
+
+_CACHE: dict[str, dict[str, Any]] = {}
+
+
+def _icons(method: str) -> dict[str, Any]:
+    if method not in _CACHE:
+        _CACHE[method] = dict(preset_fields("icons", method))
+    return _CACHE[method]
+
+
+def frames(rows: Sequence[dict[str, Any]], cells: dict[str, list[list[float]]] | None = None) -> Frames:
+    """Runs, their matrices (0.7 on the diagonal, 0.6 below, unless given by method) and their links of 2 s each."""
+    matrix, tasks = [], []
+    for row in rows:
+        given = (cells or {}).get(row["method.name"])
+        for t in range(row["tasks"]):
+            tasks.append({"run": row["run"], "task": t + 1, "key": f"{row['run']}-{t}", "seconds": 2.0})
+            for k in range(t + 1):
+                accuracy = given[t][k] if given else 0.7 if k == t else 0.6
+                for pairs in ("report", "tuning"):
+                    value = accuracy if pairs == "report" else 0.1
+                    matrix.append({"run": row["run"], "pairs": pairs, "t": t + 1, "k": k + 1, "accuracy": value})
+    return {"runs": pd.DataFrame(rows), "matrix": pd.DataFrame(matrix), "tasks": pd.DataFrame(tasks)}
+
+
+def verdict(rows: Sequence[dict[str, Any]], check: dict[str, Any], changed: Sequence[Change] = ()) -> list[str]:
+    """The verdicts of one statement."""
+    statement = Statement.model_validate({"item": "table 3", "source": "here", "says": "so", "check": check})
+    return [row.verdict for row in judge([statement], Values.of_frames(frames(rows)), changed)]
+
+
+def seeds(method: str, metric: str, values: Sequence[float], **where: int) -> list[dict[str, Any]]:
+    """A run a seed."""
+    return [run(method, seed=seed, **where, **{metric: value}) for seed, value in enumerate(values)]
+
+
+# Layout
+
+
+def test_two_tasks_begin_with_the_first_model() -> None:
+    cells = {"er": [[0.6], [0.5, 0.8]], "cl2r": [[0.7], [0.75, 0.9]], "bct": [[0.8], [0.9, 0.95]]}
+    rows = [run("bct", AC=1.0, BC=0.1), run("cl2r", AC=1.0, BC=0.05, FC=-0.15), run("er", AC=0.0, BC=-0.1, FC=-0.3)]
+    lines = item_markdown(ITEMS["table 2"], frames(rows, cells)).splitlines()
+    assert lines[0].startswith("| method | self-test C[2,2] | cross-test C[2,1] | ECC | BC | FC |")
+    assert lines[2].startswith("| Initial task | 0.700 |")
+    assert lines[3] == "| ER | 0.800 | 0.500 | no | -0.100 | -0.300 | 0.600 |"
+    assert lines[4] == "| CL²R | 0.900 | 0.750 | yes | +0.050 | -0.150 | 0.700 |"
+    assert lines[5].startswith("| *all data at every task:* |")
+    assert lines[6].startswith("| BCT | 0.950 | 0.900 | yes |")
+    assert len(lines) == 7
+
+
+def test_the_ecc_of_several_seeds() -> None:
+    text = item_markdown(ITEMS["table 2"], frames([*seeds("er", "AC", [0, 1, 1]), *seeds("cl2r", "AC", [1, 1, 1])]))
+    assert "| 2 of 3 |" in text
+    assert "| yes |" in text
+
+
+def test_task_counts_have_a_group_of_columns_each() -> None:
+    rows = [*seeds("er", "AC", [0.1, 0.3], tasks=3), run("er", 10, AC=0.2), run("cl2r", 3), run("cl2r", 10)]
+    rows += [{**run("cl2r", 10, seed=1), "status": "failed"}]
+    lines = item_markdown(ITEMS["table 3"], frames(rows)).splitlines()
+    assert lines[0] == "| method | T=3: AC | T=3: BC | T=3: FC | T=10: AC | T=10: BC | T=10: FC |"
+    assert lines[2].startswith("| ER | 0.200 ± 0.141 | +0.000 ± 0.000 |")
+    assert "0.200 (1 of 2)" in lines[2], "fewer seeds than the study has"
+    assert len(lines) == 4
+
+
+def test_a_cell_whose_runs_all_failed_says_so() -> None:
+    rows = [run("er", 3), {**run("cl2r", 3), "status": "failed"}]
+    assert "| CL²R | failed | failed | failed |" in item_markdown(ITEMS["table 5"], frames(rows))
+
+
+def test_rates_have_a_group_of_columns_each() -> None:
+    rows = [run("cl2r", 2, **{"AC@0.1": 1.0, "BC@0.0001": 0.25}), run("lifelong_bct", 2)]
+    lines = item_markdown(ITEMS["table 8"], frames(rows)).splitlines()
+    assert lines[0].startswith("| T | method | AC@0.1 | BC@0.1 | FC@0.1 | AC@0.01 |")
+    assert lines[2].startswith("| 2 | ℓ-BCT | – |")
+    assert lines[3] == "| 2 | CL²R | 1.000 | – | – | – | – | – | – | +0.250 | – |"
+
+
+def test_the_ablation_by_number_of_tasks() -> None:
+    one = item_markdown(ITEMS["table ablation"], frames([run("er", 10, AC=0.1), run("cl2r", 10, AC=0.4)]))
+    assert [line.split(" | ")[:4] for line in one.splitlines()[2:]] == [
+        ["| Trainable", "none", "1", "0.100"],
+        ["| Fixed", "FD^M", "1", "0.400"],
+    ]
+    two = item_markdown(ITEMS["table ablation"], frames([run("er", 5, AC=0.1), run("er", 10, AC=0.4)]))
+    assert two.count("| Trainable | none | 1 |") == 2, "never a mean over numbers of tasks"
+
+
+def test_bc_over_the_tasks_is_taken_from_the_report_pairs() -> None:
+    cells = {"fan": [[0.5], [0.4, 0.6], [0.3, 0.5, 0.7]]}
+    given = frames([run("fan", 3)], cells)
+    assert bc_curves(given)[["t", "BC"]].round(9).values.tolist() == [[2, -0.1], [3, -0.15]]
+    assert "| FAN | -0.100 | -0.150 | -0.125 |" in item_markdown(ITEMS["figure bc"], given)
+
+
+def test_memory_has_a_table_a_metric() -> None:
+    rows = [run("er", 10, memory=0, AC=0.1), run("er", 10, memory=50, AC=0.3)]
+    text = item_markdown(ITEMS["figure memory"], frames(rows))
+    assert "| method | 0 | 50 |\n|---|---|---|\n| ER | 0.100 | 0.300 |" in text
+
+
+def test_methods_come_in_the_order_of_the_paper() -> None:
+    assert ordered(["upper_bound", "hoc", "cl2r", "er", "er"]) == ["er", "cl2r", "hoc", "upper_bound"]
+
+
+def test_runs_that_differ_in_more_than_their_seed_are_refused() -> None:
+    with pytest.raises(InputError, match=r"differ in optim\.epochs"):
+        item_markdown(ITEMS["table 3"], frames([run("er"), {**run("er"), "optim.epochs": 3}]))
+
+
+# Kinds of statements: runs that agree, runs that differ
+
+CHECK: dict[str, Any] = {"method": "cl2r", "metric": "AC", "tasks": 2}
+KIND_CASES: list[tuple[dict[str, Any], list[dict[str, Any]], list[dict[str, Any]]]] = [
+    (
+        {**CHECK, "kind": "value", "value": 0.27, "within": 0.005},
+        seeds("cl2r", "AC", [0.268, 0.27]),
+        seeds("cl2r", "AC", [0.29, 0.291]),
+    ),
+    (
+        {**CHECK, "kind": "bound", "relation": "=", "value": 1},
+        seeds("cl2r", "AC", [1, 1]),
+        seeds("cl2r", "AC", [0.8, 0.9]),
+    ),
+    (
+        {**CHECK, "kind": "bound", "metric": "BC", "relation": "<", "value": 0},
+        seeds("cl2r", "BC", [-0.1, -0.11]),
+        seeds("cl2r", "BC", [0.1, 0.11]),
+    ),
+    (
+        {**CHECK, "kind": "bound", "tasks": [2, 3], "metric": "FC", "relation": "<=", "value": 0, "over": "lowest"},
+        [*seeds("cl2r", "FC", [0.1, 0.1]), *seeds("cl2r", "FC", [-0.1, -0.11], tasks=3)],
+        [*seeds("cl2r", "FC", [0.1, 0.1]), *seeds("cl2r", "FC", [0.2, 0.2], tasks=3)],
+    ),
+    (
+        {**CHECK, "kind": "order", "above": ["er", "fan"]},
+        [*seeds("cl2r", "AC", [0.5, 0.6]), *seeds("er", "AC", [0.1, 0.2]), *seeds("fan", "AC", [0.3, 0.39])],
+        [*seeds("cl2r", "AC", [0.5, 0.6]), *seeds("er", "AC", [0.1, 0.2]), *seeds("fan", "AC", [0.7, 0.81])],
+    ),
+    (
+        {**CHECK, "kind": "difference", "method": "upper_bound", "minus": "cl2r", "value": 0.11, "within": 0.005},
+        [*seeds("upper_bound", "AC", [0.5, 0.6]), *seeds("cl2r", "AC", [0.39, 0.488])],
+        [*seeds("upper_bound", "AC", [0.5, 0.6]), *seeds("cl2r", "AC", [0.3, 0.41])],
+    ),
+    (
+        {**CHECK, "kind": "factor", "of": "bct", "factor": 2},
+        [*seeds("cl2r", "AC", [0.5, 0.6]), *seeds("bct", "AC", [0.2, 0.24])],
+        [*seeds("cl2r", "AC", [0.5, 0.6]), *seeds("bct", "AC", [0.3, 0.36])],
+    ),
+    (
+        {
+            "kind": "trend",
+            "method": "fan",
+            "metric": "AC",
+            "along": "tasks",
+            "start": 3,
+            "end": 10,
+            "direction": "falls",
+        },
+        [*seeds("fan", "AC", [0.5, 0.6], tasks=3), *seeds("fan", "AC", [0.1, 0.2], tasks=10)],
+        [*seeds("fan", "AC", [0.5, 0.6], tasks=3), *seeds("fan", "AC", [0.7, 0.8], tasks=10)],
+    ),
+    (
+        {
+            **CHECK,
+            **{"kind": "trend", "minus": "er", "along": "memory", "start": 0, "end": 9, "direction": "rises"},
+        },
+        [
+            *seeds("cl2r", "AC", [0.5, 0.6], memory=0),
+            *seeds("er", "AC", [0.4, 0.5], memory=0),
+            *seeds("cl2r", "AC", [0.5, 0.6], memory=9),
+            *seeds("er", "AC", [0.1, 0.2], memory=9),
+        ],
+        [
+            *seeds("cl2r", "AC", [0.5, 0.6], memory=0),
+            *seeds("er", "AC", [0.4, 0.5], memory=0),
+            *seeds("cl2r", "AC", [0.7, 0.8], memory=9),
+            *seeds("er", "AC", [0.7, 0.8], memory=9),
+        ],
+    ),
+    (
+        {**CHECK, "kind": "nearest_zero", "metric": "BC", "others": ["er", "bct"]},
+        [*seeds("cl2r", "BC", [-0.01, 0.01]), *seeds("er", "BC", [-0.1, -0.1]), *seeds("bct", "BC", [0.2, 0.2])],
+        [*seeds("cl2r", "BC", [-0.1, -0.1]), *seeds("er", "BC", [-0.2, -0.2]), *seeds("bct", "BC", [0.02, 0.02])],
+    ),
+]
+
+
+@pytest.mark.parametrize(("check", "agreeing", "differing"), KIND_CASES, ids=lambda case: str(case)[:40])
+def test_every_kind_agrees_and_differs(
+    check: dict[str, Any], agreeing: list[dict[str, Any]], differing: list[dict[str, Any]]
+) -> None:
+    assert verdict(agreeing, check) == ["agrees"]
+    assert verdict(differing, check) == ["differs"]
+
+
+def test_all_kinds_are_tried() -> None:
+    assert {check["kind"] for check, *_ in KIND_CASES} == set(KINDS)
+
+
+# Rules of the verdicts
+
+
+@pytest.mark.parametrize(("check", "agreeing", "differing"), KIND_CASES, ids=lambda case: str(case)[:40])
+def test_numbers_need_the_budget_of_the_preset(
+    check: dict[str, Any], agreeing: list[dict[str, Any]], differing: list[dict[str, Any]]
+) -> None:
+    number = check["kind"] in ("value", "difference", "factor")
+    changed = [Change("optim.epochs", "70", "3")]
+    assert verdict(agreeing, check, changed) == ["not comparable at this budget" if number else "agrees"]
+    assert verdict(differing, check, changed) == ["not comparable at this budget" if number else "differs"]
+    elsewhere = [Change("memory.per_class", "0", "20", ("lwf",))]
+    assert verdict(agreeing, check, elsewhere) == ["agrees"], "a method that the statement does not name"
+    assert verdict([run("hoc")], check, changed) == ["not run"]
+
+
+ORDER: dict[str, Any] = {**CHECK, "kind": "order", "above": ["er"]}
+
+
+def test_noise_is_paired_by_seed() -> None:
+    """Both vary by 0.3 over seeds, but CL²R is 0.1 ahead with each of them."""
+    ahead = seeds("cl2r", "AC", [0.2, 0.5, 0.8])
+    assert verdict([*ahead, *seeds("er", "AC", [0.1, 0.4, 0.7])], ORDER) == ["agrees"]
+    other_seeds = [{**row, "seed": row["seed"] + 7} for row in seeds("er", "AC", [0.1, 0.4, 0.7])]
+    assert verdict([*ahead, *other_seeds], ORDER) == ["agrees, within noise"]
+    assert verdict([*ahead, *seeds("er", "AC", [0.1, 0.8, 0.7])], ORDER) == ["differs, within noise"]
+
+
+def test_one_seed_knows_no_noise() -> None:
+    assert verdict([run("cl2r", AC=0.5), run("er", AC=0.4)], ORDER) == ["agrees, one seed"]
+    assert verdict([run("cl2r", AC=0.3), run("er", AC=0.4)], ORDER) == ["differs, one seed"]
+    bound = {**CHECK, "kind": "bound", "relation": ">", "value": 0}
+    assert verdict([run("cl2r", AC=0.5)], bound) == ["agrees, one seed"]
+
+
+def test_a_sign_within_noise() -> None:
+    bound = {**CHECK, "kind": "bound", "metric": "BC", "relation": ">", "value": 0}
+    assert verdict(seeds("cl2r", "BC", [-0.1, 0.15]), bound) == ["agrees, within noise"]
+
+
+def test_one_clear_rival_is_enough_to_differ() -> None:
+    check = {**ORDER, "above": ["er", "fan"]}
+    rows = [*seeds("cl2r", "AC", [0.5, 0.5]), *seeds("er", "AC", [0.4, 0.7]), *seeds("fan", "AC", [0.8, 0.8])]
+    assert verdict(rows, check) == ["differs"]
+    assert verdict(rows[:4], check) == ["differs, within noise"]
+
+
+def test_equal_is_not_above() -> None:
+    assert verdict([*seeds("cl2r", "AC", [0, 0]), *seeds("er", "AC", [0, 0])], ORDER) == ["differs"]
+
+
+def test_what_was_not_run() -> None:
+    two = [*seeds("cl2r", "AC", [0.5, 0.6]), *seeds("er", "AC", [0.1, 0.2])]
+    assert verdict(two, {**ORDER, "above": ["er", "fan"]}) == ["agrees, of those run"]
+    assert verdict(two, {**ORDER, "above": ["fan"]}) == ["not run"]
+    assert verdict(two, {**ORDER, "tasks": [2, 5]}) == ["agrees", "not run"]
+    failed = [two[0], two[1], {**two[2], "status": "failed"}, {**two[3], "status": "failed"}]
+    assert verdict(failed, ORDER) == ["not run"]
+
+
+def test_a_statement_is_judged_for_every_method_metric_and_number_of_tasks() -> None:
+    check = {"kind": "bound", "method": ["er", "cl2r"], "metric": ["AC", "FC"], "tasks": [2, 3]}
+    rows = [run(method, tasks, AC=0.5, FC=-1.0) for method in ("er", "cl2r") for tasks in (2, 3)]
+    found = verdict(rows, {**check, "relation": ">", "value": 0})
+    assert found == ["agrees, one seed", "agrees, one seed", "differs, one seed", "differs, one seed"] * 2
+
+
+# The budget
+
+
+def test_runs_by_the_preset_change_nothing() -> None:
+    assert changes(frames([run(method, 7, seed=3) for method in ("er", "lucir", "cl2r")])["runs"], "icons") == []
+
+
+def test_changes_are_named_with_both_values() -> None:
+    rows = [{**run("er"), "optim.epochs": 3}, {**run("lucir"), "optim.epochs": 3, "lucir.margin": 9.0}]
+    found = changes(frames(rows)["runs"].assign(**{"optim.milestones": "[2]"}), "icons")
+    assert [str(change) for change in found if change.field.startswith("optim")] == [
+        "optim.epochs: 20 -> 3",
+        "optim.milestones: [14, 18] -> [2]",
+    ]
+    assert [change.methods for change in found if change.field == "lucir.margin"] == [("lucir",)]
+
+
+def test_a_path_is_shown_by_its_name_only() -> None:
+    rows = frames([{**run("er"), "data.name": "/somewhere/else/mine.npz"}])["runs"]
+    assert list(map(str, changes(rows, "icons"))) == ["data.name: icons -> mine.npz"]
+
+
+def test_text_and_numbers_of_frames_are_compared_by_value() -> None:
+    rows = frames([run("cl2r")])["runs"].assign(**{"simplex.scale": "1.0"})
+    rows["memory.per_class"] = rows["memory.per_class"].astype("Int64")
+    rows["head.k_max"] = pd.Series([pd.NA], dtype="Int64")
+    assert changes(rows, "icons") == []
+
+
+# The statements of the paper
+
+
+def test_every_statement_is_about_its_item() -> None:
+    for statement in paper_statements():
+        item, check = ITEMS[statement.item], statement.check
+        others = {name for field in ("above", "others", "minus", "of") for name in _names(check, field)}
+        assert {*check.method, *others} <= set(item.methods), statement
+        assert set(check.tasks) <= set(item.tasks), statement
+        assert set(check.memory) <= set(item.sizes), statement
+    assert {statement.item for statement in paper_statements()} == set(ITEMS)
+
+
+def _names(check: object, field: str) -> list[str]:
+    value = getattr(check, field, None) or []
+    return [value] if isinstance(value, str) else list(value)
+
+
+def test_every_method_of_an_item_is_known() -> None:
+    assert {name for item in ITEMS.values() for name in item.methods} <= set(METHODS)
+    assert set(TITLES) <= set(METHODS)
+
+
+def test_every_statement_can_be_judged_at_its_item() -> None:
+    for name, item in ITEMS.items():
+        sizes = item.sizes or (4,)
+        rows = [
+            run(
+                method,
+                tasks,
+                seed,
+                size,
+                **{f"{metric}@{rate}": 0.1 for metric in ("AC", "BC", "FC") for rate in RATES},
+            )
+            for method in item.methods
+            for tasks in item.tasks
+            for size in sizes
+            for seed in (0, 1)
+        ]
+        own = [statement for statement in paper_statements() if statement.item == name]
+        found = {row.verdict.partition(",")[0] for row in judge(own, Values.of_frames(frames(rows)))}
+        assert found <= {"agrees", "differs"}, name
+
+
+RATES = ("0.1", "0.01", "0.0001")
+BOUND = {"kind": "bound", "method": "cl2r", "metric": "BC", "tasks": 2, "relation": ">", "value": 0}
+GOOD = {"item": "table 2", "source": "here", "says": "so", "check": BOUND}
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        ({"item": "table 9"}, "statement 1.item: no item 'table 9'"),
+        ({"sauce": "x"}, "statement 1: unknown key 'sauce'"),
+        ({"check": {**BOUND, "kind": "bond"}}, "statement 1.check: no kind 'bond' (did you mean 'bound'?)"),
+        ({"check": {**BOUND, "method": "cl2"}}, "statement 1.check.method.0: no method 'cl2' (did you mean 'cl2r'?)"),
+        ({"check": {**BOUND, "metric": ["BC", "CB"]}}, "statement 1.check.metric.1: no metric 'CB'"),
+        ({"check": {**BOUND, "relation": "~"}}, "statement 1.check.relation: "),
+        ({"check": {**BOUND, "above": ["er"]}}, "statement 1.check: unknown key 'above'"),
+        ({"check": {"kind": "bound", "method": "cl2r", "metric": "BC"}}, "statement 1.check.relation: Field required"),
+        ({"check": {**BOUND, "tasks": 1}}, "statement 1.check.tasks.0: "),
+    ],
+)
+def test_a_faulty_statement_is_refused_in_one_line(tmp_path: Path, change: dict[str, Any], fault: str) -> None:
+    path = tmp_path / "paper.yaml"
+    path.write_text(yaml.safe_dump({"groups": {}, "statements": [{**GOOD, **change}]}))
+    with pytest.raises(InputError) as caught:
+        read_statements(path)
+    message = str(caught.value)
+    assert message.startswith(f"{path}: ")
+    assert fault in message
+    assert "\n" not in message
+
+
+def test_a_good_statement_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "paper.yaml"
+    path.write_text(yaml.safe_dump({"groups": {}, "statements": [GOOD]}))
+    assert read_statements(path)[0].check.method == ("cl2r",)
+    path.write_text("statements: [")
+    with pytest.raises(InputError, match="not a readable YAML file"):
+        read_statements(path)
+
+
+# The report and its file
+
+
+def test_the_report_has_table_budget_verdicts_and_rule(tmp_path: Path) -> None:
+    given = frames([{**run(method, 10, seed), "optim.epochs": 3} for method in ("fixed", "er_fdm") for seed in (0, 1)])
+    given["runs"].loc[given["runs"]["method.name"] == "fixed", ["AC", "FC"]] = [0.9, 0.1]
+    text = Report.of_frames("table ablation", ITEMS["table ablation"], given, "icons").text()
+    assert "- optim.epochs: 20 -> 3" in text
+    assert "AC = 0.27 | Sec. 8, " in text
+    assert "| T=10 | AC | Fixed 0.900 ± 0.000 | not comparable at this budget |" in text
+    assert "| T=10 | AC | Fixed 0.900 ± 0.000; Trainable, FD^M 0.500 ± 0.000 | agrees |" in text
+    assert "agrees: 2, differs: 0, not comparable at this budget: 2, not run: 10." in text
+    assert text.rstrip().endswith("some of the methods are missing.")
+
+
+def test_the_file_says_where_it_comes_from(tmp_path: Path) -> None:
+    given = frames([run("cl2r", 2, seed) for seed in (4, 5)])
+    given["tasks"]["key"] = ["a", "b", "a", "c"]
+    assert training_seconds(given["tasks"]) == 6.0, "a shared link counts once"
+    out = tmp_path / "table.md"
+    shown = paper.present("table 2", given, "icons", tmp_path, out, "cl2r study paper --table 2")
+    assert f"written: {out}" in shown
+    text = out.read_text()
+    assert text.startswith("# Table 2 of the paper")
+    for part in ("`cl2r study paper --table 2`", "- commit: ", "- seeds: 4, 5;", "- training: 6 s", "All settings are"):
+        assert part in text
+
+
+def test_a_figure_is_drawn_beside_the_frames_and_the_file(tmp_path: Path) -> None:
+    methods = ITEMS["figure bc"].methods
+    given = frames([run(method, 3, seed) for method in methods for seed in (0, 1)])
+    shown = paper.present("figure bc", given, "icons", tmp_path / "study", tmp_path / "kept" / "bc.md", "x")
+    assert f"figure: {tmp_path / 'study' / 'figure_bc.png'}, {tmp_path / 'study' / 'figure_bc.svg'}" in shown
+    assert (tmp_path / "study" / "figure_bc.png").stat().st_size > 10_000
+    assert "![Figure 2](bc.png)" in (tmp_path / "kept" / "bc.md").read_text()
+    assert (tmp_path / "kept" / "bc.png").is_file()
+
+
+def test_the_lines_of_a_figure() -> None:
+    from analysis.paper_figures import draw
+
+    sizes = {0: 0.1, 50: 0.3}
+    rows = [run(method, 10, memory=size, AC=value) for method in ("er", "cl2r") for size, value in sizes.items()]
+    axes = draw(ITEMS["figure memory"], frames(rows)).axes[0]
+    lines = {line.get_label(): line.get_xydata().tolist() for line in axes.get_lines()}
+    assert lines == {"ER": [[0, 0.1], [50, 0.3]], "CL²R": [[0, 0.1], [50, 0.3]]}
+    colours = {line.get_color() for line in axes.get_lines()}
+    assert len(colours) == 2
+    with pytest.raises(InputError, match="Table 3 is a table"):
+        draw(ITEMS["table 3"], frames(rows))
+
+
+def test_a_folder_outside_git_has_no_commit(tmp_path: Path) -> None:
+    assert commit(tmp_path) == "unknown, not a git checkout"
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+def test_the_commit_and_whether_files_differ_from_it(tmp_path: Path) -> None:
+    def git(*words: str) -> str:
+        options = ["-c", "user.name=n", "-c", "user.email=e@x", "-c", "commit.gpgsign=false"]
+        return subprocess.run(
+            ["git", "-C", str(tmp_path), *options, *words], capture_output=True, text=True, check=True
+        ).stdout.strip()
+
+    git("init", "--quiet")
+    (tmp_path / "file").write_text("one")
+    git("add", "file")
+    git("commit", "--quiet", "-m", "one")
+    assert commit(tmp_path) == git("rev-parse", "HEAD")
+    (tmp_path / "studies" / "results").mkdir(parents=True)
+    (tmp_path / "studies" / "results" / "table.md").write_text("kept results are no change of the code")
+    assert commit(tmp_path) == git("rev-parse", "HEAD")
+    (tmp_path / "file").write_text("two")
+    assert commit(tmp_path) == f"{git('rev-parse', 'HEAD')}, with uncommitted changes"
+    (tmp_path / "below").mkdir()
+    assert commit(tmp_path / "below") == "unknown, not a git checkout", "of something around it"
+
+
+# The command
+
+
+@pytest.mark.parametrize(
+    ("words", "fault"),
+    [
+        ([], "give one table or one figure: --table 2, 3"),
+        (["--table", "9"], "--table 9: not one of these"),
+        (["--figure", "memroy"], "--figure memroy: not one of these (did you mean 'memory'?)"),
+        (["--table", "2", "--figure", "bc"], "give one table or one figure"),
+        (["--table", "2", "--methods", "lcuir"], "no method 'lcuir' (did you mean 'lucir'?)"),
+        (["--table", "2", "--sizes", "5"], "--sizes: table 2 has one size of memory"),
+        (["--table", "3", "--counts", "3", "--tasks", "5"], "give --counts or --tasks, not both"),
+        (["--table", "2", "--out", "table.txt"], "a Markdown file ends in .md"),
+    ],
+)
+def test_bad_words_end_in_one_line(capsys: pytest.CaptureFixture[str], words: list[str], fault: str) -> None:
+    assert exit_code("paper", lambda: paper.main(words)) == 2
+    err = capsys.readouterr().err
+    assert fault in err
+    assert err.count("\n") == 1
+
+
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
+    """What a command would put into the specification."""
+
+    def changes_of(*words: str) -> dict[str, Any]:
+        parts: list[Any] = []
+        monkeypatch.setattr(paper, "run_command", lambda *given: parts.extend(given) or 0)
+        assert paper.main(list(words)) == 0
+        content: dict[str, Any] = parts[2]
+        return content
+
+    return changes_of
+
+
+@pytest.mark.parametrize("name", ITEMS)
+def test_an_item_brings_its_preset_methods_and_tasks(seen: Callable[..., dict[str, Any]], name: str) -> None:
+    kind, word = name.split()
+    item, content = ITEMS[name], seen(f"--{kind}", word)
+    assert content["preset"] == item.presets[0]
+    assert content["grid"]["method.name"] == list(item.methods)
+    assert content["grid"]["scenario.n_tasks"] == list(item.tasks)
+    assert content["grid"].get("memory.per_class", []) == list(item.sizes)
+
+
+def test_options_replace_what_an_item_brings(seen: Callable[..., dict[str, Any]]) -> None:
+    content = seen("--figure", "memory", "--preset", "icons", "--methods", "er", "--counts", "3", "--sizes", "0", "5")
+    assert "preset" not in content, "the option's is taken"
+    assert content["grid"] == {"method.name": ["er"], "scenario.n_tasks": [3], "memory.per_class": [0, 5]}
+
+
+def test_numbers_are_held_against_the_preset_of_the_paper() -> None:
+    figure = ITEMS["figure bc"]
+    assert paper.reference_preset(figure, "tiny_imagenet200", ["er"]) == "tiny_imagenet200"
+    assert paper.reference_preset(figure, "icons", ["er"]) == "cifar100"
+    assert paper.reference_preset(figure, None, ["er"]) == "cifar100"
+
+
+def test_the_file_needs_no_figure() -> None:
+    given = frames([run("cl2r", 2)])
+    report = Report.of_frames("table 2", ITEMS["table 2"], given, "icons")
+    assert "![" not in document(report, given, "x")
