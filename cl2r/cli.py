@@ -272,6 +272,7 @@ def _list_datasets() -> None:
 def _check_dataset(name: str, root: Path, full: bool) -> int:
     """0 if the data set can be used as it is, else 2."""
     from cl2r.data import check_dataset
+    from cl2r.data.download import how_to_get
 
     result = check_dataset(name, root)
     result.decode(full)
@@ -279,7 +280,9 @@ def _check_dataset(name: str, root: Path, full: bool) -> int:
         click.echo(f"ok     {line}")
     for line in result.wrong:
         click.echo(f"wrong  {line}")
-    click.echo(f"{name} in {root}: " + ("complete" if result.complete else f"{len(result.wrong)} things to mend"))
+    if not result.complete:
+        click.echo(f"get it {how_to_get(name)}")
+    click.echo(f"{name} in {root}: " + ("complete" if result.complete else f"to mend: {len(result.wrong)}"))
     return 0 if result.complete else 2
 
 

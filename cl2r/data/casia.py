@@ -92,8 +92,8 @@ def find_casia(root: Path) -> Source:
     if records:
         return Source(records[0], unused=None if folder == records[0].parent else folder)
     if folder is None:
-        hint = f"see `cl2r datasets --check casia_lfw {root}`"
-        raise InputError(f"{root}: no CASIA-WebFace in it; expected {LAYOUT}, {hint}")
+        hint = f"`cl2r datasets --check casia_lfw {root}` says how to get it"
+        raise InputError(f"{root}: no CASIA-WebFace in it; expected {LAYOUT}; {hint}")
     return Source(folder)
 
 

@@ -20,7 +20,7 @@ Images = npt.NDArray[np.uint8]
 Labels = npt.NDArray[np.int64]
 
 HISTOGRAM_CHUNK = 2**22  # pixels counted at a time, so that the 8-byte copies of bincount stay small
-SAMPLE = 4096  # images that mean and deviation of a lazy set are taken from
+SAMPLE = 1024  # images that mean and deviation of a lazy set are taken from
 SMALLEST_STD = 1 / 255  # one grey level: a constant channel must not divide by zero
 
 

@@ -70,6 +70,14 @@ ELSEWHERE = {
 OTHER_HALF = {"tiny_imagenet200": f"its open set is part of ImageNet: {_IMAGENET}"}
 
 
+def how_to_get(name: str) -> str:
+    """Where a data set comes from."""
+    if name in ELSEWHERE:
+        return ELSEWHERE[name]
+    other = f"; {OTHER_HALF[name]}" if name in OTHER_HALF else ""
+    return f"`cl2r datasets --download {name} DIR` fetches it{other}"
+
+
 def download(name: str, root: Path, say: Say) -> None:
     """Fetch the archives of a data set into `root`, except what is there already."""
     if name in ELSEWHERE:

@@ -69,11 +69,11 @@ class Listener(Protocol):
         """An epoch is done."""
 
 
-def training_images(plan: Plan, device: torch.device) -> TrainingImages:
-    """The training set of a plan, on the device."""
+def training_images(plan: Plan, device: torch.device, loaders: int) -> TrainingImages:
+    """The training set of a plan, on the device or on its way there."""
     dataset, scenario = plan.dataset, plan.scenario
     return TrainingImages(
-        pixels_of(dataset.x_train, plan.config.data.loaders, device),
+        pixels_of(dataset.x_train, loaders, device),
         torch.from_numpy(scenario.labels).to(device),
         torch.from_numpy(scenario.task_of_row).to(device),
         Normalise(*dataset.moments, device),
@@ -171,7 +171,9 @@ class Chain:
 
     @cached_property
     def _loop(self) -> TaskLoop:
-        return TaskLoop(self.plan.config, training_images(self.plan, self.device), self.listener.epoch, self.workers)
+        config = self.plan.config
+        images = training_images(self.plan, self.device, config.data.loaders)
+        return TaskLoop(config, images, self.listener.epoch, self.workers)
 
     def _train(self, task: int) -> None:
         key = self.plan.keys[task - 1]

@@ -67,7 +67,7 @@ class DryChain:
         self.info = method_info(plan.config.method.name)
         self.method = build_method(plan.config, plan.dataset.channels, plan.num_outputs)
         self.method.network.to(device)
-        self.loop = TaskLoop(plan.config, training_images(plan, device), report=lambda _: None)
+        self.loop = TaskLoop(plan.config, training_images(plan, device, loaders=0), report=lambda _: None)
         self.task, self.looked, self._work = 0, Looked(), ""
         self.data = TaskData(np.empty(0, np.int64), np.empty(0, np.int64), plan.scenario.labels, self._apply)
 

@@ -137,7 +137,7 @@ def test_missing_casia_names_the_layouts_and_the_check_goes_on_to_lfw(tmp_path: 
     write_lfw(tmp_path)
     message = refusal(tmp_path)
     assert message.startswith(f"{tmp_path}: no CASIA-WebFace in it; expected ROOT/casia-webface|")
-    assert message.endswith(f"see `cl2r datasets --check casia_lfw {tmp_path}`")
+    assert message.endswith(f"`cl2r datasets --check casia_lfw {tmp_path}` says how to get it")
     assert "4 official pairs in 2 folds" in check_casia_lfw(tmp_path).found
 
 

@@ -97,6 +97,30 @@ def test_datasets(cl2r: Command) -> None:
     assert "train/<class>" in out
 
 
+def test_a_folder_without_the_data_set_is_told_what_is_missing(cl2r: Command, tmp_path: Path) -> None:
+    code, out, err = cl2r("datasets", "--check", "casia_ijbc", str(tmp_path))
+    assert (code, err) == (2, "")
+    assert sum(line.startswith("wrong  ") for line in out.splitlines()) == 2
+    assert "get it CASIA-WebFace" in out
+    assert out.endswith(f"casia_ijbc in {tmp_path}: to mend: 2\n")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["--check"], "datasets: which one? e.g. cl2r datasets --check cifar100 DIR"),
+        (["--full"], "datasets: say --check or --download with a name"),
+        (["--check", "cifar10", "."], "no data set 'cifar10' (did you mean 'cifar100'?)"),
+        (["--download", "imagenet900", "."], "imagenet900: nothing to download;"),
+    ],
+)
+def test_datasets_asked_for_wrongly(cl2r: Command, words: list[str], line: str) -> None:
+    code, _, err = cl2r("datasets", *words)
+    assert code == 2
+    assert line in err
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_scripts(cl2r: Command, shell: str) -> None:
     code, out, _ = cl2r("completion", shell)

@@ -14,11 +14,19 @@ from cl2r.link_keys import link_keys
 from cl2r.methods.catalog import sections
 
 CLASSES = [[0, 1, 2], [3, 4], [5, 6], [7]]
+FIRST_KEYS = [
+    "5e762a9a0afff0db0493dbd3106e2b4b",
+    "8225c97b0083c3fa90b132e5abf826ec",
+    "9c41c164ede82554ed15352690c2a4e4",
+    "6bdbfc348a9ca0a6d167e8c5eec887a3",
+]
 
 OTHER_VALUES: dict[str, tuple[int | None, Any]] = {
     "seed": (1, 1),
     "threads": (None, 2),
     "data.name": (None, "elsewhere"),
+    "data.root": (None, "elsewhere"),
+    "data.loaders": (None, 0),
     "data.size": (None, 64),
     "data.channels": (None, 1),
     "scenario.n_tasks": (None, 7),
@@ -54,14 +62,20 @@ OTHER_VALUES: dict[str, tuple[int | None, Any]] = {
     "optim.gamma": (1, 0.5),
     "optim.schedule": (1, "cosine"),
     "optim.precision": (1, "bf16"),
+    "augment.crop": (1, "resized"),
     "augment.padding": (1, 2),
     "augment.flip": (1, False),
     "adapter.name": (None, "slerp"),
     "adapter.ridge": (None, 2.0),
     "adapter.share": (None, 0.1),
+    "eval.metric": (None, "tar"),
+    "eval.far": (None, (0.5,)),
     "eval.positives": (None, 100),
     "eval.negatives": (None, 100),
     "eval.folds": (None, 5),
+    "eval.order": (None, "official_order"),
+    "eval.thresholds": (None, "grid"),
+    "eval.normalise": (1, "own"),
     "eval.pairs_seed": (None, 1),
     "eval.tuning_share": (None, 0.25),
     "eval.ties": (None, True),
@@ -127,6 +141,12 @@ REFUSED = [
     "eval.tuning_share=1",
     "eval.tuning_share=-0.1",
     "eval.bootstrap=-1",
+    "eval.far=[]",
+    "eval.far=[0]",
+    "eval.metric=precision",
+    "eval.order=official_order",
+    "data.loaders=-1",
+    "augment.crop=random",
     "data=icons",
     "method=er",
     "optim=null",
@@ -213,7 +233,7 @@ def test_overrides_are_read_as_yaml() -> None:
 
 def test_options_win_over_the_preset_and_set_over_options() -> None:
     preset = {"seed": 1, "scenario": {"n_tasks": 2}, "optim": {"epochs": 4, "lr": 0.3}}
-    options = _option_layers(data="mine", tasks=3, method=None, seed=2)
+    options = _option_layers({"data.name": "mine", "scenario.n_tasks": 3, "method.name": None, "seed": 2})
     config = resolve([preset, *options, override("seed=5"), override("optim.lr=0.2")])
     assert (config.seed, config.scenario.n_tasks, config.data.name) == (5, 3, "mine")
     assert (config.optim.epochs, config.optim.lr) == (4, 0.2)
@@ -221,7 +241,7 @@ def test_options_win_over_the_preset_and_set_over_options() -> None:
 
 def test_the_option_for_tasks_replaces_increments() -> None:
     preset = {"scenario": {"n_tasks": None, "initial": 4, "increment": 2}}
-    spec = resolve([preset, *_option_layers(None, 3, None, None)]).scenario
+    spec = resolve([preset, *_option_layers({"scenario.n_tasks": 3})]).scenario
     assert (spec.n_tasks, spec.initial, spec.increment) == (3, None, None)
 
 
@@ -329,6 +349,11 @@ def test_a_field_moves_exactly_the_keys_from_its_task_on(name: str) -> None:
 def test_fields_that_others_switch_off_move_no_key(method: str, settings: list[str]) -> None:
     base: list[dict[str, Any]] = [{"method": {"name": method}}]
     assert keys_of(resolve([*base, *map(override, settings)])) == keys_of(resolve(base))
+
+
+def test_keys_are_those_of_the_first_versions() -> None:
+    """Links that were stored before a field existed must be found by configs that leave it at its default."""
+    assert keys_of(resolve([{"method": {"name": "cl2r"}}])) == FIRST_KEYS
 
 
 def test_masking_a_preallocated_trainable_head_matters() -> None:

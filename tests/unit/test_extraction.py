@@ -151,7 +151,7 @@ def test_accept_rates_in_frames(by_templates: tuple[RunResult, Path]) -> None:
 
 
 def test_a_rate_below_one_pair_is_refused(tiny: Path) -> None:
-    with pytest.raises(InputError, match=r"eval\.far=0\.0001 needs 10000 negative pairs, there are 60"):
+    with pytest.raises(InputError, match=r"eval\.far=0\.0001 needs at least 10000 negative pairs, there are 60"):
         plan_run(quick_config(tiny, {"eval": {"metric": "tar", "far": [1e-4]}}))
 
 
