@@ -67,12 +67,19 @@ def _select(rows: pd.DataFrame, method: str, tasks: int | None, memory: int | No
         chosen &= rows["tasks_planned"] == tasks
     if memory is not None:
         chosen &= rows["memory.per_class"] == memory
-    return rows[chosen.fillna(False).astype(bool)]
+    return rows[chosen]
 
 
 def _with_tasks(runs: pd.DataFrame) -> pd.DataFrame:
-    """T as the config has it; tasks given by their sizes are counted when they have been trained."""
-    return runs.assign(tasks_planned=runs["scenario.n_tasks"].astype("Int64").fillna(runs["tasks"].astype("Int64")))
+    """T as the config has it; tasks given by their sizes are counted when they have been trained.
+
+    Plain columns of names and floats: cells are looked up many times, and nullable ones are slow.
+    """
+    planned = runs["scenario.n_tasks"].astype("Float64").fillna(runs["tasks"].astype("Float64"))
+    plain = {"method.name": runs["method.name"].astype(object)}
+    for name, column in {"tasks_planned": planned, "memory.per_class": runs["memory.per_class"]}.items():
+        plain[name] = column.astype("Float64").astype(float)
+    return runs.assign(**plain)
 
 
 def _matrices(matrix: pd.DataFrame) -> dict[str, np.ndarray]:
