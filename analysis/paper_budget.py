@@ -15,7 +15,7 @@ from cl2r.layers import read_layer, resolve
 FREE = frozenset(
     {
         *("seed", "threads", "method.name", "method.classifier", "method.fd", "scenario.n_tasks", "adapter.name"),
-        *("eval.bootstrap", "eval.pairs_seed"),
+        *("eval.bootstrap", "eval.pairs_seed", "data.root", "data.loaders"),
     }
 )
 """Fields that a row or column of a table names, that change no metric, or that say which random pairs are drawn.

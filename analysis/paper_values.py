@@ -83,11 +83,12 @@ def _with_tasks(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def _matrices(matrix: pd.DataFrame) -> dict[str, np.ndarray]:
-    """C of every run, on the report pairs."""
-    report = matrix[matrix["pairs"] == "report"]
+    """C of every run, on the report pairs; of several accept rates, the first."""
+    report = matrix[matrix["pairs"] == "report"].fillna({"metric": "accuracy"})  # frames of old knew no other
+    first = report.groupby("run")["metric"].transform("first")
     return {
         str(run): cells.pivot(index="t", columns="k", values="accuracy").to_numpy(dtype=float)
-        for run, cells in report.groupby("run")
+        for run, cells in report[report["metric"] == first].groupby("run")
     }
 
 

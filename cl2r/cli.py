@@ -126,10 +126,10 @@ def _train(config: Config, out: Path) -> None:
     finally:
         progress.close()
     folder = write_run(result, out)
-    pairs = f"{len(plan.report_pairs)} report pairs"
-    click.echo(f"\ncompatibility matrix, {result.report.metric}, {pairs} (* = compatible)")
-    click.echo(matrix_table(result.report))
-    click.echo(f"\n{metrics_table(result.report)}")
+    for report in result.report.at.values() or [result.report]:
+        pairs = f"{len(plan.report_pairs)} report pairs"
+        click.echo(f"\ncompatibility matrix, {report.metric}, {pairs} (* = compatible)")
+        click.echo(f"{matrix_table(report)}\n\n{metrics_table(report)}")
     click.echo(f"\n{sum(not link.reused for link in result.links)} links trained, {result.seconds:.0f} s; {folder}")
 
 

@@ -216,6 +216,10 @@ class Config(Section):
             raise ValueError(f"head.preallocate and head.mask_unseen are for {', '.join(ABLATION_CELLS)}")
         if self.adapter.name != "none" and (info.gallery or info.grows):
             raise ValueError(f"adapter.name={self.adapter.name}: {info.name} changes its feature space its own way")
+        if self.eval.metric == "tar" and self.eval.thresholds == "grid":
+            raise ValueError("eval.thresholds=grid is for eval.metric=accuracy")
+        if len(set(self.eval.far)) < len(self.eval.far):
+            raise ValueError(f"eval.far names a rate twice: {list(self.eval.far)}")
         if self.eval.order == "official_order" and (self.eval.metric != "accuracy" or self.eval.tuning_share > 0):
             raise ValueError("eval.order=official_order needs eval.metric=accuracy and eval.tuning_share=0")
         for key, value in {"classifier": self.method.classifier, "fd": self.method.fd}.items():

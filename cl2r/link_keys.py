@@ -2,20 +2,38 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from cl2r.config import Config, fields, matters_from
 from cl2r.methods.catalog import METHODS, method_info
 
+_NOTHING = object()
 LINK_FORMAT = 3
 """Raise this when a change of the code changes what a link contains: old links are then trained again."""
+
+
+LATER_FIELDS: dict[str, Any] = {
+    "augment.crop": "padded",
+    "eval.metric": "accuracy",
+    "eval.far": [0.01, 0.1, 0.0001],
+    "eval.order": "stratified",
+    "eval.thresholds": "exact",
+    "eval.normalise": "training",
+}
+"""Fields that came after links and studies had been stored, with the value that meant what was done before."""
+
+
+def telling(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields without later ones that change nothing, so that what was stored before them keeps its key and name."""
+    return {name: value for name, value in values.items() if LATER_FIELDS.get(name, _NOTHING) != value}
 
 
 def link_keys(
     config: Config, fingerprint: str, classes_by_task: Sequence[Sequence[int]], num_outputs: int
 ) -> list[str]:
     """The content key of links 1..T: data, class lists so far, K, and every config field that matters so far."""
-    values, off = fields(config), _switched_off(config)
+    values, off = telling(fields(config)), _switched_off(config)
     values["optim.milestones"] = [epoch for epoch in config.optim.milestones if epoch < config.optim.epochs]
     first = {name: since for name, since in matters_from().items() if since is not None and name not in off}
     info = method_info(config.method.name)
@@ -50,13 +68,8 @@ def _switched_off(config: Config) -> set[str]:
         off |= {"method.lambda_base", "method.lambda_rule", "method.fd_when_no_memory"}
     if config.optim.schedule == "cosine":
         off |= {"optim.milestones", "optim.gamma"}
-    # Values that all links had before these fields existed are left out, so that those links keep their keys.
-    if config.augment.crop == "padded":
-        off |= {"augment.crop"}
-    else:
+    if config.augment.crop == "resized":
         off |= {"augment.padding"}
-    if config.eval.normalise == "training":
-        off |= {"eval.normalise"}
     if method_info(config.method.name).memory == "all":
         off |= {"memory.per_class", "memory.selection"}
     return off

@@ -93,15 +93,14 @@ def tar_at_far(distances: npt.ArrayLike, same: npt.ArrayLike, far: float) -> flo
 
 def tars_at_fars(distances: npt.ArrayLike, same: npt.ArrayLike, fars: Sequence[float]) -> list[float]:
     """`tar_at_far` of each of several false accept rates, from one partition of the negatives."""
+    return [np.count_nonzero(rows) / len(rows) for rows in accepted_at_fars(distances, same, fars)]
+
+
+def accepted_at_fars(distances: npt.ArrayLike, same: npt.ArrayLike, fars: Sequence[float]) -> list[BoolArray]:
+    """Which positives, in their order, `tars_at_fars` counts as accepted at each rate."""
     d, labels = _in_their_type(distances, same)
     positives = d[labels]
-    return [np.count_nonzero(positives < theta) / len(positives) for theta in _far_thresholds(d[~labels], fars)]
-
-
-def accepted_at_far(distances: npt.ArrayLike, same: npt.ArrayLike, far: float) -> BoolArray:
-    """Which positives, in their order, `tar_at_far` counts as accepted."""
-    d, labels = _in_their_type(distances, same)
-    return d[labels] < _far_thresholds(d[~labels], [far])[0]
+    return [positives < theta for theta in _far_thresholds(d[~labels], fars)]
 
 
 def roc(distances: npt.ArrayLike, same: npt.ArrayLike) -> tuple[FloatArray, FloatArray, FloatArray]:

@@ -141,7 +141,8 @@ class ImageSet:
         digest = hashlib.sha256()
         for part in parts:
             if isinstance(part, LazyImages):
-                for piece in part.identity:
+                digest.update(f"moments of {SAMPLE}".encode())
+                for piece in part.identity():
                     digest.update(piece)
             else:
                 digest.update(f"{part.shape}{part.dtype.str}".encode())
@@ -196,7 +197,7 @@ def _check_pairs(name: str, pairs: Pairs, num_open: int) -> None:
 def _moments(x: Images | LazyImages) -> tuple[tuple[float, ...], tuple[float, ...]]:
     if isinstance(x, LazyImages):  # a sample: to decode all of them takes as long as an epoch
         rows = numpy_stream(0, "moments").permutation(len(x))[:SAMPLE]
-        x = x.decode(np.sort(rows))
+        x = x.decode_by_threads(np.sort(rows))
     histogram = _histogram(x)
     share = histogram / histogram.sum(axis=1, keepdims=True)
     level = np.arange(256) / 255

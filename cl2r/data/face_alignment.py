@@ -10,9 +10,8 @@ which is Umeyama's for the plane: no complex a is a reflection.
 Landmarks count from the centre of the first pixel, as is customary; Pillow counts from its corner, half a pixel before.
 """
 
-import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -40,11 +39,11 @@ class AlignedImages(LazyImages):
     landmarks: Landmarks = field(kw_only=True)
     """(N, 5, 2), in pixels of the encoded image."""
 
-    @cached_property
-    def identity(self) -> tuple[bytes, ...]:
+    def identity(self) -> Iterator[bytes]:
         """What a fingerprint hashes in place of pixels: it covers the landmarks."""
-        points = hashlib.sha256(np.ascontiguousarray(self.landmarks).data).digest()
-        return (f"{self.shape}aligned".encode(), points, *self.encoded.identity())
+        yield f"{self.shape}aligned".encode()
+        yield np.ascontiguousarray(self.landmarks).tobytes()
+        yield from self.encoded.identity()
 
     def open(self, row: int, at_least: int) -> Image.Image:
         """The aligned square, of 112 pixels a side as published crops are, or of `at_least` if that is more."""

@@ -11,7 +11,6 @@ import zlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -29,6 +28,7 @@ MODES = {1: "L", 3: "RGB"}
 IN_MEMORY_BYTES = 2 * 2**30
 """Decoded sets up to this size are held as one array."""
 BLOCK = 256  # images decoded by one job of the thread pool
+THREADS = 16  # that ask a file system for sizes
 
 UNDECODABLE = (
     OSError,
@@ -82,8 +82,16 @@ class ImageFiles:
 
     def identity(self) -> Iterator[bytes]:
         """Path below the root and size of every file."""
-        for path in self.paths:
-            yield f"{path}\0{os.stat(os.path.join(self.root, path)).st_size}\0".encode()
+        with ThreadPoolExecutor(THREADS) as pool:  # a file system over a network answers many at a time
+            for start in range(0, len(self), BLOCK):
+                rows = range(start, min(start + BLOCK, len(self)))
+                yield b"".join(pool.map(self._entry, rows))
+
+    def _entry(self, row: int) -> bytes:
+        try:
+            return f"{self.paths[row]}\0{os.stat(os.path.join(self.root, self.paths[row])).st_size}\0".encode()
+        except OSError as error:
+            raise InputError(f"{self.name(row)}: cannot be read ({error.strerror})") from error
 
 
 @dataclass(frozen=True)
@@ -108,10 +116,10 @@ class LazyImages:
         """That of the array."""
         return int(np.prod(self.shape))
 
-    @cached_property
-    def identity(self) -> tuple[bytes, ...]:
+    def identity(self) -> Iterator[bytes]:
         """What a fingerprint hashes in place of pixels."""
-        return (f"{self.shape}{self.fit}".encode(), *self.encoded.identity())
+        yield f"{self.shape}{self.fit}".encode()
+        yield from self.encoded.identity()
 
     def open(self, row: int, at_least: int) -> Image.Image:
         """The image, 8 bits a channel; a JPEG is decoded at the smallest fraction that has `at_least` pixels a side."""
@@ -140,15 +148,18 @@ class LazyImages:
         return np.asarray(square, np.uint8).reshape(self.shape[1:])
 
     def all(self) -> Pixels:
-        """The array, decoded by threads."""
-        images = np.empty(self.shape, np.uint8)
+        """The array."""
+        return self.decode_by_threads(np.arange(len(self)))
+
+    def decode_by_threads(self, rows: npt.NDArray[np.int64]) -> Pixels:
+        """`decode`, on all cores."""
+        images = np.empty((len(rows), *self.shape[1:]), np.uint8)
 
         def decode_block(start: int) -> None:
-            rows = np.arange(start, min(start + BLOCK, len(self)))
-            images[start : start + BLOCK] = self.decode(rows)
+            images[start : start + BLOCK] = self.decode(rows[start : start + BLOCK])
 
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            for _ in pool.map(decode_block, range(0, len(self), BLOCK)):
+            for _ in pool.map(decode_block, range(0, len(rows), BLOCK)):
                 pass
         return images
 

@@ -54,11 +54,13 @@ def tuning_and_report_pairs(
     if not 0 <= tuning_share < 1:
         raise InputError(f"eval.tuning_share = {tuning_share}: must be at least 0 and below 1")
     labels = dataset.y_open
+    if dataset.pairs is not None and (tuning_share == 0 or dataset.templates is not None):
+        return None, dataset.pairs  # of what templates show nothing is known but the official pairs
     if dataset.pairs is not None:
         report = dataset.pairs
         tuning_rows = np.setdiff1d(np.arange(len(labels)), np.concatenate([report.query, report.gallery]))
         supply = available_pairs(labels, tuning_rows)
-        wanted = tuning_share > 0 and supply[0] >= positives and supply[1] >= negatives
+        wanted = supply[0] >= positives and supply[1] >= negatives
     else:
         tuning_rows, report_rows = _split_images(labels, tuning_share, numpy_stream(seed, "pair_split"))
         stream = numpy_stream(seed, "report_pairs")

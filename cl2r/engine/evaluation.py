@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -28,9 +28,10 @@ from cl2r.errors import InputError
 from cl2r.official_order import draw_official_pairs, grid_correctness
 from cl2r.pair_distances import Factored, pair_distances
 from cl2r.seeding import numpy_stream
-from cl2r.verification import accepted_at_far, fold_weights, mean_fold_accuracy, pair_correctness
+from cl2r.verification import accepted_at_fars, fold_weights, mean_fold_accuracy, pair_correctness
 
 Features = npt.NDArray[np.float32]
+Judgement = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class Evaluation:
     bc_curve: npt.NDArray[np.float64]
     intervals: Intervals | None
     at: Mapping[float, "Evaluation"] = field(default_factory=dict)
-    """The same by false accept rate, where there are several."""
+    """By false accept rate, where C is made of true accept rates."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,8 @@ class ChainFeatures:
 
 def evaluation_pairs(dataset: ImageSet, spec: EvalConfig) -> tuple[Pairs | None, Pairs]:
     """Pairs to tune on, where there are any, and pairs to report."""
+    if dataset.templates is not None and spec.metric != "tar":
+        raise InputError(f"{dataset.name} compares templates and has no folds: it needs eval.metric=tar")
     if spec.order == "stratified":
         return tuning_and_report_pairs(
             dataset, spec.positives, spec.negatives, spec.folds, spec.pairs_seed, spec.tuning_share
@@ -89,52 +92,63 @@ def evaluation_pairs(dataset: ImageSet, spec: EvalConfig) -> tuple[Pairs | None,
 
 
 def check_pairs(pairs: Pairs, spec: EvalConfig) -> None:
-    """Refuse pairs that the chosen metric cannot be computed on."""
+    """Refuse pairs that the chosen metric cannot be computed on: all as far from one another must be judged."""
     if spec.metric == "tar":
-        negatives = int((~pairs.same).sum())
-        lowest = min(spec.far)
+        negatives, lowest = int((~pairs.same).sum()), min(spec.far)
         if negatives * lowest < 1:
-            raise InputError(
-                f"eval.far={lowest:g} needs at least {1 / lowest:.0f} negative pairs, there are {negatives}"
-            )
-    elif spec.order == "stratified":
-        pair_correctness(np.zeros(len(pairs)), pairs.same, pairs.folds)
+            needed = math.ceil(1 / lowest)
+            raise InputError(f"eval.far={lowest:g} needs at least {needed} negative pairs, there are {negatives}")
+    _judge(np.zeros(len(pairs)), pairs, spec)
 
 
 def evaluate(features: ChainFeatures, pairs: Pairs, spec: EvalConfig) -> Evaluation:
     """C[t, k] from queries by φ_t and gallery by φ_k."""
-    if spec.metric == "accuracy":
-        return _by_accuracy(features, pairs, spec)
-    return _by_accept_rates(features, pairs, spec)
+    return Evaluator(pairs, spec)(features)
 
 
-def _by_accuracy(features: ChainFeatures, pairs: Pairs, spec: EvalConfig) -> Evaluation:
+@dataclass(frozen=True)
+class Evaluator:
+    """Evaluates a chain as it grows, on one set of pairs. A cell that was judged is not judged again."""
+
+    pairs: Pairs
+    spec: EvalConfig
+    judged: dict[tuple[int, int], list[Judgement]] = field(default_factory=dict)
+
+    def __call__(self, features: ChainFeatures, bootstrap: bool = True) -> Evaluation:
+        """C and what is read off it; of several accept rates, the first and all of them."""
+        cells = [self._cell(features, t, k) for t in range(len(features.models)) for k in range(t + 1)]
+        rows = [np.stack(correct) for correct in zip(*cells, strict=True)]
+        samples = self.spec.bootstrap if bootstrap else 0
+        if self.spec.metric == "accuracy":
+            return self._by_accuracy(rows[0], samples)
+        rates = {far: self._by_rate(far, accepted, samples) for far, accepted in zip(self.spec.far, rows, strict=True)}
+        return dataclasses.replace(rates[self.spec.far[0]], at=rates)
+
+    def _cell(self, features: ChainFeatures, t: int, k: int) -> list[Judgement]:
+        if (t, k) not in self.judged:
+            pairs = self.pairs
+            distances = pair_distances(features.query(t, k), features.gallery(t, k), pairs.query, pairs.gallery)
+            self.judged[t, k] = _judge(distances, pairs, self.spec)
+        return self.judged[t, k]
+
+    def _by_accuracy(self, correct: Judgement, samples: int) -> Evaluation:
+        folds = self.pairs.folds
+        values = [mean_fold_accuracy(row, folds) for row in correct]
+        return _evaluation("accuracy", values, correct, self.pairs.same, fold_weights(folds), self.spec, samples)
+
+    def _by_rate(self, far: float, accepted: Judgement, samples: int) -> Evaluation:
+        """The bootstrap draws positives; thresholds, set by the negatives, stay as they are."""
+        values, count = [float(row.mean()) for row in accepted], accepted.shape[1]
+        same, weights = np.ones(count, np.bool_), np.full(count, 1 / count)
+        return _evaluation(f"TAR@{far:g}", values, accepted, same, weights, self.spec, samples)
+
+
+def _judge(distances: npt.NDArray[np.float64], pairs: Pairs, spec: EvalConfig) -> list[Judgement]:
+    """Which pairs are judged rightly; or, at each false accept rate, which positives are accepted."""
+    if spec.metric == "tar":
+        return [*accepted_at_fars(distances, pairs.same, spec.far)]
     judge = grid_correctness if spec.thresholds == "grid" else pair_correctness
-    correct = np.stack([judge(distances, pairs.same, pairs.folds) for distances in _cells(features, pairs)])
-    values = [mean_fold_accuracy(row, pairs.folds) for row in correct]
-    return _evaluation("accuracy", values, correct, pairs.same, fold_weights(pairs.folds), spec)
-
-
-def _by_accept_rates(features: ChainFeatures, pairs: Pairs, spec: EvalConfig) -> Evaluation:
-    """TAR at every FAR. The bootstrap draws positives; thresholds, set by the negatives, stay as they are."""
-    accepted: dict[float, list[npt.NDArray[np.bool_]]] = {far: [] for far in spec.far}
-    for distances in _cells(features, pairs):
-        for far, rows in accepted.items():
-            rows.append(accepted_at_far(distances, pairs.same, far))
-    positives = np.ones(int(pairs.same.sum()), np.bool_)
-    weights = np.full(len(positives), 1 / len(positives))
-    rates = {
-        far: _evaluation(f"TAR@{far:g}", [float(row.mean()) for row in rows], np.stack(rows), positives, weights, spec)
-        for far, rows in accepted.items()
-    }
-    return dataclasses.replace(rates[spec.far[0]], at=rates)
-
-
-def _cells(features: ChainFeatures, pairs: Pairs) -> Iterator[npt.NDArray[np.float64]]:
-    """Distances of all pairs, cell by cell of the lower triangle: of many pairs, one cell is enough to hold."""
-    for t in range(len(features.models)):
-        for k in range(t + 1):
-            yield pair_distances(features.query(t, k), features.gallery(t, k), pairs.query, pairs.gallery)
+    return [judge(distances, pairs.same, pairs.folds)]
 
 
 def _evaluation(
@@ -144,13 +158,14 @@ def _evaluation(
     same: npt.NDArray[np.bool_],
     weights: npt.NDArray[np.float64],
     spec: EvalConfig,
+    samples: int,
 ) -> Evaluation:
     tasks = math.isqrt(2 * len(cells))
     matrix = compatibility_matrix(lambda t, k: cells[t * (t + 1) // 2 + k], tasks)
     bounds = None
-    if spec.bootstrap:
+    if samples:
         rng = numpy_stream(spec.pairs_seed, "bootstrap")
-        matrices = bootstrap_matrices(correct, same, weights, tasks, spec.bootstrap, rng=rng)
+        matrices = bootstrap_matrices(correct, same, weights, tasks, samples, rng=rng)
         bounds = intervals(matrix, matrices, ties=spec.ties)
     return Evaluation(
         metric=metric,

@@ -24,14 +24,14 @@ FACTORED_ABOVE = 4096
 
 def extract(extractor: nn.Module, pixels: Pixels, rows: Rows, normalise: Normalise) -> Tensor:
     """φ of some images, in order, on the CPU."""
-    return torch.cat(list(_batches(extractor, pixels, rows, normalise)))
+    return torch.cat([features.cpu() for features in _batches(extractor, pixels, rows, normalise)])
 
 
 def extract_templates(
     extractor: nn.Module, projection: Tensor | None, pixels: Pixels, templates: Templates, normalise: Normalise
 ) -> Tensor:
     """The pooled features of every template; `extractor` gives b(x) where there is a projection."""
-    gram = None if projection is None else projection.T.cpu() @ projection.cpu()
+    gram = None if projection is None else projection.T @ projection
     owner, shares = torch.from_numpy(templates.template), torch.from_numpy(templates.weights)
     pooled, start = torch.empty(0), 0
     for features in _batches(extractor, pixels, np.arange(len(pixels)), normalise):
@@ -39,8 +39,8 @@ def extract_templates(
             pooled = torch.zeros(len(templates), features.shape[1])
         stop = start + len(features)
         lengths = torch.linalg.vector_norm(features, dim=1) if gram is None else _lengths(features, gram)
-        weights = (shares[start:stop] / lengths.clamp(min=1e-12)).float()
-        pooled.index_add_(0, owner[start:stop], features * weights[:, None])
+        weights = (shares[start:stop] / lengths.cpu().clamp(min=1e-12)).float()
+        pooled.index_add_(0, owner[start:stop], features.cpu() * weights[:, None])
         start = stop
     return pooled
 
@@ -64,5 +64,5 @@ def _batches(extractor: nn.Module, pixels: Pixels, rows: Rows, normalise: Normal
     looks = (Look(rows[start : start + EXTRACTION_BATCH]) for start in range(0, len(rows), EXTRACTION_BATCH))
     for images in pixels.stream(looks):
         with torch.inference_mode():
-            features = extractor(normalise(images)).float().cpu()
+            features = extractor(normalise(images)).float()
         yield features

@@ -10,7 +10,7 @@ from cl2r.augment import Normalise
 from cl2r.engine.evaluation import Features
 from cl2r.engine.extraction import extract, extract_templates, split_projection
 from cl2r.engine.figures import common_direction, drift_figures, flops, support_rows, vertex_figures
-from cl2r.engine.pixels import Look, Pixels, pixels_of
+from cl2r.engine.pixels import Look, Pixels, open_pixels
 from cl2r.engine.plan import Plan
 from cl2r.engine.store import Tensors
 from cl2r.errors import TrainingError
@@ -70,7 +70,7 @@ class LinkFeatures:
 
     @cached_property
     def _open(self) -> Pixels:
-        return pixels_of(self.plan.dataset.x_open, self.plan.config.data.loaders, self.device)
+        return open_pixels(self.plan.dataset, self.plan.config.data.loaders, self.device)
 
     def _open_features(self, extractor: nn.Module) -> Tensors:
         """φ_t of every open image or template, or b(x) and the projection."""

@@ -6,6 +6,7 @@ number of processes, and an interrupted epoch can be drawn again.
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -16,9 +17,9 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from torchvision.transforms.v2 import functional as transforms
 
 from cl2r.augment import crop_box
-from cl2r.data.dataset import Images
+from cl2r.data.dataset import Images, ImageSet
 from cl2r.data.images import LazyImages
-from cl2r.errors import InputError
+from cl2r.errors import InputError, TrainingError
 
 Rows = npt.NDArray[np.int64]
 PREFETCHED = 2  # batches that every decoding process has ready
@@ -39,6 +40,18 @@ class Pixels(Protocol):
 
     def stream(self, looks: Iterable[Look]) -> Iterator[Tensor]:
         """uint8 (B, H, W, C) on the device for every look, in order. One stream at a time, read to its end."""
+
+
+@lru_cache(maxsize=2)  # the runs of a job share them
+def training_pixels(dataset: ImageSet, loaders: int, device: torch.device) -> Pixels:
+    """Those of the training images."""
+    return pixels_of(dataset.x_train, loaders, device)
+
+
+@lru_cache(maxsize=2)
+def open_pixels(dataset: ImageSet, loaders: int, device: torch.device) -> Pixels:
+    """Those of the open images."""
+    return pixels_of(dataset.x_open, loaders, device)
 
 
 def pixels_of(images: Images | LazyImages, loaders: int, device: torch.device) -> Pixels:
@@ -68,7 +81,7 @@ class DecodedPixels:
     """Decoded by processes that live as long as this object."""
 
     def __init__(self, images: LazyImages, loaders: int, device: torch.device) -> None:
-        self.device, self._count, self._schedule = device, len(images), _Schedule()
+        self.device, self._count, self._schedule, self._streams = device, len(images), _Schedule(), 0
         self._loader: DataLoader[Tensor | str] = DataLoader(
             _Decoder(images),
             batch_size=None,  # the schedule asks for whole batches
@@ -86,10 +99,23 @@ class DecodedPixels:
     def stream(self, looks: Iterable[Look]) -> Iterator[Tensor]:
         """Decoded, scaled to one size, and sent to the device."""
         self._schedule.looks = looks
-        for images in self._loader:
+        self._streams += 1
+        mine = self._streams
+        for images in self._decoded():
             if isinstance(images, str):
                 raise InputError(images)
             yield images.to(self.device, non_blocking=True)
+            if mine != self._streams:  # the loader has one set of processes: the first stream would just end
+                raise RuntimeError("a second stream of these images was begun before the first had ended")
+
+    def _decoded(self) -> Iterator[Tensor | str]:
+        try:
+            yield from self._loader
+        except RuntimeError as error:
+            line = " ".join(str(error).split())
+            raise TrainingError(
+                f"a decoding process died ({line}); lower data.loaders, or give this machine more shared memory"
+            ) from error
 
 
 class _Schedule(Sampler[Look]):

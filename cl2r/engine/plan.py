@@ -44,9 +44,11 @@ def plan_run(config: Config) -> Plan:
         raise InputError(f"scenario.stop_after={spec.stop_after} exceeds the {len(scenario.tasks)} tasks")
     classes = [task.classes for task in scenario.tasks[: spec.stop_after]]
     keys = link_keys(config, dataset.fingerprint, classes, outputs)
-    if config.adapter.name != "none" and config.head.projection == "linear" and outputs - 1 > FACTORED_ABOVE:
+    if config.adapter.name != "none" and config.head.projection != "none" and outputs - 1 > FACTORED_ABOVE:
         raise InputError(f"adapter.name={config.adapter.name} cannot take features of {outputs - 1} dimensions")
     tuning, report = evaluation_pairs(dataset, config.eval)
     # What cannot be evaluated must be refused now, not after hours of training.
-    check_pairs(report, config.eval)
+    for pairs in (report, tuning):
+        if pairs is not None:
+            check_pairs(pairs, config.eval)
     return Plan(config, dataset, scenario, outputs, keys, tuning, report)

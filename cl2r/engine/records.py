@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from cl2r.adapters import adapter_bytes, adapter_flops
@@ -14,6 +15,7 @@ from cl2r.engine.evaluation import Evaluation
 from cl2r.engine.plan import Plan
 from cl2r.engine.run import RunResult
 from cl2r.files import write_file
+from cl2r.link_keys import telling
 from cl2r.methods.catalog import method_info
 
 PLACES = ("threads", "data.name", "data.root", "data.loaders")
@@ -23,11 +25,11 @@ PLACES = ("threads", "data.name", "data.root", "data.loaders")
 def run_name(plan: Plan) -> str:
     """Readable, and different for every other config, data or pairs: runs may share links, never a row."""
     config = plan.config
-    content = {name: value for name, value in fields(config).items() if name not in PLACES}
+    content = {name: value for name, value in telling(fields(config)).items() if name not in PLACES}
     digest = hashlib.sha256(json.dumps([plan.keys, content]).encode())
     for pairs in (plan.report_pairs, plan.tuning_pairs):
         for array in (pairs.query, pairs.gallery, pairs.same, pairs.folds) if pairs else ():
-            digest.update(array.tobytes())
+            digest.update(np.ascontiguousarray(array).data)
     return f"{plan.dataset.name}-{config.method.name}-T{len(plan.keys)}-s{config.seed}-{digest.hexdigest()[:8]}"
 
 

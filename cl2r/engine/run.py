@@ -16,10 +16,10 @@ from torch import Tensor, nn
 
 from cl2r.adapters import QueryAdapter, Support
 from cl2r.augment import Normalise
-from cl2r.engine.evaluation import ChainFeatures, Evaluation, evaluate
+from cl2r.engine.evaluation import ChainFeatures, Evaluation, Evaluator
 from cl2r.engine.extraction import extract
 from cl2r.engine.link_features import GALLERY, LinkFeatures, stored
-from cl2r.engine.pixels import pixels_of
+from cl2r.engine.pixels import training_pixels
 from cl2r.engine.plan import Plan
 from cl2r.engine.store import LinkStore, Tensors, check_writable
 from cl2r.engine.task_loop import EpochReport, TaskLoop, TaskRecord, TrainingImages
@@ -73,7 +73,7 @@ def training_images(plan: Plan, device: torch.device, loaders: int) -> TrainingI
     """The training set of a plan, on the device or on its way there."""
     dataset, scenario = plan.dataset, plan.scenario
     return TrainingImages(
-        pixels_of(dataset.x_train, loaders, device),
+        training_pixels(dataset, loaders, device),
         torch.from_numpy(scenario.labels).to(device),
         torch.from_numpy(scenario.task_of_row).to(device),
         Normalise(*dataset.moments, device),
@@ -140,13 +140,21 @@ class Chain:
             record = self.store.record(key)
             links.append(LinkInfo(task, key, record.pop("owner", None) != self.owner, record))
         features = self._features(len(plan.keys))
-        tuning = evaluate(features, plan.tuning_pairs, plan.config.eval) if plan.tuning_pairs else None
-        return RunResult(plan, links, tuning, evaluate(features, plan.report_pairs, plan.config.eval), seconds)
+        tuning = self._tuning(features) if plan.tuning_pairs else None
+        return RunResult(plan, links, tuning, self._report(features), seconds)
 
     def tuning_so_far(self, task: int) -> Evaluation:
         """C of the first `task` models on the tuning pairs (the report pairs where there are none), no intervals."""
-        spec = self.plan.config.eval.model_copy(update={"bootstrap": 0})
-        return evaluate(self._features(task), self.plan.tuning_pairs or self.plan.report_pairs, spec)
+        return (self._tuning if self.plan.tuning_pairs else self._report)(self._features(task), bootstrap=False)
+
+    @cached_property
+    def _tuning(self) -> Evaluator:
+        assert self.plan.tuning_pairs is not None
+        return Evaluator(self.plan.tuning_pairs, self.plan.config.eval)
+
+    @cached_property
+    def _report(self) -> Evaluator:
+        return Evaluator(self.plan.report_pairs, self.plan.config.eval)
 
     def _features(self, tasks: int) -> ChainFeatures:
         """What the first `tasks` links say of the open images."""

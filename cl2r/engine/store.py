@@ -103,6 +103,7 @@ class LinkStore:
             yield
         finally:
             path.unlink(missing_ok=True)
+            fcntl.flock(file, fcntl.LOCK_UN)  # a process forked meanwhile holds the file open too
             file.close()
 
     def state(self, key: str) -> Tensors:

@@ -106,7 +106,7 @@ def _extraction(chain: DryChain, previous: Counted | None, features: Counted) ->
     support, now, before = _support(chain), len(chain.plan.dataset.x_open), 0
     now += support
     if previous is not None:
-        before = support
+        before = 0 if _projection(chain) is not None else support
         if chain.info.memory == "quota" and chain.plan.config.memory.selection == "herding":
             before += len(chain.plan.scenario.tasks[chain.task - 2].rows)
     flops = now * features.flops + (before * previous.flops if previous else 0.0) + _gallery_flops(chain, features)
@@ -125,12 +125,17 @@ def _support(chain: DryChain) -> int:
     return len(support_rows(chain.data.new, chain.data.memory, chain.plan.config.seed, chain.task))
 
 
+def _projection(chain: DryChain) -> Tensor | None:
+    """P, where links keep b(x) and P."""
+    return None if chain.info.gallery else split_projection(chain.method.extractor())[1]
+
+
 def _link_bytes(chain: DryChain, previous: Counted | None, features: Counted) -> int:
     """Weights, memory and features, as `Chain` stores them."""
     state = {f"method/{name}": tensor for name, tensor in chain.method.carry().items()}
     state["memory"] = torch.empty(len(chain.data.memory), dtype=torch.int64, device="meta")
     items, support = chain.plan.dataset.num_items, _support(chain)
-    projection = None if chain.info.gallery else split_projection(chain.method.extractor())[1]
+    projection = _projection(chain)
     if projection is not None:
         sizes = {OPEN: (items, projection.shape[1]), PROJECTION: tuple(projection.shape)}
     else:
@@ -187,7 +192,7 @@ def _distinct(costs: Sequence[LinkCost]) -> list[LinkCost]:
 
 def calibrate(plan: Plan, device: torch.device, seconds: float = CALIBRATION_SECONDS) -> float:
     """FLOP/s of real training steps of the second task (the first where there is no other). Writes nothing."""
-    chain = DryChain(plan, device)
+    chain = DryChain(plan, device, loaders=plan.config.data.loaders)
     data = chain.begin()
     if len(plan.keys) > 1:
         chain.method.end_task()

@@ -62,12 +62,12 @@ def drawn(plan: Plan, stage: Stage, data: TaskData) -> Drawn:
 class DryChain:
     """The tasks of a plan, begun in order."""
 
-    def __init__(self, plan: Plan, device: torch.device, known: Known | None = None) -> None:
+    def __init__(self, plan: Plan, device: torch.device, known: Known | None = None, loaders: int = 0) -> None:
         self.plan, self.device, self.known = plan, device, {} if known is None else known
         self.info = method_info(plan.config.method.name)
         self.method = build_method(plan.config, plan.dataset.channels, plan.num_outputs)
         self.method.network.to(device)
-        self.loop = TaskLoop(plan.config, training_images(plan, device, loaders=0), report=lambda _: None)
+        self.loop = TaskLoop(plan.config, training_images(plan, device, loaders), report=lambda _: None)
         self.task, self.looked, self._work = 0, Looked(), ""
         self.data = TaskData(np.empty(0, np.int64), np.empty(0, np.int64), plan.scenario.labels, self._apply)
 

@@ -12,6 +12,7 @@ from torch import nn
 
 from cl2r.augment import Normalise
 from cl2r.data import images as images_module
+from cl2r.data import load_dataset
 from cl2r.data.dataset import ImageSet, Pairs, Templates
 from cl2r.engine import extraction
 from cl2r.engine.extraction import extract_templates, split_projection
@@ -106,23 +107,35 @@ def test_adapters_are_refused_where_features_are_factored(tiny: Path, monkeypatc
         plan_run(quick_config(tiny, SHORT, {"method": {"name": "cl2r+procrustes"}}))
 
 
-def with_templates(plan: Plan) -> Plan:
+def with_templates(data: ImageSet) -> ImageSet:
     """The open images in templates of one class each, all pairs of them."""
-    rng, data = np.random.default_rng(2), plan.dataset
+    rng = np.random.default_rng(2)
     template = np.unique(data.y_open * 100 + rng.integers(0, 5, len(data.y_open)), return_inverse=True)[1]
     owner = np.empty(template.max() + 1, np.int64)
     owner[template] = data.y_open
     query, gallery = np.triu_indices(len(owner), k=1)
     pairs = Pairs(query, gallery, owner[query] == owner[gallery], np.zeros(len(query), np.int64))
-    dataset = dataclasses.replace(data, pairs=pairs, templates=Templates(template, rng.integers(0, 2, len(template))))
-    return dataclasses.replace(plan, dataset=dataset, report_pairs=pairs, tuning_pairs=None)
+    return dataclasses.replace(data, pairs=pairs, templates=Templates(template, rng.integers(0, 2, len(template))))
+
+
+def templates_plan(tiny: Path, monkeypatch: pytest.MonkeyPatch, **spec: object) -> Plan:
+    data = with_templates(load_dataset(str(tiny)))
+    monkeypatch.setattr("cl2r.engine.plan.load_dataset", lambda *args: data)
+    return plan_run(quick_config(tiny, SHORT, {"eval": {"metric": "tar", "far": FAR, **spec}}))
 
 
 @pytest.fixture(scope="module")
 def by_templates(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[RunResult, Path]:
     root = tmp_path_factory.mktemp("templates")
-    plan = plan_run(quick_config(tiny, SHORT, {"eval": {"metric": "tar", "far": FAR}}))
-    return execute(with_templates(plan), root, Recorder()), root
+    with pytest.MonkeyPatch.context() as patch:
+        plan = templates_plan(tiny, patch)
+    assert plan.tuning_pairs is None
+    return execute(plan, root, Recorder()), root
+
+
+def test_templates_have_no_accuracy(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InputError, match=r"tiny compares templates and has no folds: it needs eval\.metric=tar"):
+        templates_plan(tiny, monkeypatch, metric="accuracy")
 
 
 def test_accept_rates_of_templates(by_templates: tuple[RunResult, Path]) -> None:

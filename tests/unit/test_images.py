@@ -132,7 +132,7 @@ def test_deep_images_are_refused(tmp_path: Path, array: np.ndarray) -> None:
 
 def test_identity_knows_names_sizes_and_fit(files: ImageFiles) -> None:
     def identity(size: int = 8, channels: int = 3, fit: Fit = "centre", paths: list[str] = NAMES) -> tuple[bytes, ...]:
-        return LazyImages(ImageFiles(files.root, paths), size, channels, fit).identity
+        return tuple(LazyImages(ImageFiles(files.root, paths), size, channels, fit).identity())
 
     known = {identity(), identity(9), identity(channels=1), identity(fit="whole"), identity(paths=NAMES[::-1])}
     assert len(known) == 5
@@ -144,12 +144,12 @@ def test_identity_knows_names_sizes_and_fit(files: ImageFiles) -> None:
 
 
 def test_identity_does_not_know_where_the_folder_lies(files: ImageFiles, tmp_path: Path) -> None:
-    before = LazyImages(files, 8, 3).identity
+    before = list(LazyImages(files, 8, 3).identity())
     moved = tmp_path / "moved"
     moved.mkdir()
     for name in NAMES:
         (files.root / name).rename(moved / name)
-    assert LazyImages(ImageFiles(moved, NAMES), 8, 3).identity == before
+    assert list(LazyImages(ImageFiles(moved, NAMES), 8, 3).identity()) == before
 
 
 def test_any_source_of_bytes_serves() -> None:

@@ -76,6 +76,7 @@ def test_negatives_fill_first_and_the_list_ends_positive():
 def test_an_image_may_meet_itself_and_a_pair_may_come_twice():
     pairs = draw_official_pairs(np.array([0, 1]), 50, 50, 10, np.random.default_rng(0))
     assert (pairs.query[pairs.same] == pairs.gallery[pairs.same]).all()
+    assert len(set(zip(pairs.query.tolist(), pairs.gallery.tolist(), strict=True))) < len(pairs)
 
 
 def test_folds_are_contiguous_and_the_first_ones_longer():

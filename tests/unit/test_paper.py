@@ -53,7 +53,8 @@ def frames(rows: Sequence[dict[str, Any]], cells: dict[str, list[list[float]]] |
                 accuracy = given[t][k] if given else 0.7 if k == t else 0.6
                 for pairs in ("report", "tuning"):
                     value = accuracy if pairs == "report" else 0.1
-                    matrix.append({"run": row["run"], "pairs": pairs, "t": t + 1, "k": k + 1, "accuracy": value})
+                    cell = {"run": row["run"], "pairs": pairs, "metric": "accuracy", "t": t + 1, "k": k + 1}
+                    matrix.append(cell | {"accuracy": value})
     return {"runs": pd.DataFrame(rows), "matrix": pd.DataFrame(matrix), "tasks": pd.DataFrame(tasks)}
 
 
@@ -111,6 +112,15 @@ def test_rates_have_a_group_of_columns_each() -> None:
     assert lines[0].startswith("| T | method | AC@0.1 | BC@0.1 | FC@0.1 | AC@0.01 |")
     assert lines[2].startswith("| 2 | ℓ-BCT | – |")
     assert lines[3] == "| 2 | CL²R | 1.000 | – | – | – | – | – | – | +0.250 | – |"
+
+
+def test_of_several_rates_the_matrix_of_the_first_counts() -> None:
+    given = frames([run("cl2r", 2)], {"cl2r": [[0.5], [0.6, 0.7]]})
+    first = given["matrix"].assign(metric="TAR@0.01")
+    given["matrix"] = pd.concat([first, first.assign(metric="TAR@0.1", accuracy=0.9)])
+    assert Values.of_frames(given).rows[["initial", "cross_test"]].values.tolist() == [[0.5, 0.6]]
+    given["matrix"] = first.assign(metric=None)  # written before there were rates
+    assert Values.of_frames(given).rows[["initial", "cross_test"]].values.tolist() == [[0.5, 0.6]]
 
 
 def test_the_ablation_by_number_of_tasks() -> None:

@@ -105,11 +105,32 @@ def test_boxes_spread_as_those_of_torchvision() -> None:
 
 
 @pytest.mark.parametrize("loaders", [0, 1])
-@pytest.mark.parametrize("boxes", [None, torch.rand(1, 22)])
+@pytest.mark.parametrize("boxes", [None, torch.full((1, 22), 0.5)])
 def test_an_image_that_does_not_decode_is_named_in_one_line(loaders: int, boxes: torch.Tensor | None) -> None:
     pixels = DecodedPixels(LazyImages(encoded(broken=4), SIZE, 3), loaders, CPU)
     with pytest.raises(InputError, match=r"^picture 4: not a readable image[^\n]*$"):
         list(pixels.stream([Look(np.array([4]), boxes)]))
+
+
+def test_a_stream_given_up_or_failed_does_not_harm_the_next() -> None:
+    lazy = LazyImages(encoded(broken=4), SIZE, 3)
+    pixels = DecodedPixels(lazy, 2, CPU)
+    for _ in pixels.stream(iter(LOOKS[1:])):
+        break
+    with pytest.raises(InputError, match="picture 4"):
+        list(pixels.stream([Look(np.array([4])), *LOOKS[1:]]))
+    for images, look in zip(pixels.stream(LOOKS[1:]), LOOKS[1:], strict=True):
+        np.testing.assert_array_equal(images.numpy(), lazy.decode(look.rows))
+
+
+@pytest.mark.parametrize("loaders", [0, 2])
+def test_a_stream_inside_a_stream_is_refused(lazy: LazyImages, loaders: int) -> None:
+    pixels = DecodedPixels(lazy, loaders, CPU)
+    outer = pixels.stream(LOOKS * 3)
+    next(outer)
+    list(pixels.stream(LOOKS))
+    with pytest.raises(RuntimeError, match="a second stream"):
+        next(outer)
 
 
 def test_decoding_draws_nothing_from_the_global_stream(lazy: LazyImages) -> None:

@@ -20,6 +20,7 @@ from cl2r.engine.records import frames, run_name, summary, write_run
 from cl2r.engine.run import RunResult
 from cl2r.engine.store import LinkStore
 from cl2r.layers import read_layer, resolve
+from cl2r.link_keys import LATER_FIELDS, telling
 from cl2r.tables import matrix_table, metrics_table
 
 CELLS = TASKS * (TASKS + 1) // 2
@@ -68,6 +69,19 @@ def test_columns(folder: Path, name: str) -> None:
     table = frame(folder, name)
     assert sorted(table.columns) == sorted(COLUMNS[name])
     assert (table["run"] == folder.name).all()
+
+
+def test_later_fields_at_their_defaults_leave_names_alone(tiny: Path) -> None:
+    """A study goes on under the names of runs that it finished before a field existed."""
+    config = quick_config(tiny)
+    named = run_name(plan_run(config))
+    for key, value in LATER_FIELDS.items():
+        section, _, field = key.partition(".")
+        assert getattr(getattr(config, section), field) == (tuple(value) if isinstance(value, list) else value), key
+    other = quick_config(tiny, {"eval": {"thresholds": "grid"}})
+    assert run_name(plan_run(other)) != named
+    content = telling(fields(config))
+    assert not set(LATER_FIELDS) & set(content)
 
 
 def test_rows(folder: Path) -> None:

@@ -1,7 +1,9 @@
 """Links and unfinished epochs on disk: whole, damaged, missing, hostile."""
 
+import fcntl
 import hashlib
 import json
+import os
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -307,3 +309,23 @@ def test_a_pickled_partial_is_reported_and_not_executed(store: Warned, tmp_path:
     assert store.partial(KEY) is None
     assert not mark.exists()
     assert KEY in store.warnings[0]
+
+
+def test_a_claim_ends_though_a_process_forked_meanwhile_lives_on(tmp_path: Path) -> None:
+    """Processes that decode images are forked while a link is trained, and outlive it."""
+    store = LinkStore(tmp_path, print)
+    reading, writing = os.pipe()
+    with store.claim("key"):
+        child = os.fork()
+        if child == 0:
+            os.close(writing)
+            os.read(reading, 1)  # until the test is over
+            os._exit(0)
+        with (tmp_path / "claims" / "key").open() as other, pytest.raises(BlockingIOError):
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        waiting = (tmp_path / "claims" / "key").open()
+    fcntl.flock(waiting, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    waiting.close()
+    os.close(writing)
+    os.close(reading)
+    os.waitpid(child, 0)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from cl2r.errors import InputError
 from cl2r.official_order import grid_accuracy
 from cl2r.verification import (
-    accepted_at_far,
+    accepted_at_fars,
     fold_weights,
     pair_correctness,
     roc,
@@ -210,7 +210,7 @@ def test_tars_at_several_fars_equal_a_plain_sort(pairs, fars):
     assert tars_at_fars(distances, same, fars) == expected
     assert tars_at_fars(distances.astype(np.float32), same, fars) == expected  # quarters are exact
     assert tars_at_fars((4 * distances).astype(int), same, fars) == expected
-    assert [float(np.mean(accepted_at_far(distances, same, far))) for far in fars] == expected
+    assert [float(np.mean(rows)) for rows in accepted_at_fars(distances, same, fars)] == expected
     assert (distances == before).all()
 
 
@@ -223,9 +223,8 @@ def test_tars_of_many_untied_pairs_equal_a_plain_sort():
 def test_accepted_positives_are_those_below_the_allowed_negatives():
     distances = [0.1, 0.9, 0.5, 0.3, 0.7, 0.6]
     same = [1, 1, 0, 1, 0, 1]
-    assert accepted_at_far(distances, same, 0.0).tolist() == [True, False, True, False]
-    assert accepted_at_far(distances, same, 0.5).tolist() == [True, False, True, True]
-    assert accepted_at_far(distances, same, 1.0).tolist() == [True, True, True, True]
+    accepted = [rows.tolist() for rows in accepted_at_fars(distances, same, [0.0, 0.5, 1.0])]
+    assert accepted == [[True, False, True, False], [True, False, True, True], [True, True, True, True]]
 
 
 @QUICK
@@ -284,7 +283,7 @@ def test_squared_distances_equal_the_norm_of_the_difference():
         (lambda: tar_at_far([1.0, 2.0], [1, 0], np.nan), "far=nan"),
         (lambda: tars_at_fars([1.0, 2.0], [1, 0], [0.1, -2.0]), "far=-2.0"),
         (lambda: tars_at_fars(np.array([1.0, np.inf], np.float32), [1, 0], [0.1]), "pair 1 is NaN"),
-        (lambda: accepted_at_far([1.0, 2.0], [1, 1], 0.1), "both kinds"),
+        (lambda: accepted_at_fars([1.0, 2.0], [1, 1], [0.1]), "both kinds"),
         (lambda: squared_distances(np.ones((2, 3)), np.ones((3, 3))), "same shape"),
         (lambda: squared_distances([[1.0], [np.nan]], [[1.0], [1.0]]), "row 1 holds NaN"),
     ],
