@@ -275,7 +275,7 @@ def _check_dataset(name: str, root: Path, full: bool) -> int:
     from cl2r.data.download import how_to_get
 
     result = check_dataset(name, root)
-    result.decode(full)
+    result.decode(full, click.echo)
     for line in result.found:
         click.echo(f"ok     {line}")
     for line in result.wrong:
