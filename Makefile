@@ -34,7 +34,7 @@ bench-ray: $(READY) ## What Ray costs a trial (minutes)
 	@$(BIN)/python tests/benchmarks/ray_overhead.py
 
 test: $(READY) ## Run the test suite
-	@$(BIN)/python -m pytest -m "not slow"
+	@$(BIN)/python -m pytest -m "not slow" -n 2 --dist loadgroup
 
 test-slow: $(READY) ## Run the long checks (minutes)
 	@$(BIN)/python -m pytest -m slow

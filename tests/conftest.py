@@ -37,3 +37,10 @@ def finished_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def finished(tiny: Path, finished_root: Path) -> RunResult:
     """An undisturbed quick run of CL²R."""
     return train(quick_config(tiny), finished_root)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of the processes that share the tests, one takes all that start a Ray; of the others each a file at a time."""
+    for item in items:
+        group = "ray" if item.path.parent.name == "studies" else item.path.stem
+        item.add_marker(pytest.mark.xdist_group(group))

@@ -8,6 +8,7 @@ from torch import nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from cl2r.backbones.base import Backbone
+from cl2r.backbones.resnet import DEPTH_AND_STEM, ResNet
 from cl2r.backbones.resnet_cifar import ResNetCifar
 
 _CIFAR_DEPTH_AND_STEM_STRIDE = {"resnet8s": (8, 2), "resnet20": (20, 1), "resnet32": (32, 1)}
@@ -18,9 +19,6 @@ def build_backbone(name: str, channels: int, last_relu: bool = True) -> Backbone
     if name in _CIFAR_DEPTH_AND_STEM_STRIDE:
         depth, stem_stride = _CIFAR_DEPTH_AND_STEM_STRIDE[name]
         return ResNetCifar(depth, channels, stem_stride, last_relu)
-    # torchvision takes seconds to import, and small networks do without it.
-    from cl2r.backbones.resnet import DEPTH_AND_STEM, ResNet
-
     depth, stem = DEPTH_AND_STEM[name]
     return ResNet(depth, channels, stem, last_relu)
 

@@ -81,7 +81,8 @@ DATASETS: dict[str, DatasetInfo] = {
         image_shape=(112, 112, 3),
         licence="research use, by their owners' terms",
         module="casia",
-        layout="casia-webface/<id> or faces_webface_112x112/train.rec; lfw/<name> with pairs.txt, or lfw.bin",
+        layout="casia-webface/<id> or faces_webface_112x112/train.rec; lfw/<name> with pairs.txt, "
+        "or lfw.bin beside train.rec",
     ),
     "casia_ijbc": DatasetInfo(
         description="CASIA-WebFace, verified on IJB-C templates",
@@ -91,7 +92,7 @@ DATASETS: dict[str, DatasetInfo] = {
         image_shape=(112, 112, 3),
         licence="research use, by their owners' terms",
         module="ijbc",
-        layout="casia as above; ijbc/meta/*.txt with ijbc/loose_crop or ijbc/aligned",
+        layout="CASIA-WebFace as above; ijbc/meta/*.txt with ijbc/loose_crop or ijbc/aligned",
     ),
     "lfw": DatasetInfo(
         description="LFW alone: the people with 20 images or more, verified on everybody else",
@@ -101,7 +102,7 @@ DATASETS: dict[str, DatasetInfo] = {
         image_shape=(64, 64, 3),
         licence="research use",
         module="lfw",
-        layout="lfw/<name>/<name>_0001.jpg with pairs.txt",
+        layout="lfw/<name>/<name>_0001.jpg, and pairs.txt in lfw or beside it",
     ),
 }
 

@@ -39,7 +39,7 @@ class Check:
             self.wrong.append(str(error))
             return None
 
-    def decode(self, every: bool, say: Say) -> None:
+    def decode(self, every: bool, say: Say = lambda line: None) -> None:
         """Decode the first image of each set, or all of them, and note what cannot be."""
         for images in self.to_decode:
             count = len(images) if every else min(1, len(images))

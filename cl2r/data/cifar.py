@@ -9,12 +9,13 @@ class of CIFAR-100), so that no names are compared here.
 
 import hashlib
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from cl2r.data.check import Check
+from cl2r.data.check import Check, home
 from cl2r.data.dataset import Images, ImageSet, Labels
 from cl2r.data.safe_pickle import load_plain
 from cl2r.errors import InputError
@@ -23,11 +24,6 @@ SIZE, CHANNELS = 32, 3
 FOLDER_100, FOLDER_10 = "cifar-100-python", "cifar-10-batches-py"
 META, META_MD5 = f"{FOLDER_100}/meta", "7973b15100ade9c7d40fb424638fde48"
 NAMES = "fine_label_names"
-SOURCE = (
-    "`cl2r datasets --download cifar100 DIR` gets it, or torchvision.datasets.CIFAR100 and CIFAR10, "
-    "or the Python archives of https://www.cs.toronto.edu/~kriz/cifar.html"
-)
-HINT = "`cl2r datasets --check cifar100 DIR` looks at all files"
 
 
 @dataclass(frozen=True)
@@ -49,45 +45,38 @@ def load_cifar100(root: Path, size: int, channels: int) -> ImageSet:
     if (size, channels) != (SIZE, CHANNELS):
         asked = f"data size {size} and channels {channels}"
         raise InputError(f"cifar100: {asked}, but its images have size {SIZE} and {CHANNELS} channels; say so")
-    home = _home(root)
+    folder = home(root, FOLDER_100, FOLDER_10)
     for path in (TRAIN.path, META, OPEN.path):
-        if not (home / path).is_file():
-            raise InputError(_missing(home / path))
-    x_train, y_train = _read_batch(home, TRAIN)
-    x_open, y_open = _read_batch(home, OPEN)
-    return ImageSet("cifar100", x_train, y_train, x_open, y_open, _read_names(home / META))
+        if not (folder / path).is_file():
+            hint = f"`cl2r datasets --check cifar100 {root}` says how to get it"
+            raise InputError(f"{_missing(folder / path)}; {hint}")
+    x_train, y_train = _read_batch(folder, TRAIN)
+    x_open, y_open = _read_batch(folder, OPEN)
+    return ImageSet("cifar100", x_train, y_train, x_open, y_open, _read_names(folder / META))
 
 
 def check_cifar100(root: Path) -> Check:
     """Whether the three files are there and whole, and the published ones."""
-    check, home = Check(), _home(root)
+    check, folder = Check(), home(root, FOLDER_100, FOLDER_10)
     for path, md5 in ((TRAIN.path, TRAIN.md5), (META, META_MD5), (OPEN.path, OPEN.md5)):
-        if not (home / path).is_file():
-            check.wrong.append(_missing(home / path))
+        if not (folder / path).is_file():
+            check.wrong.append(_missing(folder / path))
             continue
-        try:
-            held = _contents(home, path)
-        except InputError as error:
-            check.wrong.append(str(error))
-        else:
-            check.found.append(f"{home / path}: {held}, {_origin(home / path, md5)}")
+        held = check.attempt(partial(_contents, folder, path))
+        if held is not None:
+            check.found.append(f"{folder / path}: {held}, {_origin(folder / path, md5)}")
     return check
 
 
-def _home(root: Path) -> Path:
-    """What holds both folders; `root` may be one of them."""
-    return root.resolve().parent if root.resolve().name in (FOLDER_100, FOLDER_10) else root
-
-
 def _missing(path: Path) -> str:
-    return f"{path}: no such file; {SOURCE}"
+    return f"{path}: no such file"
 
 
-def _contents(home: Path, path: str) -> str:
+def _contents(folder: Path, path: str) -> str:
     if path == META:
-        return f"{len(_read_names(home / META))} class names"
+        return f"{len(_read_names(folder / META))} class names"
     batch = TRAIN if path == TRAIN.path else OPEN
-    return f"{len(_read_batch(home, batch)[1])} images of {batch.classes} classes"
+    return f"{len(_read_batch(folder, batch)[1])} images of {batch.classes} classes"
 
 
 def _origin(path: Path, md5: str) -> str:
@@ -96,9 +85,9 @@ def _origin(path: Path, md5: str) -> str:
     return "the published file" if same else "differs from the published file"
 
 
-def _read_batch(home: Path, batch: Batch) -> tuple[Images, Labels]:
+def _read_batch(folder: Path, batch: Batch) -> tuple[Images, Labels]:
     """Images (N, 32, 32, 3) and labels in the order of the file."""
-    path = home / batch.path
+    path = folder / batch.path
     held = _read_dict(path, "data", batch.labels)
     labels = _labels(path, batch, held[batch.labels])
     data, width = held["data"], CHANNELS * SIZE * SIZE
@@ -142,4 +131,4 @@ def _read_dict(path: Path, *keys: str) -> dict[str, Any]:
 
 
 def _broken(path: Path, why: str) -> InputError:
-    return InputError(f"{path}: not as published: {why}; {HINT}")
+    return InputError(f"{path}: not as published: {why}; get it again")

@@ -189,9 +189,10 @@ def _check_templates(name: str, templates: Templates, num_open: int, pairs: Pair
 def _check_pairs(name: str, pairs: Pairs, num_open: int) -> None:
     if not len(pairs.query) == len(pairs.gallery) == len(pairs.same) == len(pairs.folds) > 0:
         raise InputError(f"{name}: query, gallery, same and folds of the pair list must have one length above 0")
-    rows = np.concatenate([pairs.query, pairs.gallery])
-    if rows.min() < 0 or rows.max() >= num_open:
-        raise InputError(f"{name}: the pair list names row {rows.max()}, but there are {num_open} to compare")
+    for rows in (pairs.query, pairs.gallery):
+        for row in (int(rows.min()), int(rows.max())):
+            if not 0 <= row < num_open:
+                raise InputError(f"{name}: the pair list names row {row}, but there are {num_open} to compare")
 
 
 def _moments(x: Images | LazyImages) -> tuple[tuple[float, ...], tuple[float, ...]]:

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, UnidentifiedImageError
 
+from cl2r.data.paths import Paths
 from cl2r.errors import InputError
 
 Pixels = npt.NDArray[np.uint8]
@@ -29,13 +30,16 @@ IN_MEMORY_BYTES = 2 * 2**30
 """Decoded sets up to this size are held as one array."""
 BLOCK = 256  # images decoded by one job of the thread pool
 THREADS = 16  # that ask a file system for sizes
+SIZES = 1024  # asked for by one job of these
 
 UNDECODABLE = (
     OSError,
     SyntaxError,
     ValueError,
+    TypeError,
     EOFError,
-    IndexError,
+    LookupError,
+    ArithmeticError,
     struct.error,
     zlib.error,
     Image.DecompressionBombError,
@@ -58,13 +62,17 @@ class EncodedImages(Protocol):
         """What tells this set from another without reading its pixels: names and sizes."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ImageFiles:
     """One file an image."""
 
     root: Path
     paths: Sequence[str]
-    """Below `root`."""
+    """Below `root`; held as `Paths`."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.paths, Paths):
+            object.__setattr__(self, "paths", Paths.of(self.paths))
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -74,7 +82,7 @@ class ImageFiles:
         try:
             return (self.root / self.paths[row]).read_bytes()
         except OSError as error:
-            raise InputError(f"{self.name(row)}: cannot be read ({error.strerror})") from error
+            raise self._unreadable(row, error) from error
 
     def name(self, row: int) -> str:
         """Its path."""
@@ -83,15 +91,21 @@ class ImageFiles:
     def identity(self) -> Iterator[bytes]:
         """Path below the root and size of every file."""
         with ThreadPoolExecutor(THREADS) as pool:  # a file system over a network answers many at a time
-            for start in range(0, len(self), BLOCK):
-                rows = range(start, min(start + BLOCK, len(self)))
-                yield b"".join(pool.map(self._entry, rows))
+            yield from pool.map(self._entries, range(0, len(self), SIZES))
+
+    def _entries(self, start: int) -> bytes:
+        return b"".join(map(self._entry, range(start, min(start + SIZES, len(self)))))
 
     def _entry(self, row: int) -> bytes:
+        path = self.paths[row]
         try:
-            return f"{self.paths[row]}\0{os.stat(os.path.join(self.root, self.paths[row])).st_size}\0".encode()
+            size = os.stat(os.path.join(self.root, path)).st_size
         except OSError as error:
-            raise InputError(f"{self.name(row)}: cannot be read ({error.strerror})") from error
+            raise self._unreadable(row, error) from error
+        return f"{path}\0{size}\0".encode(errors="surrogateescape")
+
+    def _unreadable(self, row: int, error: OSError) -> InputError:
+        return InputError(f"{self.name(row)}: cannot be read ({error.strerror})")
 
 
 @dataclass(frozen=True)

@@ -99,7 +99,10 @@ class RecordFile:
 
 
 def read_record_file(path: Path) -> RecordFile:
-    """The images of a .rec file, found by the .idx beside it; every record's beginning is checked."""
+    """The images of a .rec file, found by the .idx beside it.
+
+    Every record's beginning is checked. Records are a few pages long: where the file is not cached, most of it is read.
+    """
     keys, offsets = _read_index(path.with_suffix(".idx"))
     words, size = _words(path)
     heads = _heads(path, words, size, keys, offsets)
@@ -139,15 +142,22 @@ def _heads(path: Path, words: Words, size: int, keys: Labels, offsets: Labels) -
     """The first words (N, 9) of every record."""
     _refuse(path, keys, offsets % 4 != 0, "lies at an offset that is no multiple of 4")
     _refuse(path, keys, offsets // 4 + HEAD_WORDS > len(words), f"lies beyond the end of the file ({size} bytes)")
-    heads = np.empty((len(offsets), HEAD_WORDS), np.uint32)
-    for start in range(0, len(offsets), BLOCK):
-        places = offsets[start : start + BLOCK, None] // 4 + np.arange(HEAD_WORDS)
-        heads[start : start + BLOCK] = words[places]
+    heads = _gather(words, offsets // 4)
     _refuse(path, keys, heads[:, 0] != MAGIC, "does not begin with the magic number")
     lengths = (heads[:, 1] & ((1 << LENGTH_BITS) - 1)).astype(np.int64)
     _refuse(path, keys, offsets + FRAME.size + lengths > size, f"is cut short by the end of the file ({size} bytes)")
     _refuse(path, keys, lengths < HEADER.size, "is too short for its header")
     _refuse(path, keys, ~np.isin(heads[:, 1] >> LENGTH_BITS, (WHOLE, FIRST)), "begins in the middle of another")
+    return heads
+
+
+def _gather(words: Words, places: Labels) -> Words:
+    """The words (N, 9) from each place on, read in the order of the file."""
+    heads = np.empty((len(places), HEAD_WORDS), np.uint32)
+    rising = np.argsort(places, kind="stable")
+    for start in range(0, len(places), BLOCK):
+        rows = rising[start : start + BLOCK]
+        heads[rows] = words[places[rows, None] + np.arange(HEAD_WORDS)]
     return heads
 
 

@@ -6,6 +6,7 @@ Arrays are made by classes of this module: numpy's own types believe whatever me
 import io
 import pickle
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import numpy.typing as npt
 
 from cl2r.errors import InputError
 
-_PLAIN_TYPE = re.compile("[biufSU][0-9]+")  # booleans, numbers, bytes, text
+_PLAIN_TYPE = re.compile("[biufSU][1-9][0-9]*")  # booleans, numbers, bytes, text, none of 0 bytes
 _ARRAY_PICKLE = 1  # version of the state of an array
 _BROKEN = (
     pickle.UnpicklingError,
@@ -25,8 +26,24 @@ _BROKEN = (
     TypeError,
     OverflowError,
     MemoryError,
+    BufferError,
     OSError,
 )
+
+
+class _Call:
+    """A function that a pickle may call, but neither change nor return."""
+
+    __slots__ = ("_function",)
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self._function(*arguments)
+
+    def __setstate__(self, state: object) -> None:
+        raise pickle.UnpicklingError("changes a function")
 
 
 class _Type:
@@ -58,8 +75,12 @@ def _reconstruct(_: object, __: object, ___: object) -> npt.NDArray[np.generic]:
     return _Array(0, np.uint8)
 
 
-def _from_buffer(content: bytes, kind: _Type, shape: tuple[int, ...], order: str) -> npt.NDArray[np.generic]:
-    """How protocol 5 writes arrays."""
+def _from_buffer(
+    content: bytes | bytearray, kind: _Type, shape: tuple[int, ...], order: str
+) -> npt.NDArray[np.generic]:
+    """How protocol 5 writes arrays. Of another array it would be a view, which outlives that array's memory."""
+    if type(content) not in (bytes, bytearray):
+        raise pickle.UnpicklingError(f"holds an array made of {type(content).__name__}")
     return np.frombuffer(content, kind.plain()).reshape(shape, order="F" if order == "F" else "C")
 
 
@@ -75,13 +96,13 @@ def _text(code: str | bytes) -> str:
 
 
 _ALLOWED: dict[tuple[str, str], Any] = {
-    ("_codecs", "encode"): _latin1,
-    ("numpy", "dtype"): _Type,
+    ("_codecs", "encode"): _Call(_latin1),
+    ("numpy", "dtype"): _Call(_Type),
     ("numpy", "ndarray"): None,  # an argument of _reconstruct, never called
-    ("numpy.core.multiarray", "_reconstruct"): _reconstruct,
-    ("numpy._core.multiarray", "_reconstruct"): _reconstruct,
-    ("numpy.core.numeric", "_frombuffer"): _from_buffer,
-    ("numpy._core.numeric", "_frombuffer"): _from_buffer,
+    ("numpy.core.multiarray", "_reconstruct"): _Call(_reconstruct),
+    ("numpy._core.multiarray", "_reconstruct"): _Call(_reconstruct),
+    ("numpy.core.numeric", "_frombuffer"): _Call(_from_buffer),
+    ("numpy._core.numeric", "_frombuffer"): _Call(_from_buffer),
 }
 
 
@@ -98,7 +119,10 @@ class _PlainUnpickler(pickle.Unpickler):
 def load_plain(path: Path) -> Any:
     """Arrays, bytes, text, numbers, and lists, tuples and dicts of them. Text of Python 2 comes as bytes."""
     try:
-        return _PlainUnpickler(io.BytesIO(path.read_bytes()), encoding="bytes").load()
+        held = _PlainUnpickler(io.BytesIO(path.read_bytes()), encoding="bytes").load()
+        if isinstance(held, _Call | _Type):
+            raise pickle.UnpicklingError("holds no data")
+        return held
     except _BROKEN as error:
         why = " ".join(str(error).split()) or type(error).__name__
         raise InputError(f"{path}: not a readable pickle of plain data ({why})") from error

@@ -8,13 +8,8 @@ ImageNet's images are scaled to the size of Tiny-ImageNet's, 64 × 64 in the pap
 
 from pathlib import Path
 
-from cl2r.data.check import Check, find_folder
-from cl2r.data.dataset import ImageSet, require_disjoint
-from cl2r.data.imagenet import (
-    FOLDERS,
-    IMAGENET20,
-    SOURCE,
-    VAL_IMAGES,
+from cl2r.data.check import Check, find_folder, home
+from cl2r.data.class_folders import (
     ClassFolders,
     list_classes,
     note_classes,
@@ -23,6 +18,8 @@ from cl2r.data.imagenet import (
     require_whole,
     wnids_below,
 )
+from cl2r.data.dataset import ImageSet, require_disjoint
+from cl2r.data.imagenet import FOLDERS, IMAGENET20, VAL_IMAGES
 from cl2r.errors import InputError
 
 TINY = "tiny-imagenet-200"
@@ -33,13 +30,13 @@ SIZE = 64
 
 def load_tiny_imagenet200(root: Path, size: int, channels: int) -> ImageSet:
     """Train on Tiny-ImageNet200 (train/), verify on ImageNet20 (ImageNet's val/)."""
-    hint = f"see `cl2r datasets --check tiny_imagenet200 {root}`"
-    tiny = find_folder(root, TINY)
-    if tiny is None:
-        raise InputError(f"{root}: no folder {TINY} in it; {hint}")
+    hint = f"`cl2r datasets --check tiny_imagenet200 {root}` says how to get it"
+    tiny, imagenet20 = find_folder(root, TINY), _find_imagenet20(root)
+    if tiny is None or imagenet20 is None:
+        raise InputError(f"{_no_tiny(root) if tiny is None else _no_imagenet20(root)}; {hint}")
     train = require_whole(_train_classes(tiny), hint)
     require_disjoint(str(tiny), train.wnids, IMAGENET20)
-    open_set = require_whole(_open_classes(root, tiny), hint)
+    open_set = require_whole(list_classes(imagenet20, IMAGENET20), hint)
     return ImageSet(
         name="tiny_imagenet200",
         x_train=train.decoded(size, channels),
@@ -53,13 +50,18 @@ def load_tiny_imagenet200(root: Path, size: int, channels: int) -> ImageSet:
 def check_tiny_imagenet200(root: Path) -> Check:
     """Classes and images of Tiny-ImageNet200, and whether ImageNet20 is there."""
     check = Check()
-    tiny = find_folder(root, TINY)
-    lacking = f"{root}: no folder {TINY} in it; `cl2r datasets --download tiny_imagenet200 {root}` gets it"
-    if check.expect(tiny is not None, f"Tiny-ImageNet200 in {tiny}", lacking) and tiny is not None:
+    tiny, imagenet20 = find_folder(root, TINY), _find_imagenet20(root)
+    if tiny is None:
+        check.wrong.append(_no_tiny(root))
+    else:
+        check.found.append(f"Tiny-ImageNet200 in {tiny}")
         train = note_classes(check, lambda: _train_classes(tiny), SIZE, _whole_set)
         shared = sorted(set(train.wnids if train else ()) & set(IMAGENET20))
         check.wrong += [f"{tiny}: class {wnid} is one of ImageNet20, remove it" for wnid in shared]
-    note_classes(check, lambda: _open_classes(root, tiny), SIZE, lambda c: c.fewer_than(VAL_IMAGES))
+    if imagenet20 is None:
+        check.wrong.append(_no_imagenet20(root))
+    else:
+        note_classes(check, lambda: list_classes(imagenet20, IMAGENET20), SIZE, lambda c: c.fewer_than(VAL_IMAGES))
     return check
 
 
@@ -74,15 +76,19 @@ def _train_classes(tiny: Path) -> ClassFolders:
     return list_classes(train, read_wnids(tiny / "wnids.txt") or wnids_below(train), inside="images")
 
 
-def _open_classes(root: Path, tiny: Path | None) -> ClassFolders:
-    """ImageNet20; `root` may be Tiny-ImageNet's own folder, then it lies beside that."""
-    home = root.resolve().parent if tiny == root else root
-    prepared, imagenet = home / "imagenet20", find_folder(home, *FOLDERS)
+def _find_imagenet20(root: Path) -> Path | None:
+    """What holds its class folders; where `root` is Tiny-ImageNet's own folder, it lies beside that."""
+    beside = home(root, TINY)
+    prepared, imagenet = beside / "imagenet20", find_folder(beside, *FOLDERS)
     if prepared.is_dir():
-        return list_classes(prepared, IMAGENET20)
-    if imagenet is None:
-        raise InputError(
-            f"{home}: no ImageNet20, expected imagenet/val/<wnid>/*.JPEG or imagenet20/<wnid>/*.JPEG; "
-            f"`cl2r datasets --download tiny_imagenet200 DIR` gets Tiny-ImageNet only, {SOURCE}"
-        )
-    return list_classes(imagenet / "val", IMAGENET20)
+        return prepared
+    return None if imagenet is None else imagenet / "val"
+
+
+def _no_tiny(root: Path) -> str:
+    return f"{root}: no folder {TINY} in it"
+
+
+def _no_imagenet20(root: Path) -> str:
+    expected = "imagenet/val/<wnid>/*.JPEG or imagenet20/<wnid>/*.JPEG"
+    return f"{home(root, TINY)}: no ImageNet20, expected {expected}"

@@ -1,26 +1,20 @@
 """CASIA-WebFace from folders or InsightFace's train.rec, verified on LFW."""
 
-import io
 import pickle
+import shutil
 import struct
 from pathlib import Path
 
+import miniatures
 import numpy as np
 import pytest
-from PIL import Image
+from miniatures import greys, jpeg, write_lfw, wrongs
 
 from cl2r.data import images
 from cl2r.data.casia import casia_train, check_casia_lfw, load_casia_lfw
 from cl2r.data.images import LazyImages
-from cl2r.errors import InputError
 
 PEOPLE = {"0000045": 3, "0000099": 1, "0000100": 2}
-
-
-def jpeg(level: int) -> bytes:
-    stream = io.BytesIO()
-    Image.new("RGB", (8, 8), (level, level, level)).save(stream, "JPEG")
-    return stream.getvalue()
 
 
 def write_folders(folder: Path, people: dict[str, int]) -> None:
@@ -28,14 +22,6 @@ def write_folders(folder: Path, people: dict[str, int]) -> None:
         (folder / name).mkdir(parents=True)
         for image in range(count):
             (folder / name / f"{image + 1:03d}.jpg").write_bytes(jpeg(50 * number + image))
-
-
-def write_lfw(root: Path) -> None:
-    for name in ("Al_B", "Cy"):
-        (root / "lfw" / name).mkdir(parents=True)
-        for image in (1, 2):
-            (root / "lfw" / name / f"{name}_{image:04d}.jpg").write_bytes(jpeg(200 + image))
-    (root / "lfw" / "pairs.txt").write_text("2\t1\nAl_B\t1\t2\nAl_B\t1\tCy\t1\nCy\t1\t2\nCy\t2\tAl_B\t2\n")
 
 
 def write_records(folder: Path, labels: list[float], broken: int | None = None) -> None:
@@ -52,17 +38,12 @@ def write_records(folder: Path, labels: list[float], broken: int | None = None) 
     (folder / "train.idx").write_text(index)
 
 
-def levels(x: object) -> list[int]:
-    assert isinstance(x, np.ndarray)
-    return x[:, 1, 1, 0].tolist()  # type: ignore[no-any-return]
-
-
 @pytest.mark.parametrize("name", ["casia-webface", "CASIA-WebFace", "casia_webface", "casia-112x112"])
 def test_folders(tmp_path: Path, name: str) -> None:
     write_folders(tmp_path / name, PEOPLE)
     for root in (tmp_path, tmp_path / name):
         x, y, names = casia_train(root, 4, 3)
-        assert levels(x) == [0, 1, 2, 50, 100, 101]
+        assert greys(x) == [0, 1, 2, 50, 100, 101]
         assert y.tolist() == [0, 0, 0, 1, 2, 2]
         assert names == tuple(PEOPLE)
 
@@ -72,7 +53,7 @@ def test_records(tmp_path: Path, name: str) -> None:
     write_records(tmp_path / name, [4, 4, 0, 7])
     for root in (tmp_path, tmp_path / name):
         x, y, names = casia_train(root, 4, 1)
-        assert levels(x) == [0, 1, 2, 3]
+        assert greys(x) == [0, 1, 2, 3]
         assert y.tolist() == [1, 1, 0, 2]
         assert names == ("0", "4", "7")
 
@@ -87,7 +68,7 @@ def test_large_sets_stay_on_disk_and_can_be_sent(tmp_path: Path, monkeypatch: py
 
 def test_casia_and_lfw(tmp_path: Path) -> None:
     write_folders(tmp_path / "casia-webface", PEOPLE)
-    write_lfw(tmp_path)
+    write_lfw(tmp_path / "lfw")
     data = load_casia_lfw(tmp_path, 4, 3)
     assert (data.name, data.num_classes, len(data.x_open)) == ("casia_lfw", 3, 4)
     assert data.pairs is not None
@@ -103,7 +84,7 @@ def test_casia_and_lfw(tmp_path: Path) -> None:
 
 def test_records_come_first_with_the_pairs_beside_them(tmp_path: Path) -> None:
     write_folders(tmp_path / "casia-webface", PEOPLE)
-    write_lfw(tmp_path)
+    write_lfw(tmp_path / "lfw")
     packed = tmp_path / "faces_webface_112x112"
     write_records(packed, [0, 1, 1])
     assert len(load_casia_lfw(tmp_path, 4, 3).y_open) == 4
@@ -118,38 +99,77 @@ def test_records_come_first_with_the_pairs_beside_them(tmp_path: Path) -> None:
 
 def test_person_in_both_sets(tmp_path: Path) -> None:
     write_folders(tmp_path / "casia-webface", {"Cy": 2, "Di": 2})
-    write_lfw(tmp_path)
-    with pytest.raises(InputError, match="class 'Cy' is in both"):
-        load_casia_lfw(tmp_path, 4, 3)
+    write_lfw(tmp_path / "lfw")
+    assert "class 'Cy' is in both" in miniatures.refusal(lambda: load_casia_lfw(tmp_path, 4, 3))
 
 
 def refusal(root: Path) -> str:
-    with pytest.raises(InputError) as caught:
-        load_casia_lfw(root, 4, 3)
-    check = check_casia_lfw(root)
-    check.decode(every=True)
-    assert str(caught.value) in check.wrong
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
+    """What both the loading and the check say."""
+    message = miniatures.refusal(lambda: load_casia_lfw(root, 4, 3))
+    assert message.removesuffix(f"; see `cl2r datasets --check casia_lfw {root}`") in wrongs(check_casia_lfw(root))
+    return message
 
 
 def test_missing_casia_names_the_layouts_and_the_check_goes_on_to_lfw(tmp_path: Path) -> None:
-    write_lfw(tmp_path)
+    write_lfw(tmp_path / "lfw")
     message = refusal(tmp_path)
     assert message.startswith(f"{tmp_path}: no CASIA-WebFace in it; expected ROOT/casia-webface|")
-    assert message.endswith(f"`cl2r datasets --check casia_lfw {tmp_path}` says how to get it")
+    assert message.endswith(f"train.idx; see `cl2r datasets --check casia_lfw {tmp_path}`")
     assert "4 official pairs in 2 folds" in check_casia_lfw(tmp_path).found
+
+
+def test_missing_lfw_tells_where_a_lfw_bin_is_read(tmp_path: Path) -> None:
+    write_folders(tmp_path / "casia-webface", PEOPLE)
+    (tmp_path / "lfw.bin").write_bytes(b"never read")
+    message = refusal(tmp_path)
+    assert message.startswith(f"{tmp_path}: no LFW in it; expected ROOT/lfw|")
+    assert message.endswith(f"or lfw.bin beside train.rec; see `cl2r datasets --check casia_lfw {tmp_path}`")
+
+
+@pytest.mark.parametrize("given", ["casia-webface", "faces_webface_112x112", "lfw"])
+def test_a_sub_folder_with_the_other_half_beside_it(tmp_path: Path, given: str) -> None:
+    if given == "faces_webface_112x112":
+        write_records(tmp_path / given, [0, 1, 1])
+    else:
+        write_folders(tmp_path / "casia-webface", PEOPLE)
+    write_lfw(tmp_path / "lfw")
+    (tmp_path / "lfw" / "pairs.txt").rename(tmp_path / "pairs.txt")
+    whole = load_casia_lfw(tmp_path, 4, 3)
+    assert load_casia_lfw(tmp_path / given, 4, 3).fingerprint == whole.fingerprint
+    check = check_casia_lfw(tmp_path / given)
+    assert check.complete
+    assert "4 official pairs in 2 folds" in check.found
+    shutil.rmtree(tmp_path / ("casia-webface" if given == "lfw" else "lfw"))
+    assert f"{tmp_path}: no {'CASIA-WebFace' if given == 'lfw' else 'LFW'} in it" in refusal(tmp_path / given)
+
+
+def test_a_root_named_like_one_half_may_hold_both(tmp_path: Path) -> None:
+    root = tmp_path / "lfw"
+    write_folders(root / "casia-webface", PEOPLE)
+    write_lfw(root / "lfw")
+    assert check_casia_lfw(root).complete
+    assert len(load_casia_lfw(root, 4, 3).y_open) == 4
+
+
+def test_a_broken_train_rec_does_not_hide_its_lfw_bin(tmp_path: Path) -> None:
+    packed = tmp_path / "faces_webface_112x112"
+    write_records(packed, [0, 1, 1])
+    (packed / "train.idx").unlink()
+    (packed / "lfw.bin").write_bytes(pickle.dumps(([jpeg(9)] * 20, [True, False] * 5)))
+    check = check_casia_lfw(tmp_path)
+    assert len(check.wrong) == 1
+    assert any("lfw.bin: 10 official pairs" in line for line in check.found)
 
 
 def test_empty_person(tmp_path: Path) -> None:
     write_folders(tmp_path / "casia-webface", PEOPLE | {"0000200": 0})
-    write_lfw(tmp_path)
+    write_lfw(tmp_path / "lfw")
     assert f"{tmp_path / 'casia-webface' / '0000200'}: folder without images" in refusal(tmp_path)
 
 
 def test_truncated_image(tmp_path: Path) -> None:
     write_folders(tmp_path / "casia-webface", PEOPLE)
-    write_lfw(tmp_path)
+    write_lfw(tmp_path / "lfw")
     path = tmp_path / "casia-webface" / "0000045" / "002.jpg"
     path.write_bytes(path.read_bytes()[:-60])
     assert refusal(tmp_path).startswith(f"{path}: not a readable image")
@@ -157,26 +177,26 @@ def test_truncated_image(tmp_path: Path) -> None:
 
 def test_truncated_image_in_records(tmp_path: Path) -> None:
     write_records(tmp_path / "faces_webface_112x112", [0, 0, 1], broken=1)
-    write_lfw(tmp_path)
+    write_lfw(tmp_path / "lfw")
     assert "train.rec: record 2: not a readable image" in refusal(tmp_path)
 
 
 def test_records_without_index(tmp_path: Path) -> None:
     write_records(tmp_path / "faces_webface_112x112", [0, 0, 1])
-    write_lfw(tmp_path)
+    write_lfw(tmp_path / "lfw")
     (tmp_path / "faces_webface_112x112" / "train.idx").unlink()
     assert "train.idx: missing" in refusal(tmp_path)
 
 
 def test_two_copies(tmp_path: Path) -> None:
-    write_lfw(tmp_path)
+    write_lfw(tmp_path / "lfw")
     write_folders(tmp_path / "casia-webface", PEOPLE)
     write_folders(tmp_path / "casia_webface", PEOPLE)
     assert "two copies of CASIA-WebFace" in refusal(tmp_path)
 
 
 def test_two_record_files(tmp_path: Path) -> None:
-    write_lfw(tmp_path)
+    write_lfw(tmp_path / "lfw")
     write_records(tmp_path / "casia-webface", [0, 1])
     write_records(tmp_path / "faces_webface_112x112", [0, 1])
     assert "faces_webface_112x112/train.rec and " in refusal(tmp_path)

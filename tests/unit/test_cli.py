@@ -98,12 +98,14 @@ def test_datasets(cl2r: Command) -> None:
 
 
 def test_a_folder_without_the_data_set_is_told_what_is_missing(cl2r: Command, tmp_path: Path) -> None:
-    code, out, err = cl2r("datasets", "--check", "casia_ijbc", str(tmp_path))
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    code, out, err = cl2r("datasets", "--check", "casia_ijbc", str(empty))
     assert (code, err) == (2, "")
     assert sum(line.startswith("wrong  ") for line in out.splitlines()) == 2
     assert "get it CASIA-WebFace" in out
-    assert out.endswith(f"casia_ijbc in {tmp_path}: to mend: 2\n")
-    assert not list(tmp_path.iterdir())
+    assert out.endswith(f"casia_ijbc in {empty}: to mend: 2\n")
+    assert not list(empty.iterdir())
 
 
 @pytest.mark.parametrize(

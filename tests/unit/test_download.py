@@ -6,15 +6,20 @@ import tarfile
 import threading
 import zipfile
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Literal
 
 import pytest
+from miniatures import refusal, write_lfw, write_people
 
-from cl2r.data import DATASETS
-from cl2r.data.download import ARCHIVES, ELSEWHERE, Archive, download
+from cl2r.data import DATASETS, lfw
+from cl2r.data.download import ARCHIVES, ELSEWHERE, Archive, download, how_to_get
 from cl2r.errors import InputError
+
+Kind = Literal["md5", "sha256"]
 
 
 class QuietHandler(SimpleHTTPRequestHandler):
@@ -67,9 +72,14 @@ class Toy:
         self.root, self.said = root, list[str]()
         self.monkeypatch = monkeypatch
 
-    def publish(self, file: str, content: bytes, target: str = "toy", md5: str = "") -> None:
-        (self.folder / file).write_bytes(content)
-        archive = Archive(f"{self.address}/{file}", md5 or hashlib.md5(content).hexdigest(), target)
+    def publish(
+        self, file: str, content: bytes, target: str = "toy", digest: str = "", algorithm: Kind = "md5"
+    ) -> None:
+        """Under an address that does not tell the file's name."""
+        address = f"{len(ARCHIVES.get('toy', ()))}"
+        (self.folder / address).write_bytes(content)
+        digest = digest or hashlib.new(algorithm, content).hexdigest()
+        archive = Archive(file, f"{self.address}/{address}", digest, target, algorithm=algorithm)
         self.monkeypatch.setitem(ARCHIVES, "toy", (*ARCHIVES.get("toy", ()), archive))
 
     def fetch(self) -> None:
@@ -90,7 +100,7 @@ def test_archives_are_unpacked_and_nothing_else_is_left(toy: Toy, file: str) -> 
     toy.fetch()
     assert toy.left() == ["toy", "toy/2.bin", "toy/a", "toy/a/1.bin"]
     assert (toy.root / "toy" / "2.bin").read_bytes() == b"two" * 10**6
-    assert toy.said[0].startswith(f"{toy.address}/{file}: fetching ")
+    assert toy.said[0].startswith(f"{toy.address}/0: fetching {file}, ")
     assert toy.said[1:] == [f"{toy.root / 'toy'}: done"]
 
 
@@ -114,13 +124,49 @@ def test_what_is_there_stays_and_the_rest_is_fetched(toy: Toy) -> None:
     assert toy.said[-1] == f"{toy.root / 'pairs.txt'}: already there, left as it is"
 
 
-def test_a_pair_list_inside_lfw_is_the_only_one(tmp_path: Path) -> None:
-    (tmp_path / "lfw").mkdir()
-    (tmp_path / "lfw" / "pairs.txt").write_text("mine")
+@pytest.mark.parametrize("folder", lfw.FOLDERS)
+@pytest.mark.parametrize("list_at", ["pairs.txt", "FOLDER/pairs.txt"])
+def test_lfw_by_any_name_is_the_only_one(tmp_path: Path, folder: str, list_at: str) -> None:
+    write_lfw(tmp_path / folder)
+    list_at = list_at.replace("FOLDER", folder)
+    (tmp_path / folder / "pairs.txt").rename(tmp_path / list_at)
+    before = sorted(tmp_path.rglob("*"))
     said: list[str] = []
     download("lfw", tmp_path, said.append)
-    assert said == [f"{tmp_path / place}: already there, left as it is" for place in ("lfw", "lfw/pairs.txt")]
-    assert not (tmp_path / "pairs.txt").exists()
+    assert said == [f"{tmp_path / place}: already there, left as it is" for place in (folder, list_at)]
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_pair_list_for_lfw_by_another_name(
+    tmp_path: Path, served: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_lfw(tmp_path / "lfw64")
+    content = (tmp_path / "lfw64" / "pairs.txt").read_bytes()
+    (tmp_path / "lfw64" / "pairs.txt").rename(served[0] / "5976006")
+    images, pairs = ARCHIVES["lfw"]
+    here = replace(pairs, url=f"{served[1]}/5976006", digest=hashlib.sha256(content).hexdigest())
+    monkeypatch.setitem(ARCHIVES, "lfw", (images, here))
+    download("lfw", tmp_path, print)
+    assert (tmp_path / "pairs.txt").read_bytes() == content
+    assert len(lfw.lfw_open(tmp_path, 4, 3).pairs) == 4
+
+
+@pytest.mark.parametrize("with_list", [False, True])
+def test_nothing_is_put_between_the_people(tmp_path: Path, with_list: bool) -> None:
+    write_people(tmp_path / "lfw64", {"Ann": 1})
+    if with_list:
+        (tmp_path / "lfw64" / "pairs.txt").write_text("mine")
+    message = refusal(lambda: download("lfw", tmp_path / "lfw64", print))
+    assert message == f"{tmp_path / 'lfw64'}: is the data set itself, give the folder that holds it: {tmp_path}"
+
+
+def test_an_empty_root_may_be_named_like_the_data_set(toy: Toy) -> None:
+    toy.root = toy.root.parent / "toy"
+    toy.root.mkdir(parents=True)
+    toy.publish("toy.zip", zip_of({"toy/x": b""}))
+    toy.fetch()
+    toy.fetch()
+    assert toy.left() == ["toy", "toy/x"]
 
 
 def test_a_killed_download_does_not_hinder(toy: Toy) -> None:
@@ -141,29 +187,37 @@ def refused(toy: Toy, kind: type[Exception], message: str) -> None:
     assert [path.name for path in toy.root.parent.iterdir()] == ["root"]
 
 
+@pytest.mark.parametrize(("algorithm", "length"), [("md5", 32), ("sha256", 64)])
 @pytest.mark.parametrize("file", PACKERS)
-def test_wrong_md5_leaves_nothing(toy: Toy, file: str) -> None:
-    toy.publish(file, PACKERS[file]({"toy/x": b""}), md5="0" * 32)
-    refused(toy, InputError, f"{file}: MD5 [0-9a-f]{{32}}, expected {'0' * 32}: not the published file")
+def test_wrong_digest_leaves_nothing(toy: Toy, file: str, algorithm: Kind, length: int) -> None:
+    toy.publish(file, PACKERS[file]({"toy/x": b""}), digest="0" * length, algorithm=algorithm)
+    differs = f"{algorithm} [0-9a-f]{{{length}}}, expected {'0' * length}"
+    refused(toy, InputError, f": {differs}: not the published {file}, nothing is kept")
+
+
+def test_right_sha256(toy: Toy) -> None:
+    toy.publish("toy.zip", zip_of({"toy/x": b"new"}), algorithm="sha256")
+    toy.fetch()
+    assert toy.left() == ["toy", "toy/x"]
 
 
 def test_missing_page(toy: Toy) -> None:
     toy.publish("toy.zip", b"")
-    (toy.folder / "toy.zip").unlink()
-    refused(toy, OSError, r"toy\.zip: cannot be fetched \(HTTP Error 404.*get toy by hand and put it into ")
+    (toy.folder / "0").unlink()
+    refused(toy, OSError, r"/0: cannot be fetched \(HTTP Error 404.*get toy by hand and put it into ")
 
 
 def test_no_server(toy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
     toy.address = "http://127.0.0.1:1"
     toy.publish("toy.zip", b"")
-    refused(toy, OSError, r"toy\.zip: cannot be fetched \(.*Connection refused")
+    refused(toy, OSError, r"/0: cannot be fetched \(.*Connection refused")
 
 
 @pytest.mark.parametrize("file", PACKERS)
 @pytest.mark.parametrize("member", ["../evil", "toy/../../evil"])
 def test_members_that_leave_the_folder_are_refused(toy: Toy, file: str, member: str) -> None:
     toy.publish(file, PACKERS[file]({"toy/x": b"good", member: b"evil"}))
-    refused(toy, InputError, f"{file}: (cannot be unpacked|member .* would leave the folder)")
+    refused(toy, InputError, "/0: (cannot be unpacked|member .* would leave the folder)")
 
 
 def test_links_that_leave_the_folder_are_refused(toy: Toy) -> None:
@@ -173,7 +227,7 @@ def test_links_that_leave_the_folder_are_refused(toy: Toy) -> None:
         link.type, link.linkname = tarfile.SYMTYPE, "/etc"
         tar.addfile(link)
     toy.publish("toy.tgz", buffer.getvalue())
-    refused(toy, InputError, r"toy\.tgz: cannot be unpacked")
+    refused(toy, InputError, "/0: cannot be unpacked")
 
 
 @pytest.mark.parametrize("file", PACKERS)
@@ -181,18 +235,26 @@ def test_links_that_leave_the_folder_are_refused(toy: Toy) -> None:
 def test_damaged_archives(toy: Toy, file: str, damage: str) -> None:
     whole = PACKERS[file]({"toy/x": bytes(range(256)) * 40})
     toy.publish(file, b"garbage" if damage == "garbage" else whole[: len(whole) // 2])
-    refused(toy, InputError, f"{file}: cannot be unpacked")
+    refused(toy, InputError, "/0: cannot be unpacked")
 
 
 @pytest.mark.parametrize("file", PACKERS)
 def test_an_archive_of_something_else(toy: Toy, file: str) -> None:
     toy.publish(file, PACKERS[file]({"other/x": b""}))
-    refused(toy, InputError, f"{file}: no folder toy in it")
+    refused(toy, InputError, "/0: no folder toy in it")
 
 
 @pytest.mark.parametrize(
     ("name", "where"),
-    [("imagenet900", "image-net.org"), ("casia_lfw", "InsightFace"), ("casia_ijbc", "NIST"), ("icons", "package")],
+    [
+        ("imagenet900", "image-net.org/download"),
+        (
+            "casia_lfw",
+            "github.com/deepinsight/insightface/.*recognition/_datasets_; `cl2r datasets --download lfw DIR`",
+        ),
+        ("casia_ijbc", "recognition/_datasets_; .*nist.gov/programs-projects/face-challenges"),
+        ("icons", "package"),
+    ],
 )
 def test_what_is_not_free_says_where_to_ask(tmp_path: Path, name: str, where: str) -> None:
     with pytest.raises(InputError, match=f"{name}: nothing to download; .*{where}"):
@@ -203,6 +265,13 @@ def test_what_is_not_free_says_where_to_ask(tmp_path: Path, name: str, where: st
 def test_unknown_names(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"no data set 'cifar10' to download \(did you mean 'cifar100'\?\)"):
         download("cifar10", tmp_path, print)
+
+
+def test_how_to_get() -> None:
+    assert how_to_get("lfw") == "`cl2r datasets --download lfw DIR` fetches it"
+    assert "fetches it; its open set is part of ImageNet: " in how_to_get("tiny_imagenet200")
+    assert how_to_get("casia_lfw") == ELSEWHERE["casia_lfw"]
+    assert not any("\n" in how_to_get(name) for name in DATASETS)
 
 
 def test_every_data_set_is_fetched_or_explained() -> None:

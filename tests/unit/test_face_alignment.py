@@ -66,6 +66,16 @@ def test_a_known_similarity_is_recovered_for_many_faces_at_once() -> None:
     np.testing.assert_allclose(b, np.full(20, 7 - 3j), atol=1e-9)
 
 
+def test_reference_places_are_the_published_ones() -> None:
+    eyes, nose, mouth = (
+        [(38.2946, 51.6963), (73.5318, 51.5014)],
+        (56.0252, 71.7366),
+        [(41.5493, 92.3655), (70.7299, 92.2041)],
+    )
+    np.testing.assert_allclose(REFERENCE, [*eyes, nose, *mouth], atol=1e-4)
+    assert CROP == 112
+
+
 def test_alignable() -> None:
     face = REFERENCE * 2
     point, unknown = np.full((5, 2), 3, np.float32), face.copy()

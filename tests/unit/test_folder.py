@@ -1,11 +1,14 @@
 """Data sets in folders, with and without an LFW pair list, sound and broken."""
 
+import errno
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+from miniatures import refusal
 from PIL import Image
 
 from cl2r.data import load_dataset
@@ -158,8 +161,8 @@ def two_lists(root: Path) -> None:
     ("damage", "message"),
     [
         (remove_open, r"open: no such folder; expected DIR/train/<class>/\*\.jpg and DIR/open/<class>"),
-        (empty_class, r"train/bee: class folder without images"),
-        (no_classes, r"train: no class folders in it; expected DIR/train"),
+        (empty_class, r"train/bee: folder without images"),
+        (no_classes, r"train: no folders of images in it; expected DIR/train"),
         (garbage_image, r"open/Cy/Cy_0002\.png: not a readable image"),
         (truncated_image, r"train/cat/2\.png: not a readable image"),
         (empty_image, r"train/cat/2\.png: not a readable image"),
@@ -170,9 +173,7 @@ def two_lists(root: Path) -> None:
 )
 def test_broken_folders_are_refused(root: Path, damage: Callable[[Path], None], message: str) -> None:
     damage(root)
-    with pytest.raises(InputError, match=message) as caught:
-        load_folder(root)
-    assert "\n" not in str(caught.value)
+    assert re.search(message, refusal(lambda: load_folder(root)))
 
 
 @pytest.mark.parametrize(("size", "channels"), [(0, 3), (32, 2)])
@@ -212,7 +213,7 @@ def test_pair_list_without_folds(root: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (FOLDS.replace("Al_B\t2", "Al_B\t7"), "line 5 names image Al_B_0007, which is missing in open/Al_B"),
+        (FOLDS.replace("Al_B\t2", "Al_B\t7"), "line 5 names image Al_B_0007, which is missing in ROOT/open/Al_B"),
         (FOLDS.replace("Al_B\t2", "Zoe\t2"), "line 5 names image Zoe_0002"),
         (FOLDS.replace("Cy\t1\t2", "Cy\t1\ttwo"), "line 4: image number 'two' of Cy"),
         (FOLDS.replace("Cy\t1\t2", "Cy 1 2"), "line 4 must be `name<TAB>i<TAB>j`"),
@@ -228,16 +229,17 @@ def test_pair_list_without_folds(root: Path) -> None:
 )
 def test_broken_pair_lists_are_refused(root: Path, text: str, message: str) -> None:
     (root / "pairs.txt").write_text(text)
-    with pytest.raises(InputError, match=re.escape(message)) as caught:
-        load_folder(root, size=4)
-    assert "pairs.txt: " in str(caught.value)
-    assert "\n" not in str(caught.value)
+    refused = refusal(lambda: load_folder(root, size=4))
+    assert refused.startswith(f"{root / 'pairs.txt'}: ")
+    assert message.replace("ROOT", str(root)) in refused
 
 
 def test_two_images_of_one_name(root: Path) -> None:
     (root / "pairs.txt").write_text(FOLDS)
     paint(root / "open" / "Cy" / "Cy_0002.jpg", (0, 0, 0))
-    with pytest.raises(InputError, match=r"open/Cy/Cy_0002\.png: a second image of that name; .*pairs\.txt would not"):
+    with pytest.raises(
+        InputError, match=r"open/Cy/Cy_0002\.jpg and .*\.png: two images of one name, .*pairs\.txt would"
+    ):
         load_folder(root, size=4)
 
 
@@ -245,3 +247,15 @@ def test_pair_list_in_another_encoding(root: Path) -> None:
     (root / "pairs.txt").write_bytes("1\nJosé\t1\t2\n".encode("latin-1"))
     with pytest.raises(InputError, match=r"pairs\.txt: not UTF-8"):
         load_folder(root, size=4)
+
+
+def test_a_folder_that_may_not_be_read(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scandir = os.scandir
+
+    def guarded(path: str | Path) -> object:
+        if Path(path).name == "cat":
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", guarded)
+    assert refusal(lambda: load_folder(root)) == f"{root / 'train' / 'cat'}: cannot be read (Permission denied)"

@@ -7,13 +7,15 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from miniatures import jpeg, refusal
 from PIL import Image
 
-from cl2r.data import ijbc
+from cl2r.data import ijbc, ijbc_lists
 from cl2r.data.check import Check
 from cl2r.data.dataset import Images, ImageSet, Labels, Templates
 from cl2r.data.face_alignment import REFERENCE, AlignedImages
-from cl2r.data.ijbc import IMAGES_LIST, LANDMARKS_LIST, PAIRS_LIST, check_casia_ijbc, load_casia_ijbc
+from cl2r.data.ijbc import check_casia_ijbc, load_casia_ijbc
+from cl2r.data.ijbc_lists import IMAGES_LIST, LANDMARKS_LIST, PAIRS_LIST
 from cl2r.errors import InputError
 
 # template 30 has a photo and a video of three frames, 7 two photos, 12 one
@@ -22,7 +24,7 @@ MEDIA += [("5.jpg", 7, 503), ("6.jpg", 7, 504), ("7.jpg", 12, 502)]
 PAIRS = [(30, 7, 1), (7, 12, 0), (12, 30, 0)]
 
 
-def casia(root: Path, size: int, channels: int) -> tuple[Images, Labels, tuple[str, ...]]:
+def casia(root: Path, size: int, channels: int, expected: str) -> tuple[Images, Labels, tuple[str, ...]]:
     return np.zeros((4, size, size, channels), np.uint8), np.array([0, 0, 1, 1]), ("a", "b")
 
 
@@ -66,10 +68,7 @@ def replace(root: Path, list_of: str, old: str, new: str) -> None:
 
 
 def complaint(root: Path) -> str:
-    with pytest.raises(InputError) as caught:
-        load(root)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
+    return refusal(lambda: load(root))
 
 
 def test_a_good_folder(root: Path) -> None:
@@ -87,6 +86,8 @@ def test_a_good_folder(root: Path) -> None:
     assert pairs.gallery.tolist() == [0, 1, 2]
     assert pairs.same.tolist() == [True, False, False]
     assert pairs.folds.tolist() == [0, 0, 0]
+    assert pairs.folds.dtype == np.int64
+    assert pairs.folds.strides == (0,)  # one number stands for 16 million
     assert data.class_names == ("a", "b")
 
 
@@ -127,7 +128,7 @@ def test_spaces_and_empty_lines_do_not_matter(root: Path) -> None:
 
 def test_lists_longer_than_a_block(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = load(root)
-    monkeypatch.setattr(ijbc, "LINES_AT_A_TIME", 2)
+    monkeypatch.setattr(ijbc_lists, "LINES_AT_A_TIME", 2)
     found = load(root)
     assert found.fingerprint == expected.fingerprint
     assert found.pairs is not None
@@ -194,7 +195,8 @@ def test_missing_folders_are_named(root: Path) -> None:
     (root / "ijbc" / "loose_crop").rename(root / "elsewhere")
     assert complaint(root).startswith(f"{root / 'ijbc' / 'loose_crop'}: no such folder, nor aligned/")
     (root / "ijbc").rename(root / "ijb")
-    assert complaint(root).startswith(f"{root / 'ijbc'}: no such folder")
+    hint = f"`cl2r datasets --check casia_ijbc {root}` says how to get it"
+    assert complaint(root) == f"{root / 'ijbc'}: no such folder; {hint}"
 
 
 def test_check_of_a_good_folder(root: Path) -> None:
@@ -216,21 +218,41 @@ def test_check_says_what_is_as_published(root: Path, monkeypatch: pytest.MonkeyP
     assert sum(sentence.endswith("as published") for sentence in found) == 2
 
 
-def test_check_names_all_that_is_wrong_and_how_to_get_it(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_names_all_that_is_wrong(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ijbc, "check_casia", no_casia)
     (root / "ijbc" / "loose_crop" / "5.jpg").unlink()
     replace(root, PAIRS_LIST, "7 12 0\n", "7 13 0\n")
     wrong = check_casia_ijbc(root).wrong
-    assert len(wrong) == 4
-    for words, sentence in zip(("CASIA", "5.jpg", "template 13", "NIST"), wrong, strict=True):
+    assert len(wrong) == 3
+    for words, sentence in zip(("CASIA", "5.jpg", "template 13"), wrong, strict=True):
         assert words in sentence
 
 
 def test_check_without_the_folder(root: Path) -> None:
     (root / "ijbc").rename(root / "ijb")
+    assert check_casia_ijbc(root).wrong == [f"{root / 'ijbc'}: no such folder"]
+
+
+@pytest.mark.parametrize("folder", ["ijbc", "casia-webface"])
+def test_the_other_half_lies_beside_the_folder_that_is_the_root(
+    root: Path, folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()
+    for person, grey in (("0", 10), ("1", 90)):
+        (root / "casia-webface" / person).mkdir(parents=True)
+        (root / "casia-webface" / person / "a.jpg").write_bytes(jpeg(grey))
+    assert load(root / folder).fingerprint == load(root).fingerprint
+    assert check_casia_ijbc(root / folder).complete
+
+
+def test_missing_casia_is_named(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    said = complaint(root / "ijbc")
+    assert said.startswith(f"{root}: no CASIA-WebFace in it; expected ")
+    assert said.endswith(f"; `cl2r datasets --check casia_ijbc {root / 'ijbc'}` says how to get it")
     (wrong,) = check_casia_ijbc(root).wrong
-    assert wrong.startswith(f"{root / 'ijbc'}: no such folder")
-    assert "NIST" in wrong
+    assert wrong.startswith(f"{root}: no CASIA-WebFace in it; expected ")
+    assert "cl2r datasets" not in wrong
 
 
 def test_check_finds_an_image_that_cannot_be_decoded(root: Path) -> None:

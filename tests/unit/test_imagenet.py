@@ -1,28 +1,20 @@
 """ImageNet by wnid folders: miniatures in the layouts people have, sound and broken."""
 
-import io
 import shutil
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pytest
+from miniatures import greys, jpeg, refusal
 from PIL import Image
 
 from cl2r.data import images
 from cl2r.data.imagenet import IMAGENET20, check_imagenet900, imagenet100_places, load_imagenet900
 from cl2r.data.images import LazyImages
-from cl2r.errors import InputError
 
 TRAIN = ("n01440764", "n02119789", "n03000000")
 OPEN = ("n01500000", "n04000000")
 LAYOUTS = ("imagenet", "ILSVRC2012", "ILSVRC/Data/CLS-LOC")
-
-
-def jpeg(grey: int, size: tuple[int, int] = (8, 8)) -> bytes:
-    file = io.BytesIO()
-    Image.new("RGB", size, (grey, grey, grey)).save(file, "JPEG")
-    return file.getvalue()
 
 
 def write(path: Path, content: bytes) -> None:
@@ -52,29 +44,21 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.fixture
-def whole(tmp_path: Path) -> tuple[Path, list[str]]:
-    """1000 class folders with an image each in train/, two in val/, and the sorted wnids."""
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
+    """1000 class folders with an image each in train/, two in val/, and the sorted wnids. No test changes these."""
+    root = tmp_path_factory.mktemp("whole")
     wnids = [f"n{1_000_000 + 7 * place:08d}" for place in range(1000)]
     for place, wnid in enumerate(wnids):
-        write(tmp_path / "imagenet" / "train" / wnid / "a.JPEG", jpeg(place // 4))
+        write(root / "imagenet" / "train" / wnid / "a.JPEG", jpeg(place // 4))
     for place in imagenet100_places():
         for name in ("a.JPEG", "b.JPEG"):
-            write(tmp_path / "imagenet" / "val" / wnids[place] / name, jpeg(place // 4))
-    return tmp_path, wnids
-
-
-def pixels(part: npt.NDArray[np.uint8] | LazyImages) -> npt.NDArray[np.uint8]:
-    assert isinstance(part, np.ndarray)
-    return part
+            write(root / "imagenet" / "val" / wnids[place] / name, jpeg(place // 4))
+    return root, wnids
 
 
 def complaint(root: Path) -> str:
-    """What the loader says, in one line, with the way to learn more."""
-    with pytest.raises(InputError) as error:
-        load_imagenet900(root, 4, 3)
-    assert "\n" not in str(error.value)
-    return str(error.value)
+    return refusal(lambda: load_imagenet900(root, 4, 3))
 
 
 def test_labels_and_order(root: Path) -> None:
@@ -82,9 +66,9 @@ def test_labels_and_order(root: Path) -> None:
     assert data.name == "imagenet900"
     assert data.class_names == TRAIN
     assert data.y_train.tolist() == [0, 1, 1, 2, 2, 2]
-    assert pixels(data.x_train)[:, 1, 2, 0].tolist() == [0, 50, 51, 100, 101, 102]
+    assert greys(data.x_train) == [0, 50, 51, 100, 101, 102]
     assert data.y_open.tolist() == [0, 0, 1, 1]
-    assert pixels(data.x_open)[:, 1, 2, 0].tolist() == [200, 201, 210, 211]
+    assert greys(data.x_open) == [200, 201, 210, 211]
     assert check_imagenet900(root).complete
 
 
@@ -113,7 +97,7 @@ def test_lazy_or_array(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(lazy.x_train, LazyImages)  # 6 images, 5 would fit
     assert isinstance(lazy.x_open, np.ndarray)
     assert lazy.x_train.fit == "centre"
-    assert np.array_equal(lazy.x_train.all(), pixels(array.x_train))
+    assert np.array_equal(lazy.x_train.all(), np.asarray(array.x_train))
     assert lazy.x_train.encoded.name(1) == str(root / "imagenet" / "train" / TRAIN[1] / f"{TRAIN[1]}_0.JPEG")
 
 
@@ -121,7 +105,7 @@ def test_centre_square(root: Path) -> None:
     wide = np.zeros((8, 24, 3), np.uint8)
     wide[:, 8:16] = 255
     Image.fromarray(wide).save(root / "imagenet" / "train" / TRAIN[0] / f"{TRAIN[0]}_0.JPEG", quality=100)
-    assert pixels(load_imagenet900(root, 8, 3).x_train)[0].min() > 240
+    assert np.asarray(load_imagenet900(root, 8, 3).x_train)[0].min() > 240
 
 
 def test_imagenet100_is_the_permutation_of_seed_1993(whole: tuple[Path, list[str]]) -> None:
@@ -135,9 +119,9 @@ def test_imagenet100_is_the_permutation_of_seed_1993(whole: tuple[Path, list[str
     places900 = np.setdiff1d(np.arange(1000), places100)
     assert data.class_names == tuple(wnids[place] for place in places900)
     assert np.array_equal(data.y_train, np.arange(900))
-    assert np.array_equal(pixels(data.x_train)[:, 0, 0, 0], places900 // 4)
+    assert greys(data.x_train) == (places900 // 4).tolist()
     assert np.array_equal(data.y_open, np.repeat(np.arange(100), 2))
-    assert np.array_equal(pixels(data.x_open)[::2, 0, 0, 0], places100 // 4)
+    assert greys(data.x_open)[::2] == (places100 // 4).tolist()
 
 
 def test_check_counts(whole: tuple[Path, list[str]]) -> None:
@@ -154,8 +138,14 @@ def test_check_counts(whole: tuple[Path, list[str]]) -> None:
     assert [len(part) for part in check.to_decode] == [900, 200]
 
 
-def test_one_list_alone(whole: tuple[Path, list[str]]) -> None:
-    root, wnids = whole
+def beside(whole: Path, root: Path) -> Path:
+    """A root of its own for lists, with all of ImageNet in it."""
+    (root / "imagenet").symlink_to(whole / "imagenet")
+    return root
+
+
+def test_one_list_alone(whole: tuple[Path, list[str]], tmp_path: Path) -> None:
+    root, wnids = beside(whole[0], tmp_path), whole[1]
     own = [wnids[place] for place in imagenet100_places()[:2]]
     (root / "imagenet100.txt").write_text("\n".join(own))
     data = load_imagenet900(root, 2, 1)
@@ -163,28 +153,56 @@ def test_one_list_alone(whole: tuple[Path, list[str]]) -> None:
     assert len(data.y_open) == 4
     (root / "imagenet100.txt").unlink()
     (root / "imagenet900.txt").write_text("\n".join([wnids[0], wnids[54]]))
-    assert f"{wnids[54]} is in both" in complaint(root)
+    assert f"{root / 'imagenet900.txt'}: {wnids[54]} is in both" in complaint(root)
 
 
-def test_fewer_than_1000_classes(whole: tuple[Path, list[str]]) -> None:
-    root, wnids = whole
-    train = root / "imagenet" / "train"
-    for place in (894, 54):
-        shutil.rmtree(train / wnids[place])
-    said = complaint(root)
+def test_other_than_1000_classes(tmp_path: Path) -> None:
+    wnids = [f"n{place:08d}" for place in range(1001)]
+    train, val = tmp_path / "imagenet" / "train", tmp_path / "imagenet" / "val"
+    for wnid in wnids[:54] + wnids[56:1000]:
+        (train / wnid).mkdir(parents=True)
+    (val / wnids[54]).mkdir(parents=True)
+    said = complaint(tmp_path)
     assert f"{train}: 998 class folders instead of 1000, 2 are missing, the first is {wnids[54]}" in said
-    assert check_imagenet900(root).wrong == [said]
-    for wnid in ("n09000001", "n09000002", "n09000003"):
-        write(train / wnid / "a.JPEG", jpeg(1))
-    assert "1001 class folders instead of 1000, 1 are too many" in complaint(root)
+    assert check_imagenet900(tmp_path).wrong == [said]
+    for wnid in (wnids[54], wnids[55], wnids[1000]):
+        (train / wnid).mkdir()
+    assert "1001 class folders instead of 1000, 1 are too many" in complaint(tmp_path)
+
+
+@pytest.mark.parametrize("layout", ["imagenet", "ILSVRC2012"])
+def test_lists_beside_the_folder_that_is_the_root(tmp_path: Path, layout: str) -> None:
+    write_imagenet(tmp_path / layout)
+    write_lists(tmp_path)
+    assert load_imagenet900(tmp_path / layout, 4, 3).class_names == TRAIN
+    assert check_imagenet900(tmp_path / layout).complete
+
+
+def test_lists_in_the_folder(root: Path) -> None:
+    for name in ("imagenet100.txt", "imagenet900.txt"):
+        (root / name).rename(root / "imagenet" / name)
+    assert load_imagenet900(root, 4, 3).class_names == TRAIN
+    assert load_imagenet900(root / "imagenet", 4, 3).class_names == TRAIN
+
+
+@pytest.mark.parametrize("inside", ["", "imagenet"])
+def test_two_lists_must_be_the_same(root: Path, inside: str) -> None:
+    own = root / "imagenet" / "imagenet900.txt"
+    own.write_text("\n".join(TRAIN))  # the other has them in another order
+    assert load_imagenet900(root / inside, 4, 3).class_names == TRAIN
+    own.write_text("\n".join(TRAIN[:2]))
+    said = complaint(root / inside)
+    assert said == f"{root / 'imagenet900.txt'} and {own}: two lists of other classes, remove one"
+    assert check_imagenet900(root / inside).wrong == [said]
 
 
 def test_missing_class_folder(root: Path) -> None:
     shutil.rmtree(root / "imagenet" / "train" / TRAIN[1])
     said = complaint(root)
     assert f"{root / 'imagenet' / 'train'}: 1 of 3 class folders are missing, the first is {TRAIN[1]}" in said
-    assert f"cl2r datasets --check imagenet900 {root}" in said
-    assert not check_imagenet900(root).complete
+    assert said.endswith(f"; `cl2r datasets --check imagenet900 {root}` says how to get it")
+    (wrong,) = check_imagenet900(root).wrong
+    assert said.startswith(f"{wrong}; ")
 
 
 def test_empty_classes(root: Path) -> None:
@@ -218,8 +236,9 @@ def test_no_folders(root: Path) -> None:
     val.mkdir()
     assert f"{val}: no wnid folders in it" in complaint(root)
     shutil.rmtree(root / "imagenet")
-    assert f"{root}: none of the folders imagenet, ILSVRC2012, ILSVRC/Data/CLS-LOC" in complaint(root)
-    assert "image-net.org" in check_imagenet900(root).wrong[0]
+    none = f"{root}: none of the folders imagenet, ILSVRC2012, ILSVRC/Data/CLS-LOC in it"
+    assert complaint(root) == f"{none}; `cl2r datasets --check imagenet900 {root}` says how to get it"
+    assert check_imagenet900(root).wrong == [none]
 
 
 def test_truncated_jpeg_is_named(root: Path) -> None:
@@ -254,6 +273,9 @@ def test_broken_list(root: Path, text: str, said: str) -> None:
     assert said in complaint(root)
 
 
-def test_imagenet20() -> None:
-    assert len(set(IMAGENET20)) == 20
-    assert (IMAGENET20[0], IMAGENET20[-1]) == ("n02276258", "n03776460")
+def test_imagenet20_is_the_list_of_the_paper() -> None:
+    listed = """
+        n01728572 n01818515 n01873310 n02114855 n02276258 n02804414 n02817516 n03220513 n03345487 n03532672
+        n03769881 n03776460 n03814906 n03916031 n03929855 n04252225 n04266014 n04442312 n04589890 n13037406
+    """
+    assert sorted(IMAGENET20) == listed.split()

@@ -1,14 +1,19 @@
 """Decoding of images: at once or by row, cut to the centre square or squeezed, refused where broken."""
 
 import io
+import os
+import pickle
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+from miniatures import refusal
 from PIL import Image
 
 from cl2r.data.images import Fit, ImageFiles, LazyImages, fitted, images_of
+from cl2r.data.paths import Paths
 from cl2r.errors import InputError
 
 SHAPES = [(40, 20), (20, 40), (33, 31), (8, 8), (5, 3), (1, 1)]
@@ -112,10 +117,21 @@ def test_truncated_images_are_named(tmp_path: Path, suffix: str) -> None:
 @pytest.mark.parametrize("content", [b"", b"<html>404</html>"])
 def test_other_files_are_named_without_addresses(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "a.jpg").write_bytes(content)
-    with pytest.raises(InputError) as caught:
-        images_of(ImageFiles(tmp_path, ["a.jpg"]), 8, 3)
-    expected = f"{tmp_path / 'a.jpg'}: not a readable image, replace or remove it (of no known format)"
-    assert str(caught.value) == expected
+    said = refusal(lambda: images_of(ImageFiles(tmp_path, ["a.jpg"]), 8, 3))
+    assert said == f"{tmp_path / 'a.jpg'}: not a readable image, replace or remove it (of no known format)"
+
+
+@pytest.mark.parametrize("tag", [256, 257, 258, 259, 262, 273, 277, 278])
+def test_a_tiff_with_text_for_a_number_is_named(tmp_path: Path, tag: int) -> None:
+    """Of tag 273, where the pixels lie, Pillow would compute with it."""
+    path = tmp_path / "a.tif"
+    Image.new("RGB", (8, 8)).save(path)
+    damaged = bytearray(path.read_bytes())
+    place = damaged.index(struct.pack("<H", tag), 8)
+    struct.pack_into("<H", damaged, place + 2, 2)
+    path.write_bytes(damaged)
+    said = refusal(lambda: images_of(ImageFiles(tmp_path, ["a.tif"]), 8, 3))
+    assert said.startswith(f"{path}: not a readable image, replace or remove it (")
 
 
 def test_missing_files_are_named(tmp_path: Path) -> None:
@@ -141,6 +157,16 @@ def test_identity_knows_names_sizes_and_fit(files: ImageFiles) -> None:
     path = files.root / NAMES[3]
     path.write_bytes(path.read_bytes() + b"\0")
     assert identity() != before
+
+
+def test_identity_is_path_and_size_of_every_file_in_order(files: ImageFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = b"".join(f"{name}\0{(files.root / name).stat().st_size}\0".encode() for name in NAMES)
+    assert b"".join(files.identity()) == expected
+    monkeypatch.setattr("cl2r.data.images.SIZES", 5)
+    assert len(list(files.identity())) == 3
+    assert b"".join(files.identity()) == expected
+    (files.root / NAMES[7]).unlink()
+    assert refusal(lambda: list(files.identity())).startswith(f"{files.root / NAMES[7]}: cannot be read (No such file")
 
 
 def test_identity_does_not_know_where_the_folder_lies(files: ImageFiles, tmp_path: Path) -> None:
@@ -171,3 +197,37 @@ def test_any_source_of_bytes_serves() -> None:
             return iter([b"picture"])
 
     np.testing.assert_array_equal(images_of(OnePicture(), 8, 3)[0], np.asarray(noise(8, 8)))
+
+
+ODD = ["a/b.jpg", "é/ß.png", "longer/than/the/others.JPEG", os.fsdecode(b"\xff.jpg")]
+
+
+def test_paths_come_back_as_text() -> None:
+    paths = Paths.of(ODD)
+    assert list(paths) == ODD
+    assert len(paths) == 4
+    assert (paths[1], paths[-1]) == (ODD[1], ODD[3])
+    assert list(paths[1:3]) == ODD[1:3]
+    assert ODD[2] in paths
+    assert list(Paths.of([])) == []
+    with pytest.raises(IndexError):
+        paths[4]
+
+
+def test_files_hold_packed_paths(tmp_path: Path) -> None:
+    files = ImageFiles(tmp_path, ODD)
+    again = pickle.loads(pickle.dumps(files))
+    for held in (files, again):
+        assert isinstance(held.paths, Paths)
+        assert list(held.paths) == ODD
+        assert held.name(0) == str(tmp_path / "a" / "b.jpg")
+    assert ImageFiles(tmp_path, files.paths).paths is files.paths
+
+
+def test_a_name_that_is_not_utf8_is_read(tmp_path: Path) -> None:
+    noise(8, 8).save(tmp_path / "a.png")
+    (tmp_path / "a.png").rename(tmp_path / ODD[3])
+    files = ImageFiles(tmp_path, [ODD[3]])
+    np.testing.assert_array_equal(images_of(files, 8, 3)[0], np.asarray(noise(8, 8)))
+    size = (tmp_path / ODD[3]).stat().st_size
+    assert b"".join(files.identity()) == b"\xff.jpg\0%d\0" % size

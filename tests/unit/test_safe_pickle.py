@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from miniatures import refusal
 
 from cl2r.data.safe_pickle import load_plain
 from cl2r.errors import InputError
@@ -25,7 +26,7 @@ def reload(path: Path, held: object, protocol: int = 2) -> Any:
 def test_arrays(tmp_path: Path, protocol: int, kind: str) -> None:
     array = np.arange(24).reshape(2, 3, 4).astype(kind)
     read = reload(tmp_path / "a", array, protocol)
-    assert read.dtype == array.dtype.newbyteorder("=") or protocol == 5  # numpy makes them native
+    assert read.dtype == (array.dtype if protocol == 5 else array.dtype.newbyteorder("="))  # older ones become native
     np.testing.assert_array_equal(read, array)
 
 
@@ -82,6 +83,57 @@ def test_no_other_function_is_found(tmp_path: Path, call: bytes) -> None:
 def test_other_arrays_are_refused(tmp_path: Path, array: np.ndarray) -> None:
     with pytest.raises(InputError, match=r"not a readable pickle of plain data \(holds an array of type"):
         reload(tmp_path / "bad", array)
+
+
+def pickled_array(kind: bytes, shape: bytes, content: bytes) -> bytes:
+    """An array of any claims in protocol 2."""
+    made = b"\x80\x02cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85C\x01b\x87R"
+    dtype = (
+        b"cnumpy\ndtype\nU" + bytes([len(kind)]) + kind + b"K\x00K\x01\x87R(K\x03U\x01|NNNJ\xff\xff\xff\xffK\x00K\x00tb"
+    )
+    return made + b"(K\x01" + shape + dtype + b"\x89C" + bytes([len(content)]) + content + b"tb."
+
+
+HUGE = b"\x8a\x06" + (10**12).to_bytes(6, "little") + b"\x85"
+
+
+def test_elements_of_no_bytes_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(pickled_array(b"S2", b"K\x02\x85", b"abcd"))
+    assert load_plain(tmp_path / "a").tolist() == [b"ab", b"cd"]
+    for kind in (b"S0", b"U0", b"S00", b"V0"):
+        (tmp_path / "bad").write_bytes(pickled_array(kind, HUGE, b""))
+        assert f"holds an array of type {kind.decode()!r}" in refusal(lambda: load_plain(tmp_path / "bad"))
+
+
+CALLS = [
+    b"c_codecs\nencode\n",
+    b"cnumpy\ndtype\n",
+    b"cnumpy.core.multiarray\n_reconstruct\n",
+    b"cnumpy._core.numeric\n_frombuffer\n",
+]
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_function_is_neither_returned_nor_changed(tmp_path: Path, call: bytes) -> None:
+    path, state = tmp_path / "bad", b"}U\x08__name__U\x01xs"
+    path.write_bytes(b"\x80\x02" + call + b".")
+    assert "(holds no data)" in refusal(lambda: load_plain(path))
+    for built in (state, b"N" + state + b"\x86"):  # attributes, and those of slots
+        path.write_bytes(b"\x80\x02" + call + built + b"b0].")
+        assert "(changes a function)" in refusal(lambda: load_plain(path))
+
+
+def test_a_type_is_no_data(tmp_path: Path) -> None:
+    assert "(holds no data)" in refusal(lambda: reload(tmp_path / "bad", np.dtype("u1")))
+
+
+def test_an_array_is_not_made_of_another(tmp_path: Path) -> None:
+    """It would show the memory of the other after that has been freed."""
+    other = pickled_array(b"u1", b"K\x02\x85", b"ab")[2:-1]
+    kind = b"cnumpy\ndtype\nU\x02u1\x85R"
+    call = b"cnumpy.core.numeric\n_frombuffer\n"
+    (tmp_path / "bad").write_bytes(b"\x80\x02" + call + b"(" + other + kind + b"K\x02\x85U\x01CtR.")
+    assert "holds an array made of _Array" in refusal(lambda: load_plain(tmp_path / "bad"))
 
 
 def test_missing_file_is_named(tmp_path: Path) -> None:

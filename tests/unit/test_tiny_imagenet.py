@@ -4,22 +4,21 @@ import shutil
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pytest
-from PIL import Image
+from miniatures import greys, jpeg, refusal
 
 from cl2r.data import images
 from cl2r.data.imagenet import IMAGENET20
 from cl2r.data.images import LazyImages
 from cl2r.data.tiny_imagenet import check_tiny_imagenet200, load_tiny_imagenet200
-from cl2r.errors import InputError
 
 WNIDS = ("n02124075", "n04067472", "n01443537")  # as in wnids.txt, not sorted
+HINT = "`cl2r datasets --check tiny_imagenet200"
 
 
 def paint(path: Path, grey: int) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    Image.new("RGB", (8, 8), (grey, grey, grey)).save(path)
+    path.write_bytes(jpeg(grey))
 
 
 def write_tiny(folder: Path) -> None:
@@ -44,16 +43,8 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def pixels(part: npt.NDArray[np.uint8] | LazyImages) -> npt.NDArray[np.uint8]:
-    assert isinstance(part, np.ndarray)
-    return part
-
-
 def complaint(root: Path) -> str:
-    with pytest.raises(InputError) as error:
-        load_tiny_imagenet200(root, 4, 3)
-    assert "\n" not in str(error.value)
-    return str(error.value)
+    return refusal(lambda: load_tiny_imagenet200(root, 4, 3))
 
 
 def test_labels_and_order(root: Path) -> None:
@@ -61,10 +52,10 @@ def test_labels_and_order(root: Path) -> None:
     assert data.name == "tiny_imagenet200"
     assert data.class_names == ("n01443537", "n02124075", "n04067472")
     assert data.y_train.tolist() == [0, 0, 1, 1, 2, 2]
-    assert pixels(data.x_train)[:, 0, 0, 0].tolist() == [100, 101, 0, 1, 50, 51]
+    assert greys(data.x_train) == [100, 101, 0, 1, 50, 51]
     assert data.y_open.tolist() == list(range(20))
     grey = {wnid: 10 * k for k, wnid in enumerate(IMAGENET20)}
-    assert pixels(data.x_open)[:, 0, 0, 0].tolist() == [grey[wnid] for wnid in sorted(IMAGENET20)]
+    assert greys(data.x_open) == [grey[wnid] for wnid in sorted(IMAGENET20)]
 
 
 def test_without_wnids_txt_the_folders_are_the_classes(root: Path) -> None:
@@ -83,9 +74,13 @@ def test_prepared_imagenet20(root: Path) -> None:
 
 
 def test_the_folder_itself_as_root(root: Path) -> None:
-    data = load_tiny_imagenet200(root / "tiny-imagenet-200", 4, 1)
+    tiny = root / "tiny-imagenet-200"
+    data = load_tiny_imagenet200(tiny, 4, 1)
     assert data.x_train.shape == (6, 4, 4, 1)
     assert len(data.y_open) == 20
+    assert check_tiny_imagenet200(tiny).complete
+    shutil.rmtree(root / "imagenet")
+    assert complaint(tiny).startswith(f"{root}: no ImageNet20")
 
 
 def test_lazy_or_array(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,7 +89,7 @@ def test_lazy_or_array(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lazy = load_tiny_imagenet200(root, 4, 3)
     assert isinstance(lazy.x_train, np.ndarray)
     assert isinstance(lazy.x_open, LazyImages)  # 20 images, 10 would fit
-    assert np.array_equal(lazy.x_open.all(), pixels(array.x_open))
+    assert np.array_equal(lazy.x_open.all(), np.asarray(array.x_open))
 
 
 def test_check_remarks_on_fewer(root: Path) -> None:
@@ -108,20 +103,20 @@ def test_check_remarks_on_fewer(root: Path) -> None:
 
 def test_no_tiny_imagenet(root: Path) -> None:
     shutil.rmtree(root / "tiny-imagenet-200")
-    assert f"{root}: no folder tiny-imagenet-200" in complaint(root)
+    none = f"{root}: no folder tiny-imagenet-200 in it"
+    assert complaint(root) == f"{none}; {HINT} {root}` says how to get it"
     check = check_tiny_imagenet200(root)
-    assert len(check.wrong) == 1
-    assert "cl2r datasets --download tiny_imagenet200" in check.wrong[0]
+    assert check.wrong == [none]
     assert any("20 images of 20 classes" in line for line in check.found)
 
 
 def test_no_imagenet20(root: Path) -> None:
     shutil.rmtree(root / "imagenet")
-    said = complaint(root)
-    assert f"{root}: no ImageNet20, expected imagenet/val/<wnid>/*.JPEG or imagenet20/<wnid>/*.JPEG" in said
-    assert "gets Tiny-ImageNet only" in said
-    assert "image-net.org" in said
-    assert check_tiny_imagenet200(root).wrong == [said]
+    none = f"{root}: no ImageNet20, expected imagenet/val/<wnid>/*.JPEG or imagenet20/<wnid>/*.JPEG"
+    assert complaint(root) == f"{none}; {HINT} {root}` says how to get it"
+    check = check_tiny_imagenet200(root)
+    assert check.wrong == [none]
+    assert any("6 images of 3 classes" in line for line in check.found)
 
 
 def test_flat_val(root: Path) -> None:
@@ -142,7 +137,7 @@ def test_missing_and_empty_training_classes(root: Path) -> None:
     shutil.rmtree(train / WNIDS[0])
     for image in (train / WNIDS[1] / "images").iterdir():
         image.unlink()
-    assert f"{train}: 1 of 3 class folders are missing, the first is {WNIDS[0]}/images; see" in complaint(root)
+    assert f"{train}: 1 of 3 class folders are missing, the first is {WNIDS[0]}/images; {HINT}" in complaint(root)
     assert len(check_tiny_imagenet200(root).wrong) == 2
     (train / WNIDS[0] / "images").mkdir(parents=True)
     paint(train / WNIDS[0] / "images" / "x.JPEG", 3)
