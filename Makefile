@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 SHORT := --set optim.epochs=16 --set 'optim.milestones=[11,14]'
 HALF := --set optim.epochs=10 --set 'optim.milestones=[7,9]'
 
-.PHONY: help study ablation methods bench-methods bench-ray test test-slow lint format clean
+.PHONY: help study ablation methods bench-methods bench-ray bench-pairs bench-decoding test test-slow lint format clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,6 +32,12 @@ bench-methods: $(READY) ## What a method costs relative to ER (minutes)
 
 bench-ray: $(READY) ## What Ray costs a trial (minutes)
 	@$(BIN)/python tests/benchmarks/ray_overhead.py
+
+bench-pairs: $(READY) ## Distances and TAR@FAR of IJB-C's 15.7 million pairs (a minute)
+	@$(BIN)/python tests/benchmarks/tar_at_far.py
+
+bench-decoding: $(READY) ## How fast large JPEGs come (a minute)
+	@$(BIN)/python tests/benchmarks/decoding.py
 
 test: $(READY) ## Run the test suite
 	@$(BIN)/python -m pytest -m "not slow" -n 2 --dist loadgroup
