@@ -1,8 +1,9 @@
 """Whether runs agree with what the paper's text states.
 
 Orders and signs are judged whatever the budget, on means over seeds. Numbers (values, differences, factors) are
-comparable only if every setting is that of the paper's preset. A difference that is smaller than its standard deviation
-over seeds (paired by seed where the seeds are the same) is "within noise"; from one seed nothing is known of that.
+comparable only if every setting is that of the paper's preset, and on other data nothing is. A difference that is
+smaller than its standard deviation over seeds (paired by seed where the seeds are the same) is "within noise"; from one
+seed nothing is known of that.
 """
 
 import itertools
@@ -31,9 +32,9 @@ from analysis.paper_values import Values
 AGREES, DIFFERS, NOT_COMPARABLE, NOT_RUN = "agrees", "differs", "not comparable at this budget", "not run"
 RULE = (
     "Orders, signs and trends are judged at any budget, on means over seeds; numbers (a value, a difference, a factor) "
-    "only if all settings are those of the paper's preset. *Within noise*: the difference is smaller than its standard "
-    "deviation over seeds, paired by seed where the seeds are the same. *One seed*: nothing is known of noise. "
-    "*Of those run*: some of the methods are missing."
+    "only if all settings are those of the paper's preset; on other data nothing is judged. *Within noise*: the "
+    "difference is smaller than its standard deviation over seeds, paired by seed where the seeds are the same. "
+    "*One seed*: nothing is known of noise. *Of those run*: some of the methods are missing."
 )
 EXACT = 1e-9
 RELATIONS: dict[str, Callable[[float, float], bool]] = {
@@ -90,30 +91,33 @@ def judge(statements: Iterable[Statement], values: Values, changes: Sequence[Cha
 
     `changes` say in what the runs, or those of some methods, differ from the paper's preset.
     """
-    return [row for statement in statements for row in _rows(statement, values, _full_budget(statement, changes))]
+    rows = [_rows(statement, values, _comparable(statement, changes)) for statement in statements]
+    return list(itertools.chain.from_iterable(rows))
 
 
-def _full_budget(statement: Statement, changes: Sequence[Change]) -> bool:
-    """Whether no method that the statement names was trained otherwise than in the paper."""
+def _comparable(statement: Statement, changes: Sequence[Change]) -> bool:
+    """Whether the runs tell: of an order at any budget, of a number at the paper's, of nothing on other data."""
+    if any(change.field == "data.name" for change in changes):
+        return False
     content = statement.check.model_dump(include={"method", "minus", "of"})
     named = {name for entry in content.values() if entry for name in ([entry] if isinstance(entry, str) else entry)}
-    return not any(not change.methods or named & set(change.methods) for change in changes)
+    otherwise = any(not change.methods or named & set(change.methods) for change in changes)
+    return statement.check.kind not in ABOUT_NUMBERS or not otherwise
 
 
-def _rows(statement: Statement, values: Values, full_budget: bool) -> Iterable[Judgement]:
+def _rows(statement: Statement, values: Values, comparable: bool) -> Iterable[Judgement]:
     check = statement.check
     lowest = isinstance(check, BoundCheck) and check.over == "lowest"
     tasks: Sequence[int | None] = [None] if lowest else check.tasks or [None]
     for method, metric, count, memory in itertools.product(check.method, check.metric, tasks, check.memory or [None]):
         for here, verdict in _findings(statement, Place(method, metric, count, memory), values):
-            comparable = full_budget or check.kind not in ABOUT_NUMBERS or verdict == NOT_RUN
             where = _where(statement, count, memory)
             yield Judgement(
                 statement,
                 where,
                 NAMES.get(metric, metric),
                 here or title(method),
-                verdict if comparable else NOT_COMPARABLE,
+                verdict if comparable or verdict == NOT_RUN else NOT_COMPARABLE,
             )
 
 

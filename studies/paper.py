@@ -10,7 +10,8 @@
 
 Tables: 2 to 8, ablation (9). Figures: bc (2), memory (3). Each brings its preset, methods and task counts.
 The text's statements are in analysis/reference/paper.yaml. Orders, signs and trends are judged at any budget, on means
-over seeds; numbers only if all settings are those of the paper's preset; see analysis/paper_verdicts.py.
+over seeds; numbers only if all settings are those of the paper's preset; nothing on other data; see
+analysis/paper_verdicts.py.
 """
 
 import argparse

@@ -264,6 +264,12 @@ def test_numbers_need_the_budget_of_the_preset(
 ORDER: dict[str, Any] = {**CHECK, "kind": "order", "above": ["er"]}
 
 
+def test_nothing_is_judged_on_other_data() -> None:
+    check = {"kind": "bound", "method": "cl2r", "metric": "BC", "tasks": [2, 3], "relation": ">", "value": 0}
+    other = [Change("data.name", "cifar100", "icons")]
+    assert verdict([run("cl2r", 2, BC=0.1)], check, other) == ["not comparable at this budget", "not run"]
+
+
 def test_noise_is_paired_by_seed() -> None:
     """Both vary by 0.3 over seeds, but CL²R is 0.1 ahead with each of them."""
     ahead = seeds("cl2r", "AC", [0.2, 0.5, 0.8])
