@@ -40,7 +40,7 @@ bench-decoding: $(READY) ## How fast large JPEGs come (a minute)
 	@$(BIN)/python tests/benchmarks/decoding.py
 
 test: $(READY) ## Run the test suite
-	@$(BIN)/python -m pytest -m "not slow" -n 2 --dist loadgroup
+	@$(BIN)/python -m pytest -m "not slow"
 
 test-slow: $(READY) ## Run the long checks (minutes)
 	@$(BIN)/python -m pytest -m slow

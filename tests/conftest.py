@@ -37,12 +37,3 @@ def finished_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def finished(tiny: Path, finished_root: Path) -> RunResult:
     """An undisturbed quick run of CL²R."""
     return train(quick_config(tiny), finished_root)
-
-
-@pytest.hookimpl(tryfirst=True)  # before the groups are read
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Of the processes that share the tests, one takes all that start a Ray, and first; the others a file at a time."""
-    items.sort(key=lambda item: item.path.parent.name != "studies")
-    for item in items:
-        group = "ray" if item.path.parent.name == "studies" else item.path.stem
-        item.add_marker(pytest.mark.xdist_group(group))

@@ -111,6 +111,7 @@ class Reserved(threading.Thread):
         self.join()
 
 
+@pytest.mark.slow
 def test_killed_train_workers_go_on(
     small_ray: None, preset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
