@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from cl2r.data.check import Check
-from cl2r.data.dataset import Images, Labels
+from cl2r.data.dataset import Images, ImageSet, Labels
 from cl2r.data.images import ImageFiles, LazyImages, images_of
 from cl2r.errors import InputError
 
@@ -150,3 +150,15 @@ def note_classes(
     check.wrong += folders.wrong
     check.to_decode.append(LazyImages(folders.files, size, 3, "centre"))
     return folders
+
+
+def image_set(name: str, train: ClassFolders, open_set: ClassFolders, size: int, channels: int) -> ImageSet:
+    """Classes to train on and others to verify on."""
+    return ImageSet(
+        name=name,
+        x_train=train.decoded(size, channels),
+        y_train=train.labels,
+        x_open=open_set.decoded(size, channels),
+        y_open=open_set.labels,
+        class_names=train.wnids,
+    )

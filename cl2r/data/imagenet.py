@@ -18,6 +18,7 @@ import numpy as np
 from cl2r.data.check import Check, find_folder, home
 from cl2r.data.class_folders import (
     ClassFolders,
+    image_set,
     list_classes,
     note_classes,
     read_wnids,
@@ -113,14 +114,7 @@ def load_imagenet900(root: Path, size: int, channels: int) -> ImageSet:
     split = split_of(root, imagenet)
     train = require_whole(list_classes(imagenet / "train", split.train), hint)
     open_set = require_whole(list_classes(imagenet / "val", split.open_set), hint)
-    return ImageSet(
-        name="imagenet900",
-        x_train=train.decoded(size, channels),
-        y_train=train.labels,
-        x_open=open_set.decoded(size, channels),
-        y_open=open_set.labels,
-        class_names=train.wnids,
-    )
+    return image_set("imagenet900", train, open_set, size, channels)
 
 
 def check_imagenet900(root: Path) -> Check:

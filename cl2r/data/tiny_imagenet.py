@@ -11,6 +11,7 @@ from pathlib import Path
 from cl2r.data.check import Check, find_folder, home
 from cl2r.data.class_folders import (
     ClassFolders,
+    image_set,
     list_classes,
     note_classes,
     read_wnids,
@@ -37,14 +38,7 @@ def load_tiny_imagenet200(root: Path, size: int, channels: int) -> ImageSet:
     train = require_whole(_train_classes(tiny), hint)
     require_disjoint(str(tiny), train.wnids, IMAGENET20)
     open_set = require_whole(list_classes(imagenet20, IMAGENET20), hint)
-    return ImageSet(
-        name="tiny_imagenet200",
-        x_train=train.decoded(size, channels),
-        y_train=train.labels,
-        x_open=open_set.decoded(size, channels),
-        y_open=open_set.labels,
-        class_names=train.wnids,
-    )
+    return image_set("tiny_imagenet200", train, open_set, size, channels)
 
 
 def check_tiny_imagenet200(root: Path) -> Check:

@@ -1,73 +1,20 @@
 """The paper's tables, statements and verdicts, from frames written here; nothing is trained."""
 
-import json
-import shutil
-import subprocess
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
 import yaml
+from paper_frames import frames, run, seeds, verdict
 
 from analysis.paper import ITEMS, TITLES, item_markdown, ordered
-from analysis.paper_budget import Change, changes, preset_fields
-from analysis.paper_report import Report, commit, document, training_seconds
-from analysis.paper_statements import KINDS, Statement, paper_statements, read_statements
+from analysis.paper_budget import Change, changes
+from analysis.paper_statements import KINDS, paper_statements, read_statements
 from analysis.paper_values import Values, bc_curves
 from analysis.paper_verdicts import judge
-from cl2r.errors import InputError, exit_code
+from cl2r.errors import InputError
 from cl2r.methods.catalog import METHODS
-from studies import paper
-
-Frames = dict[str, pd.DataFrame]
-
-
-def run(method: str, tasks: int = 2, seed: int = 0, memory: int = 4, **metrics: float) -> dict[str, Any]:
-    """A finished run with the settings of `icons`."""
-    config = {key: json.dumps(value) if isinstance(value, list) else value for key, value in _icons(method).items()}
-    name = f"{method}-T{tasks}-m{memory}-s{seed}"
-    own = {"study": "s", "run": name, "status": "finished", "tasks": tasks, "seed": seed, "train_seconds": 1.0}
-    measured = {"AC": 0.5, "BC": 0.0, "FC": 0.0, "mean_accuracy": 0.7, **metrics}
-    return {**config, **own, "scenario.n_tasks": tasks, "memory.per_class": memory, **measured}
-
-
-_CACHE: dict[str, dict[str, Any]] = {}
-
-
-def _icons(method: str) -> dict[str, Any]:
-    if method not in _CACHE:
-        _CACHE[method] = dict(preset_fields("icons", method))
-    return _CACHE[method]
-
-
-def frames(rows: Sequence[dict[str, Any]], cells: dict[str, list[list[float]]] | None = None) -> Frames:
-    """Runs, their matrices (0.7 on the diagonal, 0.6 below, unless given by method) and their links of 2 s each."""
-    matrix, tasks = [], []
-    for row in rows:
-        given = (cells or {}).get(row["method.name"])
-        for t in range(row["tasks"]):
-            tasks.append({"run": row["run"], "task": t + 1, "key": f"{row['run']}-{t}", "seconds": 2.0})
-            for k in range(t + 1):
-                accuracy = given[t][k] if given else 0.7 if k == t else 0.6
-                for pairs in ("report", "tuning"):
-                    value = accuracy if pairs == "report" else 0.1
-                    cell = {"run": row["run"], "pairs": pairs, "metric": "accuracy", "t": t + 1, "k": k + 1}
-                    matrix.append(cell | {"accuracy": value})
-    return {"runs": pd.DataFrame(rows), "matrix": pd.DataFrame(matrix), "tasks": pd.DataFrame(tasks)}
-
-
-def verdict(rows: Sequence[dict[str, Any]], check: dict[str, Any], changed: Sequence[Change] = ()) -> list[str]:
-    """The verdicts of one statement."""
-    statement = Statement.model_validate({"item": "table 3", "source": "here", "says": "so", "check": check})
-    return [row.verdict for row in judge([statement], Values.of_frames(frames(rows)), changed)]
-
-
-def seeds(method: str, metric: str, values: Sequence[float], **where: int) -> list[dict[str, Any]]:
-    """A run a seed."""
-    return [run(method, seed=seed, **where, **{metric: value}) for seed, value in enumerate(values)]
-
 
 # Layout
 
@@ -427,147 +374,3 @@ def test_a_good_statement_is_read(tmp_path: Path) -> None:
     path.write_text("statements: [")
     with pytest.raises(InputError, match="not a readable YAML file"):
         read_statements(path)
-
-
-# The report and its file
-
-
-def test_the_report_has_table_budget_verdicts_and_rule(tmp_path: Path) -> None:
-    given = frames([{**run(method, 10, seed), "optim.epochs": 3} for method in ("fixed", "er_fdm") for seed in (0, 1)])
-    given["runs"].loc[given["runs"]["method.name"] == "fixed", ["AC", "FC"]] = [0.9, 0.1]
-    text = Report.of_frames("table ablation", ITEMS["table ablation"], given, "icons").text()
-    assert "- optim.epochs: 20 -> 3" in text
-    assert "AC = 0.27 | Sec. 8, " in text
-    assert "| T=10 | AC | Fixed 0.900 ± 0.000 | not comparable at this budget |" in text
-    assert "| T=10 | AC | Fixed 0.900 ± 0.000; Trainable, FD^M 0.500 ± 0.000 | agrees |" in text
-    assert "agrees: 2, differs: 0, not comparable at this budget: 2, not run: 10." in text
-    assert text.rstrip().endswith("some of the methods are missing.")
-
-
-def test_the_file_says_where_it_comes_from(tmp_path: Path) -> None:
-    given = frames([run("cl2r", 2, seed) for seed in (4, 5)])
-    given["tasks"]["key"] = ["a", "b", "a", "c"]
-    assert training_seconds(given["tasks"]) == 6.0, "a shared link counts once"
-    out = tmp_path / "table.md"
-    shown = paper.present("table 2", given, "icons", tmp_path, out, "cl2r study paper --table 2")
-    assert f"written: {out}" in shown
-    text = out.read_text()
-    assert text.startswith("# Table 2 of the paper")
-    for part in ("`cl2r study paper --table 2`", "- commit: ", "- seeds: 4, 5;", "- training: 6 s", "All settings are"):
-        assert part in text
-
-
-def test_a_figure_is_drawn_beside_the_frames_and_the_file(tmp_path: Path) -> None:
-    methods = ITEMS["figure bc"].methods
-    given = frames([run(method, 3, seed) for method in methods for seed in (0, 1)])
-    shown = paper.present("figure bc", given, "icons", tmp_path / "study", tmp_path / "kept" / "bc.md", "x")
-    assert f"figure: {tmp_path / 'study' / 'figure_bc.png'}, {tmp_path / 'study' / 'figure_bc.svg'}" in shown
-    assert (tmp_path / "study" / "figure_bc.png").stat().st_size > 10_000
-    assert "![Figure 2](bc.png)" in (tmp_path / "kept" / "bc.md").read_text()
-    assert (tmp_path / "kept" / "bc.png").is_file()
-
-
-def test_the_lines_of_a_figure() -> None:
-    from analysis.paper_figures import draw
-
-    sizes = {0: 0.1, 50: 0.3}
-    rows = [run(method, 10, memory=size, AC=value) for method in ("er", "cl2r") for size, value in sizes.items()]
-    axes = draw(ITEMS["figure memory"], frames(rows)).axes[0]
-    lines = {line.get_label(): line.get_xydata().tolist() for line in axes.get_lines()}
-    assert lines == {"ER": [[0, 0.1], [50, 0.3]], "CL²R": [[0, 0.1], [50, 0.3]]}
-    colours = {line.get_color() for line in axes.get_lines()}
-    assert len(colours) == 2
-    with pytest.raises(InputError, match="Table 3 is a table"):
-        draw(ITEMS["table 3"], frames(rows))
-
-
-def test_a_folder_outside_git_has_no_commit(tmp_path: Path) -> None:
-    assert commit(tmp_path) == "unknown, not a git checkout"
-
-
-@pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
-def test_the_commit_and_whether_files_differ_from_it(tmp_path: Path) -> None:
-    def git(*words: str) -> str:
-        options = ["-c", "user.name=n", "-c", "user.email=e@x", "-c", "commit.gpgsign=false"]
-        return subprocess.run(
-            ["git", "-C", str(tmp_path), *options, *words], capture_output=True, text=True, check=True
-        ).stdout.strip()
-
-    git("init", "--quiet")
-    (tmp_path / "file").write_text("one")
-    git("add", "file")
-    git("commit", "--quiet", "-m", "one")
-    assert commit(tmp_path) == git("rev-parse", "HEAD")
-    (tmp_path / "studies" / "results").mkdir(parents=True)
-    (tmp_path / "studies" / "results" / "table.md").write_text("kept results are no change of the code")
-    assert commit(tmp_path) == git("rev-parse", "HEAD")
-    (tmp_path / "file").write_text("two")
-    assert commit(tmp_path) == f"{git('rev-parse', 'HEAD')}, with uncommitted changes"
-    (tmp_path / "below").mkdir()
-    assert commit(tmp_path / "below") == "unknown, not a git checkout", "of something around it"
-
-
-# The command
-
-
-@pytest.mark.parametrize(
-    ("words", "fault"),
-    [
-        ([], "give one table or one figure: --table 2, 3"),
-        (["--table", "9"], "--table 9: not one of these"),
-        (["--figure", "memroy"], "--figure memroy: not one of these (did you mean 'memory'?)"),
-        (["--table", "2", "--figure", "bc"], "give one table or one figure"),
-        (["--table", "2", "--methods", "lcuir"], "no method 'lcuir' (did you mean 'lucir'?)"),
-        (["--table", "2", "--sizes", "5"], "--sizes: table 2 has one size of memory"),
-        (["--table", "3", "--counts", "3", "--tasks", "5"], "give --counts or --tasks, not both"),
-        (["--table", "2", "--out", "table.txt"], "a Markdown file ends in .md"),
-    ],
-)
-def test_bad_words_end_in_one_line(capsys: pytest.CaptureFixture[str], words: list[str], fault: str) -> None:
-    assert exit_code("paper", lambda: paper.main(words)) == 2
-    err = capsys.readouterr().err
-    assert fault in err
-    assert err.count("\n") == 1
-
-
-@pytest.fixture
-def seen(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
-    """What a command would put into the specification."""
-
-    def changes_of(*words: str) -> dict[str, Any]:
-        parts: list[Any] = []
-        monkeypatch.setattr(paper, "run_command", lambda *given: parts.extend(given) or 0)
-        assert paper.main(list(words)) == 0
-        content: dict[str, Any] = parts[2]
-        return content
-
-    return changes_of
-
-
-@pytest.mark.parametrize("name", ITEMS)
-def test_an_item_brings_its_preset_methods_and_tasks(seen: Callable[..., dict[str, Any]], name: str) -> None:
-    kind, word = name.split()
-    item, content = ITEMS[name], seen(f"--{kind}", word)
-    assert content["preset"] == item.presets[0]
-    assert content["grid"]["method.name"] == list(item.methods)
-    assert content["grid"]["scenario.n_tasks"] == list(item.tasks)
-    assert content["grid"].get("memory.per_class", []) == list(item.sizes)
-
-
-def test_options_replace_what_an_item_brings(seen: Callable[..., dict[str, Any]]) -> None:
-    content = seen("--figure", "memory", "--preset", "icons", "--methods", "er", "--counts", "3", "--sizes", "0", "5")
-    assert "preset" not in content, "the option's is taken"
-    assert content["grid"] == {"method.name": ["er"], "scenario.n_tasks": [3], "memory.per_class": [0, 5]}
-
-
-def test_numbers_are_held_against_the_preset_of_the_paper() -> None:
-    figure = ITEMS["figure bc"]
-    assert paper.reference_preset(figure, "tiny_imagenet200", ["er"]) == "tiny_imagenet200"
-    assert paper.reference_preset(figure, "icons", ["er"]) == "cifar100"
-    assert paper.reference_preset(figure, None, ["er"]) == "cifar100"
-
-
-def test_the_file_needs_no_figure() -> None:
-    given = frames([run("cl2r", 2)])
-    report = Report.of_frames("table 2", ITEMS["table 2"], given, "icons")
-    assert "![" not in document(report, given, "x")
