@@ -8,7 +8,6 @@ from torch import nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from cl2r.backbones.base import Backbone
-from cl2r.backbones.resnet import DEPTH_AND_STEM, ResNet
 from cl2r.backbones.resnet_cifar import ResNetCifar
 
 _CIFAR_DEPTH_AND_STEM_STRIDE = {"resnet8s": (8, 2), "resnet20": (20, 1), "resnet32": (32, 1)}
@@ -19,6 +18,9 @@ def build_backbone(name: str, channels: int, last_relu: bool = True) -> Backbone
     if name in _CIFAR_DEPTH_AND_STEM_STRIDE:
         depth, stem_stride = _CIFAR_DEPTH_AND_STEM_STRIDE[name]
         return ResNetCifar(depth, channels, stem_stride, last_relu)
+    # imported here: torchvision takes seconds, which every process of a study would spend
+    from cl2r.backbones.resnet import DEPTH_AND_STEM, ResNet
+
     depth, stem = DEPTH_AND_STEM[name]
     return ResNet(depth, channels, stem, last_relu)
 

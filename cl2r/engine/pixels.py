@@ -14,7 +14,6 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
-from torchvision.transforms.v2 import functional as transforms
 
 from cl2r.augment import crop_box
 from cl2r.data.dataset import Images, ImageSet
@@ -149,6 +148,9 @@ class _Decoder(Dataset[Tensor | str]):
 
 def cropped(image: Tensor, box: Tensor, size: int | None = None) -> Tensor:
     """(H, W, C) -> its box at full size, or `size` × `size`, by an antialiased bilinear filter."""
+    # imported here: torchvision takes seconds, which every process of a study would spend
+    from torchvision.transforms.v2 import functional as transforms
+
     height, width, _ = image.shape
     place = crop_box(height, width, box)
     target = [height, width] if size is None else [size, size]
