@@ -4,36 +4,17 @@ Tables 2 and 4 show one update in detail, 3, 5, 6 and 7 have AC, BC and FC by nu
 9 is the ablation. Figures 2 (`bc`) and 3 (`memory`) are given as numbers here and drawn by `paper_figures`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
 import pandas as pd
 
+from analysis.names import ALL_DATA, FORGETTING, ordered, title
 from analysis.paper_values import Values, bc_curves
 from analysis.tables import EMPTY, ablation_table, markdown, spread, table_head, table_line
 from cl2r.methods.catalog import ABLATION_CELLS
 
-TITLES = {
-    "er": "ER",
-    "lwf": "LwF",
-    "lucir": "LUCIR",
-    "bic": "BiC",
-    "podnet": "PODNet",
-    "foster": "FOSTER",
-    "fan": "FAN",
-    "lifelong_bct": "ℓ-BCT",
-    "cl2r": "CL²R",
-    "bct": "BCT",
-    "upper_bound": "UB",
-    "er_fd": "Trainable, FD",
-    "er_fdm": "Trainable, FD^M",
-    "fixed": "Fixed",
-    "fixed_fd": "Fixed, FD",
-}
-FORGETTING = ("er", "lwf", "lucir", "bic", "podnet", "foster", "fan", "lifelong_bct", "cl2r")
-ALL_DATA = ("bct", "upper_bound")
-"""Trained anew on all data at every task; the paper has them below a line."""
 COMPARED = ("AC", "BC", "FC")
 RATES = ("0.1", "0.01", "0.0001")
 """False accept rates of Table 8."""
@@ -74,19 +55,6 @@ ITEMS = {
         "Figure 3", ("cifar100",), ("er", "lucir", "fan", "cl2r"), (10,), "memory", (0, 5, 10, 20, 50)
     ),
 }
-
-
-def title(method: str) -> str:
-    """What the paper calls a method."""
-    base, plus, adapter = method.partition("+")
-    return TITLES.get(base, base) + plus + adapter
-
-
-def ordered(methods: Sequence[str]) -> list[str]:
-    """The methods in the paper's order; others after CL²R, those that keep all data last."""
-    place = {name: number for number, name in enumerate(FORGETTING)}
-    place |= {name: 100 + number for number, name in enumerate(ALL_DATA)}
-    return sorted(dict.fromkeys(methods), key=lambda name: place.get(name, 50))
 
 
 def item_markdown(item: Item, frames: dict[str, pd.DataFrame]) -> str:

@@ -12,14 +12,12 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from analysis.paper import ALL_DATA, FORGETTING, Item, ordered, title
+from analysis.names import ordered, title
+from analysis.paper import Item
 from analysis.paper_values import Values, bc_curves
+from analysis.style import look
 from cl2r.errors import InputError
 
-COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#999999", "#B8A900", "#56B4E9", "#7F5539")
-"""Distinguishable with every common kind of colour blindness (after Okabe and Ito)."""
-MARKERS = ("s", "^", "D", "v", "P", "X", "<", ">")
-HIGHLIGHT: dict[str, Any] = {"color": "#D55E00", "marker": "o", "linewidth": 2.4, "markersize": 6.5, "zorder": 5}
 PANEL = (4.3, 3.7)
 LEGEND_WIDTH = 1.3
 
@@ -97,14 +95,11 @@ def _line(axes: Axes, x: pd.Series, y: pd.Series, method: str, methods: Sequence
 
 
 def _look(method: str, methods: Sequence[str]) -> dict[str, Any]:
-    """CL²R stands out; the others look the same in every figure, whichever methods it shows."""
-    if method == "cl2r":
-        return HIGHLIGHT
-    known = [name for name in (*FORGETTING, *ALL_DATA, *ordered(methods)) if name != "cl2r"]
-    place = list(dict.fromkeys(known)).index(method)
-    own = {"color": COLOURS[place % len(COLOURS)], "marker": MARKERS[place % len(MARKERS)]}
-    dashes = "-" if place < len(COLOURS) else "--"
-    return {"linewidth": 1.5, "markersize": 5.0, "zorder": 3, "linestyle": dashes, **own}
+    own = look(method, methods)
+    line: dict[str, Any] = {"color": own.colour, "marker": own.marker, "linestyle": "--" if own.dashed else "-"}
+    if own.highlighted:
+        return {**line, "linewidth": 2.4, "markersize": 6.5, "zorder": 5}
+    return {**line, "linewidth": 1.5, "markersize": 5.0, "zorder": 3}
 
 
 def _with_legend(figure: Figure, panels: Sequence[Axes]) -> Figure:

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from analysis.paper import figure, title
+from analysis.names import title
+from analysis.paper import figure
 from analysis.paper_budget import Change
 from analysis.paper_statements import (
     ABOUT_NUMBERS,

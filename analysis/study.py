@@ -18,9 +18,14 @@ MARKS = ("runs.parquet", "study.yaml")
 
 @dataclass(frozen=True, eq=False)
 class Study(Frames):
-    """The four frames of the study called `name`; failed and pruned runs have their rows in `runs`."""
+    """The four frames of the study called `name`; failed and pruned runs have their rows in `runs`.
+
+    `specification` is what the study was asked for, `about` where and how it was run; both empty if nobody wrote them.
+    """
 
     name: str = field(kw_only=True)
+    specification: dict[str, Any] = field(default_factory=dict, kw_only=True)
+    about: dict[str, Any] = field(default_factory=dict, kw_only=True)
 
     @property
     def finished(self) -> pd.DataFrame:
@@ -69,7 +74,8 @@ def load_study(path_or_uri: str | Path) -> Study:
     """
     place = _choose(_place(path_or_uri))
     frames = {name: _read(place, f"{name}.parquet") for name in ("runs", "tasks", "matrix", "curves")}
-    return Study(name=place.path.rpartition("/")[2], **frames)
+    runs, tasks, matrix, curves = frames.values()
+    return Study(runs, tasks, matrix, curves, name=place.path.rpartition("/")[2])
 
 
 def _place(source: str | Path) -> _Place:

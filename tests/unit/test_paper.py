@@ -8,7 +8,8 @@ import pytest
 import yaml
 from paper_frames import frames, run, seeds, verdict
 
-from analysis.paper import ITEMS, TITLES, item_markdown, ordered
+from analysis.names import TITLES, ordered
+from analysis.paper import ITEMS, item_markdown
 from analysis.paper_budget import Change, changes
 from analysis.paper_statements import KINDS, paper_statements, read_statements
 from analysis.paper_values import Values, bc_curves

@@ -1,0 +1,47 @@
+"""What methods, metrics and config fields are called in tables and figures, and the order in which methods come."""
+
+from collections.abc import Sequence
+
+TITLES = {
+    "er": "ER",
+    "lwf": "LwF",
+    "lucir": "LUCIR",
+    "bic": "BiC",
+    "podnet": "PODNet",
+    "foster": "FOSTER",
+    "fan": "FAN",
+    "lifelong_bct": "ℓ-BCT",
+    "cl2r": "CL²R",
+    "bct": "BCT",
+    "upper_bound": "UB",
+    "er_fd": "Trainable, FD",
+    "er_fdm": "Trainable, FD^M",
+    "fixed": "Fixed",
+    "fixed_fd": "Fixed, FD",
+}
+FORGETTING = ("er", "lwf", "lucir", "bic", "podnet", "foster", "fan", "lifelong_bct", "cl2r")
+ALL_DATA = ("bct", "upper_bound")
+"""Trained anew on all data at every task; the paper has them below a line."""
+FIELD_TITLES = {
+    "scenario.n_tasks": "T",
+    "memory.per_class": "memory",
+    "method.lambda_base": "λ_base",
+}
+
+
+def title(method: str) -> str:
+    """What the paper calls a method."""
+    base, plus, adapter = method.partition("+")
+    return TITLES.get(base, base) + plus + adapter
+
+
+def ordered(methods: Sequence[str]) -> list[str]:
+    """The methods in the paper's order; others after CL²R, those that keep all data last."""
+    place = {name: number for number, name in enumerate(FORGETTING)}
+    place |= {name: 100 + number for number, name in enumerate(ALL_DATA)}
+    return sorted(dict.fromkeys(methods), key=lambda name: place.get(name, 50))
+
+
+def field_title(field: str) -> str:
+    """A config field in a word: its last part, or the paper's symbol."""
+    return FIELD_TITLES.get(field, field.rpartition(".")[2])
