@@ -6,8 +6,10 @@ READY := $(VENV)/.ready
 # 16 of the preset's 20 epochs: two cores are done in five minutes.
 SHORT := --set optim.epochs=16 --set 'optim.milestones=[11,14]'
 HALF := --set optim.epochs=10 --set 'optim.milestones=[7,9]'
+BROWSERS := chromium chromium-browser google-chrome google-chrome-stable
+NEWEST = $(patsubst %/runs.parquet,%,$(shell ls -t results/studies/*/runs.parquet 2>/dev/null | head -n 1))
 
-.PHONY: help study ablation methods bench-methods bench-ray bench-pairs bench-decoding test test-slow lint format clean
+.PHONY: help study ablation methods report browser bench-methods bench-ray bench-pairs bench-decoding test test-slow lint format clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -27,6 +29,9 @@ ablation: $(READY) ## The same with all epochs of the preset and three seeds (th
 methods: $(READY) ## All methods and adapters, three seeds, half the preset's epochs (the README's table; about an hour on 2 cores)
 	@$(BIN)/python studies/methods.py --seeds 0 1 2 $(HALF)
 
+report: $(READY) ## The page of the newest study below results, or of STUDY=name
+	@$(BIN)/cl2r report $(or $(STUDY),$(NEWEST))
+
 bench-methods: $(READY) ## What a method costs relative to ER (minutes)
 	@$(BIN)/python tests/benchmarks/method_cost.py
 
@@ -39,7 +44,18 @@ bench-pairs: $(READY) ## Distances and TAR@FAR of IJB-C's 15.7 million pairs (a 
 bench-decoding: $(READY) ## How fast large JPEGs come (a minute)
 	@$(BIN)/python tests/benchmarks/decoding.py
 
-test: $(READY) ## Run the test suite
+browser: ## Install Chromium for the tests of the report, if there is none and this is a Debian with root
+	@for name in $(BROWSERS); do command -v $$name >/dev/null && exit 0; done; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		echo "installing chromium (once)"; \
+		export DEBIAN_FRONTEND=noninteractive; \
+		apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium >/dev/null \
+			|| echo "chromium could not be installed: tests in a browser will be skipped"; \
+	else \
+		echo "no browser: install chromium (Debian: sudo apt-get install chromium), or tests in a browser are skipped"; \
+	fi
+
+test: $(READY) browser ## Run the test suite
 	@$(BIN)/python -m pytest -m "not slow"
 
 test-slow: $(READY) ## Run the long checks (minutes)

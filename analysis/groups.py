@@ -11,10 +11,15 @@ PLACES = ("threads", "data.root", "data.loaders", "seed")
 """Fields on which no result depends, and the seed."""
 
 
+def config_fields(runs: pd.DataFrame) -> list[str]:
+    """The variant and the dotted names of config fields; `AC@0.01` has a dot, but is a metric."""
+    return [name for name in runs.columns if ("." in name and "@" not in name) or name == "variant"]
+
+
 def varied_fields(runs: pd.DataFrame) -> list[str]:
     """Config fields in which runs of one method and variant differ: not those that a method or a variant brings."""
     cell = ["method.name", *(["variant"] if "variant" in runs else [])]
-    fields = [name for name in runs.columns if "." in name and name not in (*cell, *PLACES)]
+    fields = [name for name in config_fields(runs) if name not in (*cell, *PLACES)]
     counts = runs.groupby(cell, dropna=False)[fields].nunique(dropna=False)
     return [name for name in fields if (counts[name] > 1).any()]
 

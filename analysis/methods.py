@@ -1,14 +1,14 @@
 """The comparison of methods: a row a method, metrics with intervals over seeds, and what adaptation costs."""
 
-import math
-
 import pandas as pd
-from scipy import stats
 
+from analysis.cells import FAILED, column_marks, figure_cell, marked_table, signed, to_compare
 from analysis.pivot import METRICS
-from analysis.tables import EMPTY, SIGNED, check_cells, counted_runs, one_budget, signed, table_head, table_line
+from analysis.stats import summarise
+from analysis.table import Cell, Mark, Table
+from analysis.tables import check_cells, counted_runs, one_budget
 
-CONFIDENCE = 0.95
+ADAPTATION = {"adapter_flops": "FLOPs a mapped vector", "gallery_items_touched": "gallery items touched"}
 
 
 def methods_table(runs: pd.DataFrame) -> pd.DataFrame:
@@ -23,44 +23,34 @@ def methods_table(runs: pd.DataFrame) -> pd.DataFrame:
     groups = runs.groupby("method.name", sort=False)
     table = pd.DataFrame({"seeds": groups["counted"].sum().astype(int)})
     for metric in METRICS:
-        table[metric] = groups[metric].mean()
-        half = _half_width(table["seeds"], groups[metric].std())
-        ends = (table[metric] - half, table[metric] + half)
-        share = metric not in SIGNED  # cannot leave 0..1, whatever its interval does
-        table[f"{metric}_low"], table[f"{metric}_high"] = (end.clip(0, 1) if share else end for end in ends)
+        found = summarise(runs, metric, ["method.name"])
+        table[metric], table[f"{metric}_low"], table[f"{metric}_high"] = found["mean"], found["low"], found["high"]
     table["seconds"] = groups["train_seconds"].median()
-    for cost in ("stored_bytes", "adapter_flops", "gallery_items_touched"):
-        table[cost] = groups[cost].max()
+    for cost in ("stored_bytes", *ADAPTATION):
+        table[cost] = groups[cost].max() if cost in runs else float("nan")
     return table.rename_axis("method")
 
 
-def _half_width(seeds: pd.Series, deviation: pd.Series) -> pd.Series:
-    """t · s/√n with n − 1 degrees of freedom."""
-    factors = [stats.t.ppf((1 + CONFIDENCE) / 2, n - 1) / math.sqrt(n) if n > 1 else math.nan for n in seeds]
-    return deviation * pd.Series(factors, seeds.index)
+def shown_methods(runs: pd.DataFrame, title: str = "Methods") -> Table:
+    """Brackets are the t-interval. Costs of adaptation are shown only if some method has any."""
+    frame = methods_table(runs)
+    compared = to_compare(counted_runs(runs))
+    marks = {metric: column_marks(compared, metric, ["method.name"]) for metric in METRICS}
+    adaptation = {name: head for name, head in ADAPTATION.items() if (frame[name].astype(float) > 0).any()}
+    body = []
+    for name, row in frame.astype(float).iterrows():
+        figures = [_bracketed(row, metric, marks[metric].of(name)) for metric in METRICS]
+        costs = [figure_cell(row["seconds"], ".0f"), figure_cell(row["stored_bytes"] / 1e6, ".1f")]
+        costs += [figure_cell(row[cost], ",.0f") for cost in adaptation]
+        body.append([Cell(str(name)), figure_cell(row["seeds"], ".0f"), *figures, *costs])
+    heads = ("method", "seeds", "AC", "BC", "FC", "mean accuracy", "s/run", "stored MB", *adaptation.values())
+    note = "Brackets: 95 % t-interval of the mean over seeds." if (frame["seeds"] > 1).any() else ""
+    return marked_table(heads, body, frame.reset_index(), title, marks.values(), note)
 
 
-def methods_markdown(table: pd.DataFrame) -> str:
-    """As Markdown; brackets are the t-interval. Costs are shown only if some method has any."""
-    costs = {"adapter_flops": "FLOPs a mapped vector", "gallery_items_touched": "gallery items touched"}
-    shown = {name: title for name, title in costs.items() if (table[name] > 0).any()}
-    heads = ["method", "seeds", "AC", "BC", "FC", "mean accuracy", "s/run", "stored MB"]
-    lines = table_head([*heads, *shown.values()])
-    for name, row in table.iterrows():
-        cells = [str(name), f"{row['seeds']:.0f}", *(_bracketed(row, metric) for metric in METRICS)]
-        cells += [_number(row["seconds"], ".0f"), _number(row["stored_bytes"] / 1e6, ".1f")]
-        cells += [_number(row[cost], ",.0f") for cost in shown]
-        lines.append(table_line(cells))
-    return "\n".join(lines)
-
-
-def _bracketed(row: pd.Series, metric: str) -> str:
+def _bracketed(row: pd.Series, metric: str, mark: Mark) -> Cell:
     if row["seeds"] == 0:
-        return "failed"
-    mean = signed(metric, row[metric])
-    low, high = row[f"{metric}_low"], row[f"{metric}_high"]
-    return mean if pd.isna(low) else f"{mean} [{signed(metric, low)}, {signed(metric, high)}]"
-
-
-def _number(value: float, form: str) -> str:
-    return EMPTY if pd.isna(value) else format(value, form)
+        return FAILED
+    mean, low, high = row[metric], row[f"{metric}_low"], row[f"{metric}_high"]
+    ends = "" if pd.isna(low) else f" [{signed(metric, low)}, {signed(metric, high)}]"
+    return Cell(signed(metric, mean) + ends, None if pd.isna(mean) else float(mean), mark)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from analysis.bc_curves import bc_by_task, matrices
 from analysis.tables import check_cells, counted_runs, one_budget
 from cl2r.compatibility import backward_compatibility_curve
 
@@ -82,16 +83,6 @@ def _with_tasks(runs: pd.DataFrame) -> pd.DataFrame:
     return runs.assign(**plain)
 
 
-def _matrices(matrix: pd.DataFrame) -> dict[str, np.ndarray]:
-    """C of every run, on the report pairs; of several accept rates, the first."""
-    report = matrix[matrix["pairs"] == "report"].fillna({"metric": "accuracy"})  # frames of old knew no other
-    first = report.groupby("run")["metric"].transform("first")
-    return {
-        str(run): cells.pivot(index="t", columns="k", values="accuracy").to_numpy(dtype=float)
-        for run, cells in report[report["metric"] == first].groupby("run")
-    }
-
-
 def _from_matrix(matrix: pd.DataFrame) -> pd.DataFrame:
     """C[1,1], the last model's self-test and its cross-test with the first, and the mean over t of BC(t)."""
     rows = [
@@ -102,19 +93,13 @@ def _from_matrix(matrix: pd.DataFrame) -> pd.DataFrame:
             "cross_test": cells[-1, 0],
             "mean_BC_t": backward_compatibility_curve(cells)[1:].mean() if len(cells) > 1 else np.nan,
         }
-        for run, cells in _matrices(matrix).items()
+        for run, cells in matrices(matrix).items()
     ]
     return pd.DataFrame(rows, columns=["run", "initial", "self_test", "cross_test", "mean_BC_t"])
 
 
 def bc_curves(frames: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     """BC(t) of every finished run: method, tasks, seed, t = 2..T, BC."""
-    rows = Values.of_frames(frames).rows.set_index("run")
-    curves = []
-    for run, cells in _matrices(frames["matrix"]).items():
-        if run in rows.index:
-            curve = backward_compatibility_curve(cells)[1:]
-            own = rows.loc[run, ["method.name", "tasks_planned", "seed"]]
-            head = dict(zip(["method", "tasks", "seed"], own, strict=True))
-            curves += [{**head, "t": t, "BC": value} for t, value in enumerate(curve, start=2)]
-    return pd.DataFrame(curves, columns=["method", "tasks", "seed", "t", "BC"])
+    rows = Values.of_frames(frames).rows[["run", "method.name", "tasks_planned", "seed"]]
+    rows = rows.rename(columns={"method.name": "method", "tasks_planned": "tasks"})
+    return bc_by_task(frames["matrix"]).merge(rows, on="run")[["method", "tasks", "seed", "t", "BC"]]

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 import pandas as pd
 
 from analysis.names import title
-from analysis.paper import figure
 from analysis.paper_budget import Change
 from analysis.paper_statements import (
     ABOUT_NUMBERS,
@@ -28,14 +27,15 @@ from analysis.paper_statements import (
     TrendCheck,
     ValueCheck,
 )
+from analysis.paper_tables import figure
 from analysis.paper_values import Values
 
 AGREES, DIFFERS, NOT_COMPARABLE, NOT_RUN = "agrees", "differs", "not comparable at this budget", "not run"
 RULE = (
     "Orders, signs and trends are judged at any budget, on means over seeds; numbers (a value, a difference, a factor) "
-    "only if all settings are those of the paper's preset; on other data nothing is judged. *Within noise*: the "
+    "only if all settings are those of the paper's preset; on other data nothing is judged. Within noise: the "
     "difference is smaller than its standard deviation over seeds, paired by seed where the seeds are the same. "
-    "*One seed*: nothing is known of noise. *Of those run*: some of the methods are missing."
+    "One seed: nothing is known of noise. Of those run: some of the methods are missing."
 )
 EXACT = 1e-9
 RELATIONS: dict[str, Callable[[float, float], bool]] = {

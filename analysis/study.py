@@ -1,12 +1,14 @@
 """The frames of a study, from a disk or from object storage, and a pivot over its runs."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pyarrow as pa
+import yaml
 from pyarrow import fs
 
 from analysis.frames import Frames
@@ -14,6 +16,8 @@ from analysis.pivot import finished, pair_column, pivot
 from cl2r.errors import InputError
 
 MARKS = ("runs.parquet", "study.yaml")
+FRAMES = ("runs", "tasks", "matrix", "curves")
+"""In the order of reading: drivers write `runs` last, so a study that is still running has the rows of all its runs."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,23 +52,44 @@ class Study(Frames):
 
 
 @dataclass(frozen=True)
-class _Place:
+class Place:
     """A folder on some file system, and how the user wrote it (a URI keeps its query string)."""
 
     files: Any
     path: str
     shown: str
 
+    @property
+    def name(self) -> str:
+        """Of the folder."""
+        return self.path.rpartition("/")[2]
+
     def has(self, name: str) -> bool:
+        """Whether there is such a file or folder."""
         return bool(self.files.get_file_info(f"{self.path}/{name}").type != fs.FileType.NotFound)
 
-    def child(self, name: str) -> "_Place":
+    def child(self, name: str) -> "Place":
+        """A folder below it."""
         head, mark, query = self.shown.partition("?") if "://" in self.shown else (self.shown, "", "")
-        return _Place(self.files, f"{self.path}/{name}", f"{head.rstrip('/')}/{name}{mark}{query}")
+        return Place(self.files, f"{self.path}/{name}", f"{head.rstrip('/')}/{name}{mark}{query}")
 
     def folders(self) -> list[str]:
+        """What folders there are below it."""
         entries = self.files.get_file_info(fs.FileSelector(self.path, allow_not_found=True))
         return sorted(entry.base_name for entry in entries if entry.type == fs.FileType.Directory)
+
+    def read(self, name: str) -> bytes | None:
+        """The content of a file; None if there is none."""
+        if not self.has(name):
+            return None
+        with self.files.open_input_file(f"{self.path}/{name}") as file:
+            return bytes(file.read())
+
+    def stamp(self) -> list[tuple[str, int | None, int | None]]:
+        """What changes when the frames do."""
+        names = [*(f"{name}.parquet" for name in FRAMES), "about.json"]
+        found = self.files.get_file_info([f"{self.path}/{name}" for name in names])
+        return [(entry.base_name, entry.mtime_ns, entry.size) for entry in found]
 
 
 def load_study(path_or_uri: str | Path) -> Study:
@@ -72,23 +97,58 @@ def load_study(path_or_uri: str | Path) -> Study:
 
     The folder may be a path, a file:// URI or s3://bucket/prefix?region=..&endpoint_override=host%3Aport.
     """
-    place = _choose(_place(path_or_uri))
-    frames = {name: _read(place, f"{name}.parquet") for name in ("runs", "tasks", "matrix", "curves")}
-    runs, tasks, matrix, curves = frames.values()
-    return Study(runs, tasks, matrix, curves, name=place.path.rpartition("/")[2])
+    return read_study(find_study(path_or_uri))
 
 
-def _place(source: str | Path) -> _Place:
+def find_study(path_or_uri: str | Path) -> Place:
+    """Where a study lies; whether it has frames yet is another question."""
+    return _choose(_place(path_or_uri))
+
+
+def read_study(place: Place) -> Study:
+    """The study at `place`; rows of runs that `runs` does not have yet are left out."""
+    frames = {name: _read(place, f"{name}.parquet") for name in FRAMES}
+    runs = frames.pop("runs")
+    others = {name: _rows_of(runs, frame) for name, frame in frames.items()}
+    return Study(runs, **others, name=place.name, specification=read_specification(place), about=read_about(place))
+
+
+def _rows_of(runs: pd.DataFrame, frame: pd.DataFrame) -> pd.DataFrame:
+    return frame if frame.empty else frame[frame["run"].isin(runs["run"])].reset_index(drop=True)
+
+
+def read_specification(place: Place) -> dict[str, Any]:
+    """What the study was asked for, from study.yaml."""
+    return dict(_mapping(place, "study.yaml", yaml.safe_load).get("specification") or {})
+
+
+def read_about(place: Place) -> dict[str, Any]:
+    """Where and how the study was run, from about.json."""
+    return _mapping(place, "about.json", json.loads)
+
+
+def _mapping(place: Place, name: str, parse: Callable[[bytes], Any]) -> dict[str, Any]:
+    """The content of a file of text; empty without the file."""
+    try:
+        content = parse(place.read(name) or b"{}")
+    except (ValueError, yaml.YAMLError) as error:
+        raise InputError(f"{name} at {place.shown} is damaged: {' '.join(str(error).split())}") from error
+    if not isinstance(content or {}, dict):
+        raise InputError(f"{name} at {place.shown} is damaged: it holds no mapping")
+    return dict(content or {})
+
+
+def _place(source: str | Path) -> Place:
     if isinstance(source, Path) or "://" not in source:
-        return _Place(fs.LocalFileSystem(), str(Path(source).expanduser().resolve()), str(source))
+        return Place(fs.LocalFileSystem(), str(Path(source).expanduser().resolve()), str(source))
     try:
         files, path = fs.FileSystem.from_uri(source)
     except pa.ArrowInvalid as error:
         raise InputError(f"cannot read the address {source}: {error}") from error
-    return _Place(files, path, source)
+    return Place(files, path, source)
 
 
-def _choose(place: _Place) -> _Place:
+def _choose(place: Place) -> Place:
     """The folder itself if a study lives there, otherwise the one study below it."""
     if any(map(place.has, MARKS)):
         return place
@@ -104,9 +164,10 @@ def _choose(place: _Place) -> _Place:
     return first
 
 
-def _read(place: _Place, name: str) -> pd.DataFrame:
+def _read(place: Place, name: str) -> pd.DataFrame:
     if not place.has(name):
-        study = place.path.rpartition("/")[2]
-        raise FileNotFoundError(f"no {name} at {place.shown} yet; `cl2r status {study}` shows how far the study is")
+        raise FileNotFoundError(
+            f"no {name} at {place.shown} yet; `cl2r status {place.name}` shows how far the study is"
+        )
     with place.files.open_input_file(f"{place.path}/{name}") as file:
         return pd.read_parquet(file)

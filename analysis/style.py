@@ -13,12 +13,13 @@ HIGHLIGHT = "#D55E00"
 
 @dataclass(frozen=True)
 class Look:
-    """How a line is drawn; `marker` is Matplotlib's letter. The highlighted one is CL²R's."""
+    """How a line is drawn; `marker` is Matplotlib's letter, hollow ones are not filled. CL²R's is highlighted."""
 
     colour: str
     marker: str
     dashed: bool = False
     highlighted: bool = False
+    hollow: bool = False
 
 
 def look(method: str, methods: Sequence[str]) -> Look:
@@ -30,5 +31,6 @@ def look(method: str, methods: Sequence[str]) -> Look:
 
 
 def nth_look(place: int) -> Look:
-    """The look of the line at a place in a list of lines that are no methods."""
-    return Look(COLOURS[place % len(COLOURS)], MARKERS[place % len(MARKERS)], dashed=place % 16 >= len(COLOURS))
+    """The look of the line at a place in a list of lines that are no methods; the first 32 differ."""
+    kind, number = divmod(place, len(COLOURS))
+    return Look(COLOURS[number], MARKERS[number], dashed=kind % 2 == 1, hollow=kind % 4 >= 2)

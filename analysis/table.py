@@ -6,8 +6,8 @@ from typing import Literal
 
 import pandas as pd
 
-Mark = Literal["", "best", "close"]
-"""`best`: the best mean of its column; `close`: not significantly worse than the best."""
+Mark = Literal["", "best", "close", "heading"]
+"""`best`: the best mean of its column; `close`: not significantly worse than the best; `heading`: of the rows below."""
 
 
 @dataclass(frozen=True)
@@ -21,13 +21,17 @@ class Cell:
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Rows of cells under `columns`; `data` has the same figures in full, for CSV; `notes` stand below."""
+    """Rows of cells under `columns`; `data` has the same figures in full, for CSV; `notes` stand below.
+
+    `tested` is false if there were too few seeds for the test behind the marks.
+    """
 
     columns: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
     data: pd.DataFrame
     title: str = ""
     notes: tuple[str, ...] = field(default=())
+    tested: bool = True
 
     def __post_init__(self) -> None:
         for row in self.rows:
@@ -38,6 +42,16 @@ class Table:
         """The cells below a heading."""
         place = self.columns.index(name)
         return [row[place] for row in self.rows]
+
+    @property
+    def numeric(self) -> list[bool]:
+        """Which columns hold figures."""
+        return [any(row[place].value is not None for row in self.rows) for place in range(len(self.columns))]
+
+    @property
+    def marks(self) -> set[Mark]:
+        """The marks that some cell has."""
+        return {cell.mark for row in self.rows for cell in row if cell.mark}
 
 
 def text_cells(values: Sequence[object]) -> tuple[Cell, ...]:

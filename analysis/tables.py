@@ -1,10 +1,10 @@
-"""Tables of many runs: the paper's ablation, and methods against a config field."""
+"""Frames of many runs as tables need them: the paper's ablation, and methods against a config field."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import pandas as pd
 
+from analysis.groups import config_fields
 from analysis.pivot import METRICS, check_name, finished, pivot
 from cl2r.errors import InputError
 from cl2r.methods.catalog import ABLATION_CELLS
@@ -12,7 +12,6 @@ from cl2r.methods.catalog import ABLATION_CELLS
 CLASSIFIERS = {"trainable": "Trainable", "fixed": "Fixed"}
 DISTILLATIONS = {"none": "none", "all": "FD", "memory": "FD^M"}
 PLAIN = "plain"  # how tables call runs without a variant
-EMPTY = "–"
 SIGNED = ("BC", "FC")
 
 
@@ -83,81 +82,6 @@ def check_cells(runs: pd.DataFrame, cell: list[str]) -> None:
     if twice.empty:
         return
     groups = twice.groupby([*cell, "seed"], dropna=False)
-    fields = [name for name in runs.columns if "." in name or name == "variant"]
+    fields = config_fields(runs)
     mixed = [name for name in fields if name not in cell and (groups[name].nunique(dropna=False) > 1).any()]
     raise InputError(f"a cell would mix runs of one seed that differ in {', '.join(mixed) or 'run'}; select one first")
-
-
-def markdown(table: pd.DataFrame) -> str:
-    """The ablation table as Markdown; `±` is one standard deviation over seeds."""
-    rows = table.reset_index()
-    names = ["classifier", "distillation"]
-    if "variant" in rows and rows["variant"].nunique() > 1:
-        names = ["variant", *names]
-    lines = table_head([*names, "seeds", "AC", "BC", "FC", "mean accuracy", "s/run"])
-    for _, row in rows.iterrows():
-        cells = [*row[names], f"{row['seeds']:.0f}"]
-        for metric in METRICS:
-            cells.append("failed" if row["seeds"] == 0 else spread(metric, row[metric], row[f"{metric}_sd"]))
-        seconds = EMPTY if pd.isna(row["seconds"]) else f"{row['seconds']:.0f}"
-        lines.append(table_line([*cells, seconds]))
-    return "\n".join(lines)
-
-
-def comparison_markdown(table: pd.DataFrame) -> str:
-    """The comparison as one Markdown table a metric; a mean over fewer seeds than the others' says so."""
-    return "\n\n".join(_metric_markdown(table, metric) for metric in table.columns.unique("metric"))
-
-
-def _metric_markdown(table: pd.DataFrame, metric: str) -> str:
-    means, deviations, seeds = (table[metric, part] for part in ("mean", "sd", "seeds"))
-    names = ["variant", "method"][-table.index.nlevels :]
-    lines = [f"{metric} by {means.columns.name}", "", *table_head([*names, *map(plain_value, means.columns)])]
-    most = seeds.max(axis=None)
-    for place, label in enumerate(table.index):
-        cells = [label] if isinstance(label, str) else list(label)
-        for mean, deviation, count in zip(means.iloc[place], deviations.iloc[place], seeds.iloc[place], strict=True):
-            fewer = f" ({count:.0f} of {most:.0f})" if count < most else ""
-            cells.append(spread(metric, mean, deviation) + fewer if count > 0 else "failed")
-        lines.append(table_line(cells))
-    return "\n".join(lines)
-
-
-def points_markdown(runs: pd.DataFrame, fields: Sequence[str]) -> str:
-    """A row a combination of the config `fields` (and the variant): metrics, mean ± deviation over seeds."""
-    runs = counted_runs(runs)
-    names = [*(["variant"] if "variant" in runs and runs["variant"].nunique() > 1 else []), *fields]
-    lines = table_head([*names, "seeds", *METRICS])
-    for _, group in runs.groupby(names, sort=False, dropna=False) if names else [((), runs)]:
-        seeds = int(group["counted"].sum())
-        cells = [plain_value(group[name].iloc[0]) for name in names]
-        figures = [spread(metric, group[metric].mean(), group[metric].std()) for metric in METRICS]
-        lines.append(table_line([*cells, str(seeds), *(figures if seeds else ["failed"] * len(METRICS))]))
-    return "\n".join(lines)
-
-
-def spread(metric: str, mean: float, deviation: float) -> str:
-    """`mean ± deviation`, with a sign if the metric is a difference; the metric may not exist (AC of one task)."""
-    return signed(metric, mean) if pd.isna(deviation) else f"{signed(metric, mean)} ± {deviation:.3f}"
-
-
-def signed(metric: str, value: float) -> str:
-    """A figure of a metric, with a sign if it is a difference; it may not exist."""
-    return EMPTY if pd.isna(value) else f"{value:{'+' if metric in SIGNED else ''}.3f}"
-
-
-def plain_value(value: Any) -> str:
-    """A config value in a few characters."""
-    if pd.isna(value):
-        return EMPTY
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def table_head(names: Sequence[str]) -> list[str]:
-    """The first two lines of a Markdown table."""
-    return [table_line(names), "|---" * len(names) + "|"]
-
-
-def table_line(cells: Sequence[str]) -> str:
-    """A line of a Markdown table."""
-    return "| " + " | ".join(cells) + " |"

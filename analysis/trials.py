@@ -6,8 +6,10 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from analysis.cells import deviation_note, field_cell, marked_table, metric_cell
+from analysis.groups import config_fields
 from analysis.pivot import METRICS, check_name, finished
-from analysis.tables import plain_value, spread, table_head, table_line
+from analysis.table import Cell, Table
 from cl2r.errors import InputError
 
 COSTS = {"stored_bytes": "stored_bytes", "seconds": "train_seconds"}
@@ -55,22 +57,25 @@ def _non_dominated(costs: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
 def _varying_fields(runs: pd.DataFrame) -> pd.DataFrame:
     """A row a trial: the variant and the config fields in which the trials of the study differ."""
     trials = runs.drop_duplicates("trial").set_index("trial")
-    names = [name for name in trials.columns if "." in name or name == "variant"]
-    return trials[[name for name in names if trials[name].nunique(dropna=False) > 1]]
+    return trials[[name for name in config_fields(trials) if trials[name].nunique(dropna=False) > 1]]
 
 
-def trials_markdown(table: pd.DataFrame) -> str:
-    """The best trials as Markdown; `±` is one standard deviation over seeds."""
-    names = [name for name in table.columns if "." in name or not name.endswith("_sd")]
-    lines = table_head(names)
-    for _, row in table.astype(object).iterrows():
-        lines.append(table_line([_cell(row, name) for name in names]))
-    return "\n".join(lines)
+def shown_trials(runs: pd.DataFrame, objectives: Mapping[str, str], count: int = 5) -> Table:
+    """The best trials, mean ± deviation over seeds. Nothing is marked: report pairs are not there to choose by."""
+    frame = best_trials(runs, objectives, count)
+    names = [name for name in frame.columns if "." in name or not name.endswith("_sd")]
+    body = [[_cell(row, name) for name in names] for _, row in frame.astype(object).iterrows()]
+    words = " and ".join(objectives)
+    title = f"Best trials by {words}" if len(objectives) == 1 else f"Pareto front of {words}"
+    notes = ["Chosen on the tuning pairs (tuning_*); the report pairs beside them have seen no choice."]
+    notes += [deviation_note(frame["seeds"])] if frame["seeds"].any() else []
+    return marked_table(names, body, frame, title, (), *notes)
 
 
-def _cell(row: pd.Series, name: str) -> str:
+def _cell(row: pd.Series, name: str) -> Cell:
     if f"{name}_sd" not in row:
-        return plain_value(row[name])
+        return field_cell(row[name])
+    mean, deviation = row[name], row[f"{name}_sd"]
     if name in COSTS.values():
-        return f"{row[name]:,.0f}" + ("" if pd.isna(row[f"{name}_sd"]) else f" ± {row[f'{name}_sd']:,.0f}")
-    return spread(name.removeprefix("tuning_"), row[name], row[f"{name}_sd"])
+        return Cell(f"{mean:,.0f}" + ("" if pd.isna(deviation) else f" ± {deviation:,.0f}"), float(mean))
+    return metric_cell(name, mean, deviation)

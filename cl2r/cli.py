@@ -176,9 +176,7 @@ def plan(context: click.Context, name: str, words: tuple[str, ...]) -> int:
     return result
 
 
-@cli.command()
-@click.argument("name", required=False)
-@click.option(
+_storage_option = click.option(
     "--storage",
     type=click.Path(path_type=Path),
     default=Path("results"),
@@ -186,11 +184,54 @@ def plan(context: click.Context, name: str, words: tuple[str, ...]) -> int:
     show_default=True,
     metavar="DIR",
 )
+
+
+@cli.command()
+@click.argument("name", required=False)
+@_storage_option
 def status(name: str | None, storage: Path) -> None:
     """Show how far studies are, from their ledgers: all of them, or NAME in detail."""
     from cl2r.study import status as state
 
     click.echo(state.status(storage, name) if name else state.overview(storage))
+
+
+@cli.command()
+@click.argument("study", required=False)
+@_storage_option
+@click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="Default: report.html in its folder.")
+@click.option("--watch", is_flag=True, help="Build it again while the study runs.")
+@click.option("--interval", type=click.FloatRange(min=1), default=10, show_default=True, metavar="SECONDS")
+@click.option(
+    "--tables", type=click.Choice(["markdown", "latex", "csv", "html", "terminal"]), help="Print them instead."
+)
+@click.option("--figures", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="Write figures there.")
+def report(
+    study: str | None,
+    storage: Path,
+    out: Path | None,
+    watch: bool,
+    interval: float,
+    tables: Any,
+    figures: Path | None,
+) -> int:
+    """Write a study's page, or print its tables. STUDY is a name as in `cl2r status`, a folder or an s3:// address.
+
+    Without STUDY: the only one below the storage. What cannot go into its folder goes to STUDY-report.html here.
+    """
+    if tables and (watch or out):
+        raise InputError(f"--tables {tables} prints; --watch and --out are for the page")
+    if watch and figures:
+        raise InputError("--figures: draw them without --watch")
+    from cl2r.study import report as reports
+
+    source = reports.find_source(study, storage)
+    if not watch:
+        reports.report(source, out, tables, figures, click.echo)
+        return 0
+    from cl2r.study.watch import Watch
+
+    return Watch(source, reports.checked_path(source, out), interval, click.echo).run()
 
 
 @cli.command()

@@ -4,6 +4,7 @@ Every field says from which task on it can matter: `from_task(1)`, `from_task(2)
 the sections of this file a method may have one of its own (`cl2r/methods/options.py`); a run keeps its method's only.
 """
 
+import json
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -241,6 +242,11 @@ def fields(config: Config) -> dict[str, Any]:
     for name, value in config.model_dump(mode="json").items():
         flat |= {f"{name}.{key}": entry for key, entry in value.items()} if isinstance(value, dict) else {name: value}
     return flat
+
+
+def scalar(value: Any) -> Any:
+    """A config value as a cell of a frame."""
+    return json.dumps(value) if isinstance(value, list) else value
 
 
 def field_keys() -> list[str]:

@@ -16,7 +16,8 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.tables import ablation_table, markdown
+from analysis.formats import render
+from analysis.shown import shown_ablation
 from cl2r.errors import exit_code
 from cl2r.methods.catalog import ABLATION_CELLS
 from cl2r.study.command import given, run_command, study_parser
@@ -32,7 +33,7 @@ CONFOUNDERS = {
 
 def table(frames: dict[str, pd.DataFrame], _: Study) -> str:
     """A row a cell."""
-    return markdown(ablation_table(frames["runs"]))
+    return render(shown_ablation(frames["runs"]), "terminal")
 
 
 def main(words: list[str] | None = None) -> int:

@@ -16,8 +16,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis.methods import methods_markdown, methods_table
-from analysis.tables import comparison_markdown, comparison_table
+from analysis.formats import render
+from analysis.methods import shown_methods
+from analysis.shown import shown_comparison
 from cl2r.errors import exit_code
 from cl2r.study.custom import compare_methods
 from cl2r.study.spec import Study
@@ -28,9 +29,7 @@ FIELD = "scenario.n_tasks"
 def table(frames: dict[str, pd.DataFrame], _: Study) -> str:
     """By method, or by method and number of tasks."""
     runs = frames["runs"]
-    if runs[FIELD].nunique() > 1:
-        return comparison_markdown(comparison_table(runs, FIELD))
-    return methods_markdown(methods_table(runs))
+    return render(shown_comparison(runs, FIELD) if runs[FIELD].nunique() > 1 else shown_methods(runs), "terminal")
 
 
 def main(words: list[str] | None = None) -> int:

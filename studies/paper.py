@@ -112,7 +112,7 @@ def present(
     """The report as text; figures are drawn into the study's folder, and with `out` beside that file too."""
     item = ITEMS[name]
     report = Report.of_frames(name, item, frames, preset)
-    lines, images = [report.text()], []
+    lines, images = [report.text("terminal")], []
     if name.startswith("figure"):
         from analysis.paper_figures import draw, save
 

@@ -12,7 +12,10 @@ from pathlib import Path
 
 import pandas as pd
 
+from analysis.cells import FAILED, figure_cell
+from analysis.formats import render
 from analysis.pivot import pivot
+from analysis.table import Cell, Table
 from cl2r.errors import exit_code
 from cl2r.methods.catalog import ABLATION_CELLS
 from cl2r.study.command import given, run_command, study_parser
@@ -24,10 +27,17 @@ METRICS = ("tuning_BC", "tuning_AC", "tuning_mean_accuracy")
 
 def tables(frames: dict[str, pd.DataFrame], _: Study) -> str:
     """Regimes as rows, cells as columns, mean over seeds; one table a metric."""
-    wide = {metric: pivot(frames["runs"], metric, ["variant"], "method.name") for metric in METRICS}
-    return "\n\n".join(
-        f"{metric}\n{table.to_string(float_format='{:+.3f}'.format, na_rep='failed')}" for metric, table in wide.items()
-    )
+    return render([by_regime(frames["runs"], metric) for metric in METRICS], "terminal")
+
+
+def by_regime(runs: pd.DataFrame, metric: str) -> Table:
+    """Regimes × cells of the ablation."""
+    wide = pivot(runs, metric, ["variant"], "method.name")
+    rows = []
+    for regime, values in wide.iterrows():
+        figures = (FAILED if pd.isna(value) else figure_cell(value, "+.3f") for value in values)
+        rows.append((Cell(str(regime)), *figures))
+    return Table(("variant", *map(str, wide.columns)), tuple(rows), wide.reset_index(), metric)
 
 
 def main(words: list[str] | None = None) -> int:

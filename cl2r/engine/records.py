@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from cl2r.adapters import adapter_bytes, adapter_flops
-from cl2r.config import fields, to_yaml
+from cl2r.config import fields, scalar, to_yaml
 from cl2r.engine.evaluation import Evaluation
 from cl2r.engine.plan import Plan
 from cl2r.engine.run import RunResult
@@ -102,11 +102,6 @@ def _adapter_bytes(result: RunResult) -> int:
     last = result.links[-1].record["metrics"]
     name, size, steps = result.plan.config.adapter.name, int(last["feature_size"]), len(result.links) - 1
     return adapter_bytes(name, size, steps, last["model_bytes"])
-
-
-def scalar(value: Any) -> Any:
-    """A config value as a cell of a frame."""
-    return json.dumps(value) if isinstance(value, list) else value
 
 
 def _metrics(evaluation: Evaluation, prefix: str) -> dict[str, float]:

@@ -9,6 +9,7 @@ from cl2r.engine.store import LinkStore
 from cl2r.progress import clock
 from cl2r.rayrun.cluster import cluster, set_environment
 from cl2r.rayrun.resources import Resources
+from cl2r.study.about import update_about, write_about
 from cl2r.study.folder import StudyFolder
 from cl2r.study.frames import write_frames
 from cl2r.study.jobs import Job, trunk_jobs
@@ -37,6 +38,7 @@ def run_study(
     total = expected_runs(study, jobs, folder)
     shutil.rmtree(folder.live, ignore_errors=True)  # left behind by processes that were killed
     folder.ledger.write("opened", "driver", {"resources": asdict(resources), "runs": total})
+    write_about(folder, asdict(resources), total)
     try:
         _run(study, jobs, folder, owner, resources, verbose, total)
     finally:
@@ -44,6 +46,7 @@ def run_study(
     outcomes = list(folder.ledger.outcomes().values())
     counts = {kind: sum(event.kind == kind for event in outcomes) for kind in ("finished", "failed", "pruned")}
     folder.ledger.write("closed", "driver", counts)
+    update_about(folder)
     missing = 0 if study.is_sweep else total - len(outcomes)
     return Outcome(**counts, missing=missing, seconds=time.perf_counter() - began)
 

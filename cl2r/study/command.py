@@ -92,7 +92,11 @@ def _run(
     trained = set(frames["tasks"].query("not reused")["key"]) - before
     counts = f"{outcome.finished} runs finished, {outcome.failed} failed, {outcome.pruned} stopped early"
     print(f"{counts}; {len(trained)} links trained in {clock(outcome.seconds)}")
-    print(f"frames: {folder.path}/{{{','.join(FRAMES)}}}.parquet")
+    print(f"frames: {folder.path}/{{{','.join(FRAMES)}}}.parquet", flush=True)
+    from cl2r.study.report import leave_report  # not before training: its libraries take a while to load
+
+    for line in leave_report(folder):
+        print(line)
     return 1 if outcome.failed or outcome.missing else 0
 
 

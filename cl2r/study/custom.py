@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis.tables import comparison_markdown, comparison_table, points_markdown
-from analysis.trials import best_trials, trials_markdown
+from analysis.formats import render
+from analysis.shown import shown_comparison, shown_points
+from analysis.trials import shown_trials
 from cl2r.errors import InputError
 from cl2r.methods.catalog import method_info, split_name
 from cl2r.study.command import Show, given, run_command, study_parser
@@ -16,12 +17,14 @@ from cl2r.study.spec import OBJECTIVES, Study, read_content
 def sweep_table(frames: dict[str, pd.DataFrame], study: Study) -> str:
     """The best trials, or the Pareto front."""
     goals = {name: OBJECTIVES[name][1][:3] for name in study.spec.search.objectives}
-    return trials_markdown(best_trials(frames["runs"], goals))
+    return render(shown_trials(frames["runs"], goals), "terminal")
 
 
 def table(frames: dict[str, pd.DataFrame], study: Study) -> str:
     """What there is to see."""
-    return sweep_table(frames, study) if study.is_sweep else points_markdown(frames["runs"], list(study.spec.grid))
+    if study.is_sweep:
+        return sweep_table(frames, study)
+    return render(shown_points(frames["runs"], list(study.spec.grid)), "terminal")
 
 
 def compare_methods(
@@ -42,7 +45,7 @@ def compare_methods(
     changes = {"grid": given({"method.name": _with_schedule(names, args.overrides), field: args.values})}
 
     def by_field(frames: dict[str, pd.DataFrame], _: Study) -> str:
-        return comparison_markdown(comparison_table(frames["runs"], field))
+        return render(shown_comparison(frames["runs"], field), "terminal")
 
     return run_command(args, path, changes, show or by_field)
 

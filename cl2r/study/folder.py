@@ -42,6 +42,11 @@ class StudyFolder:
         return self.path / "study.yaml"
 
     @property
+    def about(self) -> Path:
+        """Where and how it was run."""
+        return self.path / "about.json"
+
+    @property
     def ledger(self) -> Ledger:
         """What has happened."""
         return Ledger(self.path / "ledger")
@@ -92,6 +97,14 @@ class StudyFolder:
                 return not _try_lock(file, fcntl.LOCK_SH)
         except FileNotFoundError:
             return False
+
+    def driver_is_elsewhere(self) -> bool:
+        """Whether the last driver sat on another machine, so that its lock need not be felt here."""
+        try:
+            host = (self.path / "driver.lock").read_text().rpartition(" on ")[2].strip()
+        except FileNotFoundError:
+            return False
+        return host not in ("", socket.gethostname())
 
 
 def _try_lock(file: IO[str], kind: int, attempts: int = 1) -> bool:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pandas as pd
 
-from cl2r.config import field_types
-from cl2r.engine.records import scalar
+from cl2r.config import field_types, scalar
 from cl2r.files import write_file
+from cl2r.methods.catalog import sections
 from cl2r.study.folder import StudyFolder
 from cl2r.study.ledger import Event
 
@@ -38,7 +38,7 @@ _ALWAYS = {
     "matrix": ("run", "pairs", "metric", "t", "k", "accuracy", "compatible"),
     "curves": ("run", "task", "stage", "epoch"),
 }
-"""Columns that are there even if no run finished."""
+"""Columns that are there even if no run finished; `runs` has the fields of every config besides."""
 
 
 def study_frames(folder: StudyFolder) -> dict[str, pd.DataFrame]:
@@ -55,7 +55,9 @@ def study_frames(folder: StudyFolder) -> dict[str, pd.DataFrame]:
     trained = _mark_trained_once(rows["tasks"])
     for row in rows["runs"]:
         row["links_trained"] = trained.get(row["run"], 0)
-    return {name: _typed(rows[name], _ALWAYS[name]) for name in FRAMES}
+    common = [field for field in field_types() if field.partition(".")[0] not in sections()]
+    always = _ALWAYS | {"runs": (*_ALWAYS["runs"], *common)}
+    return {name: _typed(rows[name], always[name]) for name in FRAMES}
 
 
 def _run_row(study: str, event: Event, content: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:
@@ -104,8 +106,14 @@ def _plain_types(annotation: Any) -> list[type]:
 
 
 def write_frames(folder: StudyFolder) -> dict[str, pd.DataFrame]:
-    """Join and write `runs`, `tasks`, `matrix`, `curves`; a reader sees the old file or the new one."""
+    """Join and write the frames; a reader sees the old file or the new one.
+
+    `runs` comes last: who reads it first finds the rows of every run in the others.
+    """
+    from cl2r.study.about import update_about  # drivers only
+
     joined = study_frames(folder)
-    for name, frame in joined.items():
-        write_file(folder.path / f"{name}.parquet", frame.to_parquet(index=False))
+    for name in (*FRAMES[1:], FRAMES[0]):
+        write_file(folder.path / f"{name}.parquet", joined[name].to_parquet(index=False))
+    update_about(folder)
     return joined

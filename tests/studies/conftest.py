@@ -44,6 +44,14 @@ def small_ray(ray_folder: Path) -> Iterator[None]:
     ray.shutdown()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_figures() -> Iterator[None]:
+    """Figures cost a study seconds and have tests of their own; those of jobs in other processes are drawn."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("analysis.plots.write_figures", lambda study, folder: [])
+        yield
+
+
 @pytest.fixture(autouse=True)
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Trials need not wait for the start of a second process, unless a test says so (`undisturbed` came before)."""
@@ -65,4 +73,5 @@ def undisturbed(small_ray: None, preset: Path, tmp_path_factory: pytest.TempPath
     storage = tmp_path_factory.mktemp("undisturbed")
     words = ["--preset", str(preset), "--storage", str(storage), "--name", "calm"]
     assert ablation.main(words) == 0
+    assert (storage / "studies" / "calm" / "report.html").exists()
     return storage

@@ -53,7 +53,7 @@ def test_repeated_it_trains_nothing_and_needs_no_ray(
     out = capsys.readouterr().out
     assert "6 runs finished, 0 failed" in out
     assert "; 0 links trained" in out
-    assert out.count("| Fixed |") == 3
+    assert out.count("\nFixed ") == 3
     assert finished_events(undisturbed, "calm") == before
     assert len(before) == 6
 

@@ -44,6 +44,6 @@ def test_the_tables_have_a_row_a_regime_and_a_column_a_cell() -> None:
     tables = regimes.tables({"runs": runs}, STUDY).split("\n\n")
     assert [table.splitlines()[0] for table in tables] == ["tuning_BC", "tuning_AC", "tuning_mean_accuracy"]
     lines = tables[0].splitlines()
-    assert lines[1].split() == ["method.name", "er", "cl2r"]
+    assert lines[1].split() == ["variant", "er", "cl2r"]
     assert [line.split() for line in lines[3:]] == [["default", "-0.300", "+0.150"], ["memory_0", "-0.500", "failed"]]
     assert "+0.700" in tables[1]

@@ -15,12 +15,19 @@ from hypothesis import strategies as st
 from quick import quick_config, train
 
 from analysis import ablation_table, best_trials, comparison_table, load_runs
-from analysis.tables import comparison_markdown, markdown
-from analysis.trials import trials_markdown
+from analysis.formats import render
+from analysis.shown import shown_ablation, shown_comparison
+from analysis.table import Table
+from analysis.trials import shown_trials
 from cl2r.engine.records import write_run
 from cl2r.errors import InputError
 
 HEADER = "| classifier | distillation | seeds | AC | BC | FC | mean accuracy | s/run |"
+
+
+def lines_of(table: Table) -> list[str]:
+    """A table in Markdown, without what stands above and below it."""
+    return [line for line in render(table, "markdown").splitlines() if line.startswith("|")]
 
 
 def runs_frame(rows: list[tuple[str, str, float]]) -> pd.DataFrame:
@@ -121,7 +128,7 @@ def test_rows_come_in_the_order_of_the_paper() -> None:
 
 def test_markdown() -> None:
     rows = [("trainable", "none", 0.5), ("fixed", "memory", 0.2), ("fixed", "memory", 0.4)]
-    lines = markdown(ablation_table(runs_frame(rows))).splitlines()
+    lines = lines_of(shown_ablation(runs_frame(rows)))
     assert lines[0] == HEADER
     assert lines[1].count("---") == HEADER.count("|") - 1
     assert lines[2] == "| Trainable | none | 1 | 0.500 | -0.500 | +0.050 | 0.550 | 5 |"
@@ -136,7 +143,7 @@ def test_runs_that_did_not_finish_count_for_no_seed() -> None:
     assert table["seeds"].tolist() == [0, 2]
     assert table.loc[("Fixed", "FD^M"), "AC"] == pytest.approx(0.3)
     assert table.loc[("Fixed", "FD^M"), "seconds"] == pytest.approx(3.0)
-    lines = markdown(table).splitlines()
+    lines = lines_of(shown_ablation(runs))
     assert lines[2] == "| Trainable | none | 0 | failed | failed | failed | failed | – |"
 
 
@@ -148,12 +155,12 @@ def test_rows_joined_under_equal_labels_stay_apart() -> None:
 
 def test_a_study_of_failed_runs_only_has_a_table() -> None:
     holes = pd.DataFrame([{"method.classifier": "fixed", "method.fd": "none", "status": "failed", "AC": None}])
-    assert markdown(ablation_table(holes)).count("failed") == 4
+    assert render(shown_ablation(holes), "markdown").count("failed") == 4
 
 
 def test_one_task_has_no_ac_but_has_not_failed() -> None:
     runs = runs_frame([("fixed", "none", 0.5)]).assign(AC=np.nan, BC=np.nan, FC=np.nan, status="finished")
-    assert markdown(ablation_table(runs)).splitlines()[2] == "| Fixed | none | 1 | – | – | – | 0.550 | 5 |"
+    assert lines_of(shown_ablation(runs))[2] == "| Fixed | none | 1 | – | – | – | 0.550 | 5 |"
 
 
 @pytest.mark.parametrize("plain", [None, ""])
@@ -165,16 +172,16 @@ def test_variants_are_the_first_level(plain: str | None) -> None:
     assert table.index.tolist() == expected
     assert table.index.names == ["variant", "classifier", "distillation"]
     assert table["AC"].tolist() == pytest.approx([0.1, 0.2, 0.5])
-    lines = markdown(table).splitlines()
+    lines = lines_of(shown_ablation(runs))
     assert lines[0] == "| variant " + HEADER
     assert lines[1].count("---") == 9
     assert lines[2].startswith("| plain | Fixed | FD^M | 1 | 0.100 |")
 
 
 def test_markdown_leaves_a_single_variant_out() -> None:
-    table = ablation_table(runs_frame([("fixed", "memory", 0.1)]).assign(variant=None))
-    assert table.index.tolist() == [("plain", "Fixed", "FD^M")]
-    assert markdown(table).splitlines()[0] == HEADER
+    runs = runs_frame([("fixed", "memory", 0.1)]).assign(variant=None)
+    assert ablation_table(runs).index.tolist() == [("plain", "Fixed", "FD^M")]
+    assert lines_of(shown_ablation(runs))[0] == HEADER
 
 
 def comparison_runs() -> pd.DataFrame:
@@ -202,14 +209,16 @@ def test_comparison_means_over_seeds() -> None:
 
 
 def test_comparison_markdown() -> None:
-    text = comparison_markdown(comparison_table(comparison_runs(), "scenario.n_tasks", ("AC", "BC")))
+    text = render(shown_comparison(comparison_runs(), "scenario.n_tasks", ("AC", "BC")), "markdown")
     assert text.split("\n\n") == [
-        "AC by scenario.n_tasks",
-        "| method | 5 | 10 |\n|---|---|---|\n"
+        "**AC by scenario.n_tasks**",
+        "| method | 5 | 10 |\n|---|---:|---:|\n"
         "| er | 0.500 (1 of 2) | 0.500 ± 0.000 |\n| cl2r | failed | failed |\n| lwf | 0.500 (1 of 2) | failed |",
-        "BC by scenario.n_tasks",
-        "| method | 5 | 10 |\n|---|---|---|\n"
-        "| er | -0.100 (1 of 2) | -0.300 ± 0.141 |\n| cl2r | failed | failed |\n| lwf | +0.250 (1 of 2) | failed |",
+        "**BC by scenario.n_tasks**",
+        "| method | 5 | 10 |\n|---|---:|---:|\n"
+        "| er | -0.100 (1 of 2) | -0.300 ± 0.141 |\n| cl2r | failed | failed |\n| lwf | **+0.250 (1 of 2)** | failed |",
+        "± is one standard deviation over the seeds of a cell; one seed has none.",
+        "**bold**: best mean of its column; no test was made, for want of seeds or of spread over them.",
     ]
 
 
@@ -217,9 +226,10 @@ def test_comparison_of_variants() -> None:
     runs = pd.concat([comparison_runs().assign(variant=name) for name in (None, "masked")])
     table = comparison_table(runs, "scenario.n_tasks", ["BC"])
     assert table.index.tolist() == [(v, m) for v in ("plain", "masked") for m in ("er", "cl2r", "lwf")]
-    lines = comparison_markdown(table).splitlines()
-    assert lines[2] == "| variant | method | 5 | 10 |"
-    assert lines[7] == "| masked | er | -0.100 (1 of 2) | -0.300 ± 0.141 |"
+    (shown,) = shown_comparison(runs, "scenario.n_tasks", ["BC"])
+    lines = lines_of(shown)
+    assert lines[0] == "| variant | method | 5 | 10 |"
+    assert lines[5] == "| masked | er | -0.100 (1 of 2) | -0.300 ± 0.141 |"
 
 
 def test_comparison_refuses_to_mix_what_is_no_seed() -> None:
@@ -263,22 +273,22 @@ def test_best_trials_by_several_objectives() -> None:
 
 
 def test_trials_markdown() -> None:
-    table = best_trials(sweep_runs(), {"BC": "max", "stored_bytes": "min", "seconds": "min"})
-    assert trials_markdown(table).splitlines() == [
+    table = shown_trials(sweep_runs(), {"BC": "max", "stored_bytes": "min", "seconds": "min"})
+    assert lines_of(table) == [
         "| trial | method.lambda_base | seeds | tuning_BC | BC | stored_bytes | train_seconds |",
-        "|---|---|---|---|---|---|---|",
+        "|---:|---:|---:|---:|---:|---:|---:|",
         "| 1 | 0.125 | 2 | +0.300 ± 0.014 | -0.300 ± 0.014 | 300 ± 0 | 60 ± 0 |",
         "| 0 | 0 | 2 | +0.100 ± 0.014 | -0.100 ± 0.014 | 100 ± 0 | 60 ± 0 |",
     ]
     one_seed = sweep_runs().query("seed == 0")
-    assert "±" not in trials_markdown(best_trials(one_seed, {"BC": "max"}))
+    assert "±" not in render(shown_trials(one_seed, {"BC": "max"}), "markdown")
 
 
 def test_trials_without_a_finished_run_make_an_empty_table() -> None:
     runs = sweep_runs().assign(status="failed", tuning_BC=None, BC=None)
     table = best_trials(runs, {"BC": "max", "stored_bytes": "min"})
     assert table.empty
-    assert len(trials_markdown(table).splitlines()) == 2
+    assert len(lines_of(shown_trials(runs, {"BC": "max", "stored_bytes": "min"}))) == 2
 
 
 def test_best_trials_leaves_a_trial_without_the_metric_out() -> None:
@@ -318,5 +328,7 @@ def test_the_front_is_what_no_other_trial_dominates(points: list[tuple[int, int,
 
 
 def test_neither_analysis_nor_the_command_line_loads_torch_to_start() -> None:
-    script = "import sys, analysis, cl2r.cli; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+    heavy = {"torch", "ray", "matplotlib", "plotly", "optuna"}
+    script = f"import sys, analysis, cl2r.cli; print(*({heavy} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []

@@ -7,10 +7,12 @@ from urllib.parse import quote
 import numpy as np
 import pandas as pd
 import pytest
+from made_study import ABOUT, made_study, write_made
 from moto.server import ThreadedMotoServer
 from pyarrow import fs
 
 from analysis import Study, load_study
+from analysis.study import find_study
 from cl2r.errors import InputError
 
 ROWS = [  # method, memory.per_class, status, BC, tuning_BC
@@ -85,6 +87,45 @@ def test_a_study_without_frames_points_to_its_status(tmp_path: Path, from_root: 
     (folder / "study.yaml").touch()
     with pytest.raises(FileNotFoundError, match=f"no runs.parquet at {folder} yet; `cl2r status young`"):
         load_study(tmp_path if from_root else folder)
+
+
+def test_what_the_study_was_asked_for_and_how_it_was_run(tmp_path: Path) -> None:
+    made = made_study(name="made")
+    study = load_study(write_made(made, tmp_path / "made"))
+    assert study.specification == made.specification
+    assert study.about == made.about == {**ABOUT, "expected_runs": 4}
+
+
+@pytest.mark.parametrize("content", [None, "", "id: x\n", "id: x\nspecification:\n"])
+def test_a_study_of_before_has_neither(tmp_path: Path, content: str | None) -> None:
+    folder = write_study(tmp_path / "old")
+    (folder / "study.yaml").unlink()
+    if content is not None:
+        (folder / "study.yaml").write_text(content)
+    study = load_study(folder)
+    assert (study.specification, study.about) == ({}, {})
+
+
+@pytest.mark.parametrize(("name", "content"), [("about.json", "{"), ("study.yaml", "a: [b"), ("about.json", "[1]")])
+def test_a_damaged_file_is_named(tmp_path: Path, name: str, content: str) -> None:
+    folder = write_study(tmp_path / "hurt")
+    (folder / name).write_text(content)
+    with pytest.raises(InputError, match=f"{name} at {folder} is damaged: ") as error:
+        load_study(folder)
+    assert "\n" not in str(error.value)
+
+
+def test_a_study_that_is_still_running(tmp_path: Path) -> None:
+    """Between two frames: `runs` is the last to be written and the first to be read; other frames may lag as well."""
+    made = made_study(name="made")
+    folder = write_made(made, tmp_path / "made")
+    first = made.runs["run"].iloc[0]
+    made.runs.iloc[:2].to_parquet(folder / "runs.parquet", index=False)
+    made.matrix[made.matrix["run"] != first].to_parquet(folder / "matrix.parquet", index=False)
+    study = load_study(folder)
+    assert set(study.tasks["run"]) == set(study.curves["run"]) == set(made.runs["run"].iloc[:2])
+    assert set(study.matrix["run"]) == {made.runs["run"].iloc[1]}
+    assert study.matrix.index.tolist() == list(range(len(study.matrix)))
 
 
 def test_an_address_of_no_known_kind_is_named() -> None:
@@ -179,12 +220,21 @@ def upload(folder: Path, address: str) -> None:
 
 def test_a_study_in_object_storage(tmp_path: Path, query: str) -> None:
     local = write_study(tmp_path / "sizes")
+    (local / "study.yaml").write_text("id: x\nspecification: {seeds: [0, 1]}\n")
+    (local / "about.json").write_text('{"format": 1}')
     upload(local, f"s3://lab/deep/studies/sizes?{query}")
     for address in (f"s3://lab/deep/studies/sizes?{query}", f"s3://lab/deep?{query}", f"s3://lab/deep/?{query}"):
         study = load_study(address)
         assert study.name == "sizes"
         pd.testing.assert_frame_equal(study.runs, load_study(local).runs)
         assert len(study.curves) == len(ROWS)
+        assert (study.specification, study.about) == ({"seeds": [0, 1]}, {"format": 1})
+    place = find_study(f"s3://lab/deep?{query}")
+    stamp = place.stamp()
+    assert place.stamp() == stamp
+    (local / "about.json").write_text('{"format": 1, "ended": null}')
+    upload(local, f"s3://lab/deep/studies/sizes?{query}")
+    assert place.stamp() != stamp
     with pytest.raises(FileNotFoundError, match="no study at s3://lab/nowhere"):
         load_study(f"s3://lab/nowhere?{query}")
     upload(local, f"s3://lab/deep/studies/again?{query}")

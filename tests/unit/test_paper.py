@@ -8,10 +8,12 @@ import pytest
 import yaml
 from paper_frames import frames, run, seeds, verdict
 
+from analysis.formats import render
 from analysis.names import TITLES, ordered
-from analysis.paper import ITEMS, item_markdown
+from analysis.paper import ITEMS
 from analysis.paper_budget import Change, changes
 from analysis.paper_statements import KINDS, paper_statements, read_statements
+from analysis.paper_tables import item_tables
 from analysis.paper_values import Values, bc_curves
 from analysis.paper_verdicts import judge
 from cl2r.errors import InputError
@@ -20,29 +22,35 @@ from cl2r.methods.catalog import METHODS
 # Layout
 
 
+def lines_of(name: str, given: dict[str, pd.DataFrame]) -> list[str]:
+    """The tables of an item in Markdown, without what stands above and below them."""
+    text = render(item_tables(ITEMS[name], given), "markdown")
+    return [line for line in text.splitlines() if line.startswith("|")]
+
+
 def test_two_tasks_begin_with_the_first_model() -> None:
     cells = {"er": [[0.6], [0.5, 0.8]], "cl2r": [[0.7], [0.75, 0.9]], "bct": [[0.8], [0.9, 0.95]]}
     rows = [run("bct", AC=1.0, BC=0.1), run("cl2r", AC=1.0, BC=0.05, FC=-0.15), run("er", AC=0.0, BC=-0.1, FC=-0.3)]
-    lines = item_markdown(ITEMS["table 2"], frames(rows, cells)).splitlines()
+    lines = lines_of("table 2", frames(rows, cells))
     assert lines[0].startswith("| method | self-test C[2,2] | cross-test C[2,1] | ECC | BC | FC |")
     assert lines[2].startswith("| Initial task | 0.700 |")
     assert lines[3] == "| ER | 0.800 | 0.500 | no | -0.100 | -0.300 | 0.600 |"
-    assert lines[4] == "| CL²R | 0.900 | 0.750 | yes | +0.050 | -0.150 | 0.700 |"
+    assert lines[4] == "| CL²R | 0.900 | 0.750 | yes | **+0.050** | **-0.150** | 0.700 |"
     assert lines[5].startswith("| *all data at every task:* |")
-    assert lines[6].startswith("| BCT | 0.950 | 0.900 | yes |")
+    assert lines[6].startswith("| BCT | 0.950 | 0.900 | yes | +0.100 |"), "keeps all data: not compared"
     assert len(lines) == 7
 
 
 def test_the_ecc_of_several_seeds() -> None:
-    text = item_markdown(ITEMS["table 2"], frames([*seeds("er", "AC", [0, 1, 1]), *seeds("cl2r", "AC", [1, 1, 1])]))
-    assert "| 2 of 3 |" in text
-    assert "| yes |" in text
+    lines = lines_of("table 2", frames([*seeds("er", "AC", [0, 1, 1]), *seeds("cl2r", "AC", [1, 1, 1])]))
+    assert "| 2 of 3 |" in lines[3]
+    assert "| yes |" in lines[4]
 
 
 def test_task_counts_have_a_group_of_columns_each() -> None:
     rows = [*seeds("er", "AC", [0.1, 0.3], tasks=3), run("er", 10, AC=0.2), run("cl2r", 3), run("cl2r", 10)]
     rows += [{**run("cl2r", 10, seed=1), "status": "failed"}]
-    lines = item_markdown(ITEMS["table 3"], frames(rows)).splitlines()
+    lines = lines_of("table 3", frames(rows))
     assert lines[0] == "| method | T=3: AC | T=3: BC | T=3: FC | T=10: AC | T=10: BC | T=10: FC |"
     assert lines[2].startswith("| ER | 0.200 ± 0.141 | +0.000 ± 0.000 |")
     assert "0.200 (1 of 2)" in lines[2], "fewer seeds than the study has"
@@ -51,12 +59,12 @@ def test_task_counts_have_a_group_of_columns_each() -> None:
 
 def test_a_cell_whose_runs_all_failed_says_so() -> None:
     rows = [run("er", 3), {**run("cl2r", 3), "status": "failed"}]
-    assert "| CL²R | failed | failed | failed |" in item_markdown(ITEMS["table 5"], frames(rows))
+    assert lines_of("table 5", frames(rows))[3] == "| CL²R | failed | failed | failed |"
 
 
 def test_rates_have_a_group_of_columns_each() -> None:
     rows = [run("cl2r", 2, **{"AC@0.1": 1.0, "BC@0.0001": 0.25}), run("lifelong_bct", 2)]
-    lines = item_markdown(ITEMS["table 8"], frames(rows)).splitlines()
+    lines = lines_of("table 8", frames(rows))
     assert lines[0].startswith("| T | method | AC@0.1 | BC@0.1 | FC@0.1 | AC@0.01 |")
     assert lines[2].startswith("| 2 | ℓ-BCT | – |")
     assert lines[3] == "| 2 | CL²R | 1.000 | – | – | – | – | – | – | +0.250 | – |"
@@ -72,26 +80,28 @@ def test_of_several_rates_the_matrix_of_the_first_counts() -> None:
 
 
 def test_the_ablation_by_number_of_tasks() -> None:
-    one = item_markdown(ITEMS["table ablation"], frames([run("er", 10, AC=0.1), run("cl2r", 10, AC=0.4)]))
-    assert [line.split(" | ")[:4] for line in one.splitlines()[2:]] == [
+    one = lines_of("table ablation", frames([run("er", 10, AC=0.1), run("cl2r", 10, AC=0.4)]))
+    assert [line.split(" | ")[:4] for line in one[2:]] == [
         ["| Trainable", "none", "1", "0.100"],
-        ["| Fixed", "FD^M", "1", "0.400"],
+        ["| Fixed", "FD^M", "1", "**0.400**"],
     ]
-    two = item_markdown(ITEMS["table ablation"], frames([run("er", 5, AC=0.1), run("er", 10, AC=0.4)]))
-    assert two.count("| Trainable | none | 1 |") == 2, "never a mean over numbers of tasks"
+    two = item_tables(ITEMS["table ablation"], frames([run("er", 5, AC=0.1), run("er", 10, AC=0.4)]))
+    assert [table.title for table in two] == ["Ablation, T=5", "Ablation, T=10"], "never a mean over numbers of tasks"
+    assert [table.column("AC")[0].text for table in two] == ["0.100", "0.400"]
 
 
 def test_bc_over_the_tasks_is_taken_from_the_report_pairs() -> None:
     cells = {"fan": [[0.5], [0.4, 0.6], [0.3, 0.5, 0.7]]}
     given = frames([run("fan", 3)], cells)
     assert bc_curves(given)[["t", "BC"]].round(9).values.tolist() == [[2, -0.1], [3, -0.15]]
-    assert "| FAN | -0.100 | -0.150 | -0.125 |" in item_markdown(ITEMS["figure bc"], given)
+    assert lines_of("figure bc", given)[2] == "| FAN | -0.100 | -0.150 | -0.125 |"
 
 
 def test_memory_has_a_table_a_metric() -> None:
     rows = [run("er", 10, memory=0, AC=0.1), run("er", 10, memory=50, AC=0.3)]
-    text = item_markdown(ITEMS["figure memory"], frames(rows))
-    assert "| method | 0 | 50 |\n|---|---|---|\n| ER | 0.100 | 0.300 |" in text
+    text = render(item_tables(ITEMS["figure memory"], frames(rows)), "markdown")
+    head = "**AC by images a class in memory, T=10**\n\n| method | 0 | 50 |\n|---|---:|---:|\n"
+    assert text.startswith(head + "| ER | 0.100 | 0.300 |\n\n**BC by")
 
 
 def test_methods_come_in_the_order_of_the_paper() -> None:
@@ -100,7 +110,7 @@ def test_methods_come_in_the_order_of_the_paper() -> None:
 
 def test_runs_that_differ_in_more_than_their_seed_are_refused() -> None:
     with pytest.raises(InputError, match=r"differ in optim\.epochs"):
-        item_markdown(ITEMS["table 3"], frames([run("er"), {**run("er"), "optim.epochs": 3}]))
+        item_tables(ITEMS["table 3"], frames([run("er"), {**run("er"), "optim.epochs": 3}]))
 
 
 # Kinds of statements: runs that agree, runs that differ

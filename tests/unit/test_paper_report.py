@@ -10,7 +10,8 @@ import pytest
 from paper_frames import frames, run
 
 from analysis.paper import ITEMS
-from analysis.paper_report import Report, commit, document, training_seconds
+from analysis.paper_report import Report, document, training_seconds, verdicts_table
+from cl2r.checkout import commit
 from cl2r.errors import InputError, exit_code
 from studies import paper
 
@@ -29,6 +30,16 @@ def test_the_report_has_table_budget_verdicts_and_rule(tmp_path: Path) -> None:
     assert text.rstrip().endswith("some of the methods are missing.")
 
 
+def test_the_verdicts_as_data_name_their_statement_in_every_row() -> None:
+    given = frames([run(method, 10, seed) for method in ("fixed", "er_fdm") for seed in (0, 1)])
+    report = Report.of_frames("table ablation", ITEMS["table ablation"], given, "icons")
+    table = verdicts_table(report.judgements)
+    assert len(table.rows) == len(table.data) == len(report.judgements)
+    assert (table.data["statement"] != "").all()
+    assert sum(cell.text == "" for cell in table.column("statement")) > 0, "shown once"
+    assert table.data["verdict"].tolist() == [row.verdict for row in report.judgements]
+
+
 def test_the_file_says_where_it_comes_from(tmp_path: Path) -> None:
     given = frames([run("cl2r", 2, seed) for seed in (4, 5)])
     given["tasks"]["key"] = ["a", "b", "a", "c"]
@@ -36,7 +47,9 @@ def test_the_file_says_where_it_comes_from(tmp_path: Path) -> None:
     out = tmp_path / "table.md"
     shown = paper.present("table 2", given, "icons", tmp_path, out, "cl2r study paper --table 2")
     assert f"written: {out}" in shown
+    assert "|" not in shown, "aligned columns for the terminal"
     text = out.read_text()
+    assert "\n| method | self-test C[2,2] |" in text, "Markdown in the file"
     assert text.startswith("# Table 2 of the paper")
     for part in ("`cl2r study paper --table 2`", "- commit: ", "- seeds: 4, 5;", "- training: 6 s", "All settings are"):
         assert part in text

@@ -1,5 +1,7 @@
 """The frames of a study, joined from a ledger written by hand."""
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +71,14 @@ def test_an_empty_study_has_no_rows_and_can_be_written(folder: StudyFolder) -> N
     write_frames(folder)
     for name in FRAMES:
         assert pd.read_parquet(folder.path / f"{name}.parquet").empty
+
+
+def test_an_empty_study_has_the_columns_of_another(tmp_path: Path) -> None:
+    none, one = StudyFolder(tmp_path, "none"), StudyFolder(tmp_path, "one")
+    enter_failed(one, "run")
+    for name in FRAMES:
+        nothing, something = dtypes(study_frames(none)[name]), dtypes(study_frames(one)[name])
+        assert something.items() - {("links_trained", "Int64")} == nothing.items(), name
 
 
 def test_a_finished_run(folder: StudyFolder) -> None:
@@ -173,6 +183,20 @@ def test_types_survive_parquet(folder: StudyFolder) -> None:
     enter_failed(folder, "bad")
     for name, frame in write_frames(folder).items():
         pd.testing.assert_frame_equal(pd.read_parquet(folder.path / f"{name}.parquet"), frame)
+
+
+def test_runs_are_written_last(folder: StudyFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[str] = []
+    monkeypatch.setattr("cl2r.study.frames.write_file", lambda path, _: written.append(path.stem))
+    enter_finished(folder, "run")
+    write_frames(folder)
+    assert written == ["tasks", "matrix", "curves", "runs"]
+
+
+def test_joining_needs_neither_torch_nor_ray() -> None:
+    script = "import sys, cl2r.study.frames; print(*({'torch', 'ray', 'optuna'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
 
 
 def test_a_seed_that_no_float_can_hold(folder: StudyFolder) -> None:

@@ -1,0 +1,203 @@
+"""Compatibility matrices as heat maps: how much new queries gain on an old gallery, C[t,k] − C[k,k], and where."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.collections import QuadMesh
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.patches import Patch, Rectangle
+
+from analysis.bc_curves import cells_of, square
+from analysis.frames import Frames
+from analysis.names import title
+from analysis.pivot import check_name, finished
+from analysis.plot_groups import Groups, longest, no_chains, refuse
+from analysis.plot_parts import PAGE, SMALL, TEXT, data_names, wrapped
+from cl2r.errors import InputError
+
+FloatArray = npt.NDArray[np.float64]
+
+COLOURS = "RdBu"  # blue above 0, red below: told apart with every common kind of colour blindness
+DIAGONAL = "#e6e6e6"
+BAR = 0.9  # inches of the colour bar with its words
+CELL = 0.34  # inches of a cell where there is room
+NARROW = 0.2  # of one that no number fits in: several matrices of more than 13 tasks on a page
+
+
+@dataclass(frozen=True, eq=False)
+class Gains:
+    """Of one run, or the mean over runs; in hundredths. `share`: of the runs, how many are compatible in a cell."""
+
+    gain: FloatArray
+    own: FloatArray
+    share: FloatArray
+    runs: int
+    metric: str
+
+    @classmethod
+    def of(cls, frames: Frames, runs: Sequence[str], pairs: str = "report", metric: str | None = None) -> "Gains":
+        """From the cells of `matrix` of these runs, which need equal numbers of tasks."""
+        cells = cells_of(frames.matrix, pairs, metric)
+        parts = [cells[cells["run"] == run] for run in runs]
+        accuracies = [square(part) for part in parts]
+        if not accuracies or min(map(len, accuracies)) == 0:
+            raise InputError(f"no {pairs} pairs were evaluated for {_listed(runs)}")
+        if len({len(accuracy) for accuracy in accuracies}) > 1:
+            raise InputError(f"{_listed(runs)} differ in their number of tasks: a mean matrix needs one")
+        mean = 100 * np.mean(accuracies, axis=0)
+        own = np.diagonal(mean)
+        marks = [part.assign(compatible=part["compatible"].astype("boolean").fillna(False)) for part in parts]
+        share = np.mean([square(part, "compatible") for part in marks], axis=0)
+        below = np.tri(len(mean), k=-1, dtype=bool)
+        gain = np.where(below, mean - own[None, :], np.nan)
+        return cls(gain, own, np.where(below, share, 0.0), len(runs), str(parts[0]["metric"].iloc[0]))
+
+    @property
+    def tasks(self) -> int:
+        """T"""
+        return len(self.own)
+
+
+def plot_matrix(frames: Frames, run: str, pairs: str = "report", metric: str | None = None) -> Figure:
+    """The matrix of one run; `metric` as in the column of `matrix`, by default the run's first."""
+    return plot_mean_matrix(frames, [run], pairs, metric)
+
+
+def plot_mean_matrix(frames: Frames, runs: Sequence[str], pairs: str = "report", metric: str | None = None) -> Figure:
+    """The mean matrix over runs, such as the seeds of a group."""
+    rows = _rows(frames.runs, runs)
+    gains = Gains.of(frames, runs, pairs, metric)
+    methods = ", ".join(dict.fromkeys(title(str(name)) for name in rows["method.name"]))
+    which = f", {methods}" + (f", seed {rows['seed'].iloc[0]}" if len(runs) == 1 else f", mean of {len(runs)} runs")
+    words = f"{data_names(rows)}{which}{'' if pairs == 'report' else ', tuning pairs'}"
+    return _draw({"": gains}, words)
+
+
+def plot_matrices(study: Frames, pairs: str = "report", limit: int = 6) -> Figure:
+    """A mean matrix a group, for up to `limit` groups. Of several numbers of tasks, the largest."""
+    refuse(no_chains(study))
+    groups = Groups.of(longest(study), limit=limit)
+    names = {group: list(groups.rows.loc[groups.rows["group"] == group, "run"]) for group in groups.looks}
+    gains = {group: Gains.of(study, runs, pairs) for group, runs in names.items()}
+    seeds = groups.rows["seed"].nunique()
+    over = "one seed" if seeds == 1 else f"means over {seeds} seeds"
+    return _draw(gains, groups.heading(f"{data_names(groups.rows)}, {over}"))
+
+
+def _rows(runs: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
+    for name in names:
+        check_name(name, [str(run) for run in runs["run"]], "run")
+    rows = runs[runs["run"].isin(names)]
+    lost = rows.loc[~finished(rows), "run"]
+    if len(lost):
+        raise InputError(f"{lost.iloc[0]} did not finish: it has no matrix")
+    return rows
+
+
+def _listed(runs: Sequence[str]) -> str:
+    return ", ".join(runs[:3]) + (f" and {len(runs) - 3} more" if len(runs) > 3 else "") or "no run"
+
+
+def _draw(gains: dict[str, Gains], words: str) -> Figure:
+    """Small multiples on a page, with one scale of colours."""
+    most = max(each.tasks for each in gains.values())
+    rows = math.ceil(len(gains) / (3 if most <= 6 else 2))
+    columns = math.ceil(len(gains) / rows)
+    side = min((PAGE - BAR) / columns, 0.7 + max(1.8, CELL * most))
+    figure = Figure(figsize=(side * columns + BAR, side * rows + 0.6), layout=_layout())
+    figure.suptitle(words, fontsize=TEXT)
+    grid = figure.subplots(rows, columns, squeeze=False)
+    scale = _scale(gains)
+    for place, (name, each) in enumerate(gains.items()):
+        axes = grid[place // columns, place % columns]
+        mesh = _heat_map(axes, each, scale, room=(side - 0.4) / each.tasks)
+        axes.set_title(wrapped(name), fontsize=TEXT)
+        if place % columns == 0:
+            axes.set_ylabel("model t of the queries", fontsize=TEXT)
+        if place + columns >= len(gains):
+            axes.set_xlabel("model k of the gallery", fontsize=TEXT)
+    for axes in grid.ravel()[len(gains) :]:
+        axes.remove()
+    _explain(figure, mesh, gains)
+    return figure
+
+
+def _layout() -> ConstrainedLayoutEngine:
+    """Square panels close together, with room for their titles."""
+    return ConstrainedLayoutEngine(compress=True, h_pad=0.07)
+
+
+def _scale(gains: dict[str, Gains]) -> Normalize:
+    """The same for all, and 0 in its middle."""
+    most = max((float(np.nanmax(np.abs(each.gain))) for each in gains.values() if each.tasks > 1), default=0.0)
+    return Normalize(-max(most, 0.1), max(most, 0.1))
+
+
+def _heat_map(axes: Axes, gains: Gains, scale: Normalize, room: float) -> QuadMesh:
+    """`room`: inches of a cell."""
+    edges = np.arange(gains.tasks + 1) + 0.5
+    mesh = axes.pcolormesh(edges, edges, np.ma.masked_invalid(gains.gain), cmap=COLOURS, norm=scale)
+    ticks = range(1, gains.tasks + 1) if room >= NARROW else [1, *range(5, gains.tasks + 1, 5)]
+    axes.set(aspect="equal", xticks=ticks, yticks=ticks)
+    axes.invert_yaxis()
+    axes.tick_params(labelsize=SMALL, length=0)
+    axes.spines[:].set_visible(False)
+    for t, k in zip(*np.tril_indices(gains.tasks), strict=True):
+        _cell(axes, gains, int(t), int(k), mesh, room)
+    return mesh
+
+
+def _cell(axes: Axes, gains: Gains, t: int, k: int, mesh: QuadMesh, room: float) -> None:
+    """Its number; the diagonal's ground; and a frame if it is compatible."""
+    if t == k:
+        axes.add_patch(Rectangle((k + 0.5, t + 0.5), 1, 1, color=DIAGONAL, linewidth=0))
+        text, dark = _figure(gains.own[k], room), False
+    else:
+        text, dark = _figure(gains.gain[t, k], room), _dark(mesh, float(gains.gain[t, k]))
+    number = axes.text(k + 1, t + 1, text, ha="center", va="center", fontsize=SMALL, color="white" if dark else "black")
+    number.set_in_layout(False)  # inside anyway, and many
+    if gains.share[t, k] > 0:
+        line = "-" if gains.share[t, k] == 1 else ":"
+        width = 1.1 if room >= NARROW else 0.8
+        axes.add_patch(Rectangle((k + 0.55, t + 0.55), 0.9, 0.9, fill=False, linewidth=width, linestyle=line))
+
+
+def _figure(value: float, room: float) -> str:
+    """With one decimal if a cell has room for it; in narrow ones −.3 for −0.3, in the narrowest nothing."""
+    if room < NARROW:
+        return ""
+    wide = room >= 0.32
+    text = f"{value:.1f}" if wide or (room >= 0.24 and -9.95 < value < 99.95) else f"{value:.0f}"
+    if float(text) == 0:
+        return "0"
+    if not wide and abs(value) < 0.95:
+        text = text.replace("0.", ".")
+    return text.replace("-", "−")
+
+
+def _dark(mesh: QuadMesh, value: float) -> bool:
+    red, green, blue, _ = mesh.to_rgba(np.array([value]))[0]
+    return bool(0.3 * red + 0.59 * green + 0.11 * blue < 0.5)
+
+
+def _explain(figure: Figure, mesh: QuadMesh, gains: dict[str, Gains]) -> None:
+    """What colours, frames and the diagonal mean, in words."""
+    metric = next(iter(gains.values())).metric
+    bar = figure.colorbar(mesh, ax=figure.axes, shrink=0.9, aspect=25, pad=0.02)
+    bar.set_label(f"C[t,k] − C[k,k]\n({metric}, percentage points)", fontsize=TEXT)
+    bar.ax.tick_params(labelsize=SMALL)
+    often = " in every run" if any(each.runs > 1 for each in gains.values()) else ""
+    line: dict[str, Any] = {"facecolor": "none", "edgecolor": "black", "linewidth": 1.1}
+    key = [Patch(label=f"compatible{often}", **line)]
+    if any(((each.share > 0) & (each.share < 1)).any() for each in gains.values()):
+        key.append(Patch(label="in some runs", linestyle=":", **line))
+    key.append(Patch(facecolor=DIAGONAL, label=f"self-test C[k,k], {metric} in %"))
+    figure.legend(handles=key, loc="outside lower center", frameon=False, fontsize=SMALL, ncols=3)

@@ -1,0 +1,151 @@
+"""Printed figures of a study, from its frames. Each function gives one figure, or says in a line why there is none.
+
+Colours are told apart with colour blindness, markers and dashes in grey print; text keeps its size on a page.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
+
+from analysis.bc_curves import bc_by_task
+from analysis.frames import Frames
+from analysis.plot_costs import no_scaling, no_trade, plot_pareto, plot_scaling
+from analysis.plot_groups import Groups, longest, no_chains, refuse
+from analysis.plot_matrices import plot_matrices, plot_matrix, plot_mean_matrix
+from analysis.plot_parts import FRAME, TEXT, heading, mean_line, page_panels, save, with_legend, zero_line
+from analysis.plot_response import no_response, plot_lambda, plot_memory
+from analysis.study import Study
+
+__all__ = [
+    "plot_bc_curves",
+    "plot_lambda",
+    "plot_matrices",
+    "plot_matrix",
+    "plot_mean_matrix",
+    "plot_memory",
+    "plot_pareto",
+    "plot_scaling",
+    "plot_stationarity",
+    "write_figures",
+]
+
+STATIONARITY = {
+    "drift_cosine": "mean cosine with\nthe model before",
+    "rotated_cosine": "the same after\nthe best rotation",
+    "cka": "linear CKA with\nthe model before",
+    "vertex_cosine": "cosine of class mean\nand its vertex",
+}
+
+
+def plot_bc_curves(study: Frames, pairs: str = "report", metric: str | None = None) -> Figure:
+    """BC(t) by group, mean ± one standard deviation over seeds; a panel a number of tasks."""
+    refuse(no_chains(study))
+    groups = Groups.of(study, without=["scenario.n_tasks"])
+    curves = bc_by_task(study.matrix, pairs, metric).merge(groups.rows[["run", "group", "tasks"]], on="run")
+    counts = sorted(int(count) for count in curves["tasks"].unique())
+    refuse("" if counts else f"no {pairs} pairs were evaluated")
+    figure, axes = page_panels(len(counts), groups.heading(heading(groups.rows)), groups.looks)
+    for panel, tasks in zip(axes, counts, strict=True):
+        _group_lines(panel, curves[curves["tasks"] == tasks], groups, "t", "BC")
+        zero_line(panel)
+        panel.set_title(f"{tasks} tasks", fontsize=TEXT)
+        _task_axis(panel, 2, tasks)
+    axes[0].set_ylabel("BC(t), backward compatibility")
+    return with_legend(figure, axes)
+
+
+def plot_stationarity(study: Frames) -> Figure:
+    """How still representations stand from task to task, by group; mean ± one standard deviation over seeds.
+
+    Runs of one and the same chain, such as those of adapters, are drawn once. Of several numbers of tasks, the largest.
+    """
+    refuse(_no_drift(study))
+    study = longest(study)
+    groups = Groups.of(replace(study, runs=_one_a_chain(study)))
+    tasks = study.tasks.merge(groups.rows[["run", "group"]].drop_duplicates(), on="run")
+    words = groups.heading(heading(groups.rows, f", {groups.tasks} tasks"))
+    shown = [name for name in STATIONARITY if name in tasks and tasks[name].notna().any()]
+    figure, axes = page_panels(len(shown), words, groups.looks, sharey=False, height=2.2)
+    for panel, name in zip(axes, shown, strict=True):
+        known = tasks[tasks[name].notna()]
+        _group_lines(panel, known, groups, "task", name)
+        panel.set_ylabel(STATIONARITY[name])
+        _task_axis(panel, int(known["task"].min()), int(known["task"].max()))
+    bounds = _bounds(axes[-1], tasks) if shown[-1] == "vertex_cosine" else []
+    return with_legend(figure, axes, bounds)
+
+
+def _no_drift(study: Frames) -> str:
+    names = [name for name in STATIONARITY if name in study.tasks]
+    if reason := no_chains(study):
+        return reason
+    return "" if study.tasks[names].notna().any(axis=None) else "tasks have none of " + ", ".join(STATIONARITY)
+
+
+def _one_a_chain(study: Frames) -> pd.DataFrame:
+    """The runs, in their order, that are the first with their models."""
+    chains = study.tasks.groupby("run")["key"].agg(" ".join)
+    return study.runs[~study.runs["run"].map(chains).duplicated()]
+
+
+def _bounds(axes: Axes, tasks: pd.DataFrame) -> list[Line2D]:
+    """The most that a projection allows: a line for every group with a bound of its own, one for the legend."""
+    known = tasks[tasks["vertex_bound"].notna()]
+    curves = [tuple(group.groupby("task")["vertex_bound"].mean().items()) for _, group in known.groupby("group")]
+    look: dict[str, Any] = {"color": FRAME, "linestyle": ":", "linewidth": 1.2}
+    lines = [axes.plot(*zip(*curve, strict=True), **look)[0] for curve in dict.fromkeys(curves)]
+    for line in lines[:1]:
+        line.set_label("bound of vertex cosine")
+    return lines[:1]
+
+
+def _group_lines(axes: Axes, table: pd.DataFrame, groups: Groups, x: str, y: str) -> None:
+    """At a single x, groups stand side by side."""
+    beside = 0.4 / len(groups.looks) if table[x].nunique() == 1 else 0.0
+    for place, (group, look) in enumerate(groups.looks.items()):
+        own = table[table["group"] == group]
+        if len(own):
+            mean_line(axes, own[x] + beside * (place - (len(groups.looks) - 1) / 2), own[y], group, look)
+
+
+def _task_axis(axes: Axes, first: int, last: int) -> None:
+    axes.set_xlabel("task t")
+    if first == last:
+        axes.set_xlim(first - 0.5, last + 0.5)
+    if last - first < 10:
+        axes.set_xticks(range(first, last + 1))
+    else:
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=7))
+
+
+_FIGURES: dict[str, tuple[Callable[[Study], str], Callable[[Study], Figure]]] = {
+    "matrices": (no_chains, plot_matrices),
+    "bc_curves": (no_chains, plot_bc_curves),
+    "memory": (lambda study: no_response(study, "memory.per_class"), plot_memory),
+    "lambda": (lambda study: no_response(study, "method.lambda_base"), plot_lambda),
+    "pareto_ac": (lambda study: no_trade(study, "stored_bytes", "AC"), plot_pareto),
+    "pareto_bc": (
+        lambda study: no_trade(study, "stored_bytes", "BC"),
+        lambda study: plot_pareto(study, y="BC"),
+    ),
+    "scaling": (no_scaling, plot_scaling),
+    "stationarity": (_no_drift, plot_stationarity),
+}
+"""By the name of its files: why a study has no such figure (empty if it has), and the function that draws it."""
+
+
+def write_figures(study: Study, folder: str | Path) -> list[Path]:
+    """The figures that the study has something for, each as PNG, SVG and PDF."""
+    return [
+        path
+        for name, (obstacle, draw) in _FIGURES.items()
+        if not obstacle(study)
+        for path in save(draw(study), Path(folder) / name, ("png", "svg", "pdf"))
+    ]

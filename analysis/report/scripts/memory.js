@@ -1,0 +1,75 @@
+// What the reader has chosen survives a reload. It is kept in the entry of the history, which works for files too,
+// where storage may be forbidden; a jump inside the page makes a new entry, which inherits it.
+
+const report = JSON.parse(document.getElementById("report-data").textContent);
+const memory = { ...(history.state || {}) };
+
+function remember(key, value) {
+  memory[key] = value;
+  keepMemory();
+}
+
+function keepMemory() {
+  history.replaceState(memory, "");
+}
+
+function recall(key) {
+  return memory[key];
+}
+
+// A section and the way into it, not pixels from the top: a later report may be longer above.
+function scrollPlace() {
+  const sections = [...document.querySelectorAll("section")];
+  const here = sections.filter((section) => section.getBoundingClientRect().top <= 1).pop();
+  return here ? { id: here.id, offset: -here.getBoundingClientRect().top } : { id: "", offset: window.scrollY };
+}
+
+function restoreScroll() {
+  const place = recall("scroll");
+  if (!place) return;
+  const section = place.id ? document.getElementById(place.id) : null;
+  const top = section ? section.getBoundingClientRect().top + window.scrollY : 0;
+  window.scrollTo({ top: top + place.offset, behavior: "instant" });
+}
+
+function watchScroll() {
+  let waiting = 0;
+  window.addEventListener("scroll", () => {
+    clearTimeout(waiting);
+    waiting = setTimeout(() => remember("scroll", scrollPlace()), 250);
+  });
+  window.addEventListener("hashchange", keepMemory);
+}
+
+// Reloading under the hands of someone who has just touched the page would be rude: it waits a moment.
+const AT_EASE = 4000;
+
+function keepReloading(seconds) {
+  const [opened, button] = [Date.now(), document.getElementById("pause")];
+  let touched = 0;
+  for (const kind of ["pointerdown", "keydown", "wheel"]) {
+    window.addEventListener(kind, () => { touched = Date.now(); }, { passive: true, capture: true });
+  }
+  const show = (paused) => {
+    button.setAttribute("aria-pressed", String(paused));
+    button.textContent = paused ? "go on" : "pause";
+  };
+  show(Boolean(recall("paused")));
+  button.addEventListener("click", () => {
+    remember("paused", !recall("paused"));
+    show(recall("paused"));
+  });
+  setInterval(() => {
+    const early = Date.now() - opened < seconds * 1000 || Date.now() - touched < AT_EASE;
+    if (early || recall("paused") || document.hidden) return;
+    remember("scroll", scrollPlace());
+    location.reload();
+  }, 500);
+}
+
+function element(tag, attributes = {}, text = "") {
+  const node = document.createElement(tag);
+  for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
+  node.textContent = text;
+  return node;
+}

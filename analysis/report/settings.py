@@ -1,0 +1,72 @@
+"""How the runs were configured, and where and by what they were run."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+import yaml
+
+from analysis.groups import short
+from analysis.report.words import NOT_RECORDED, size
+from analysis.study import Study
+
+Entry = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Fields with their values: common, varied, brought along; the specification as text, and the environment."""
+
+    common: tuple[Entry, ...]
+    varied: tuple[Entry, ...]
+    brought: tuple[Entry, ...]
+    """Fields that differ because methods or variants set them."""
+    specification: str
+    environment: tuple[Entry, ...]
+
+
+def study_settings(study: Study, chosen: list[str]) -> Settings:
+    """Config and environment as lists; `chosen` are the fields that make groups."""
+    runs = study.runs
+    fields = [name for name in runs.columns if "." in name or name in ("threads", "seed", "variant")]
+    kinds = {name: runs[name].astype(object).drop_duplicates() for name in fields}
+    chosen = [*chosen, "seed"]
+    several = {name: _several(values) for name, values in kinds.items() if len(values) > 1}
+    single = {name: short(values.iloc[0]) for name, values in kinds.items() if len(values) == 1}
+    return Settings(
+        common=tuple(entry for entry in single.items() if entry[1] != short(None)),
+        varied=tuple(entry for entry in several.items() if entry[0] in chosen),
+        brought=tuple(entry for entry in several.items() if entry[0] not in chosen),
+        specification=yaml.safe_dump(study.specification, sort_keys=False, allow_unicode=True)
+        if study.specification
+        else "",
+        environment=tuple(environment(study.about)),
+    )
+
+
+def _several(values: pd.Series, most: int = 12) -> str:
+    words = [short(value) for value in values[:most]]
+    return ", ".join(words) + (f" and {len(values) - most} more" if len(values) > most else "")
+
+
+def environment(about: Mapping[str, Any]) -> list[Entry]:
+    """Command, version, machine and packages, as far as they were recorded."""
+    machine = dict(about.get("environment") or {})
+    packages = dict(machine.pop("packages", None) or {})
+    entries: dict[str, Any] = {"command": " ".join(map(str, about.get("command") or []))}
+    entries |= {"cl2r": about.get("version"), "commit": about.get("commit")}
+    entries |= {str(key): value for key, value in machine.items() if key != "memory_bytes"}
+    entries["memory"] = size(machine["memory_bytes"]) if machine.get("memory_bytes") else None
+    entries |= {"resources": _mapping(about.get("resources")), "packages": _mapping(packages)}
+    return [(key, _text(value)) for key, value in entries.items()] if about else []
+
+
+def _mapping(values: Mapping[str, Any] | None) -> str:
+    return ", ".join(f"{str(key).replace('_', ' ')} {value}" for key, value in (values or {}).items())
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "none"
+    return NOT_RECORDED if value is None or value == "" else str(value)

@@ -1,0 +1,144 @@
+"""The report of a made study in a browser, opened as a file."""
+
+import re
+from pathlib import Path
+
+import pytest
+from conftest import Open, Opened
+from made_study import made_study
+from report_checks import (
+    check_cell_details,
+    check_copies,
+    check_figures,
+    check_filter,
+    check_fits,
+    check_matrix,
+    check_mean,
+    check_print,
+    check_sorting,
+    choose,
+)
+
+from analysis import Study
+from analysis.report import write_report
+
+
+@pytest.fixture(scope="module")
+def study() -> Study:
+    return made_study(["er", "cl2r", "lwf"], [0, 1, 2], 4, {"memory.per_class": [0, 10]}, failed=[1])
+
+
+@pytest.fixture(scope="module")
+def path(study: Study, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_report(study, tmp_path_factory.mktemp("report") / "report.html")
+
+
+@pytest.fixture(scope="module")
+def opened(path: Path, open_report: Open) -> Opened:
+    """One page for all that does not change it for good."""
+    return open_report(path)
+
+
+def test_is_drawn_without_a_complaint(opened: Opened, study: Study) -> None:
+    check_figures(opened.page, study)
+    check_fits(opened.page, study)
+    assert opened.complaints == []
+
+
+def test_sorting(opened: Opened, study: Study) -> None:
+    check_sorting(opened.page, study)
+
+
+def test_filter(opened: Opened, study: Study) -> None:
+    check_filter(opened.page, study)
+
+
+def test_matrix_shows_the_cells_of_a_run(opened: Opened, study: Study) -> None:
+    check_matrix(opened.page, study)
+
+
+def test_a_cell_shows_its_details(opened: Opened, study: Study) -> None:
+    check_cell_details(opened.page, study)
+
+
+def test_mean_over_seeds(opened: Opened, study: Study) -> None:
+    check_mean(opened.page, study)
+
+
+def test_losses_follow_the_chosen_run(opened: Opened, study: Study) -> None:
+    choose(opened.page, study, study.finished.iloc[-1])
+    assert opened.page.inner_text("#loss-caption").startswith("LwF, memory=10, seed 2:")
+
+
+def test_a_figure_can_show_another_metric(opened: Opened, study: Study) -> None:
+    opened.page.select_option('[data-view-of="storage"]', label="AC")
+    title = opened.page.locator("#storage .ytitle").text_content()
+    assert str(title).startswith("AC")
+    check_figures(opened.page, study)
+
+
+def test_copies(opened: Opened, study: Study) -> None:
+    opened.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    check_copies(opened.page, study)
+    assert opened.complaints == []
+
+
+def test_paper(opened: Opened, study: Study) -> None:
+    opened.page.emulate_media(color_scheme="dark")
+    check_print(opened.page, study)
+    opened.page.emulate_media(color_scheme="light")
+
+
+def test_a_change_to_dark_reaches_the_figures(opened: Opened) -> None:
+    colour = "getComputedStyle(document.querySelector('#bc-curve .xtick text')).fill"
+    light = opened.page.evaluate(colour)
+    opened.page.emulate_media(color_scheme="dark")
+    assert opened.page.evaluate(colour) != light
+    ink = opened.page.evaluate("getComputedStyle(document.body).color")
+    assert opened.page.evaluate(colour) == ink
+    opened.page.emulate_media(color_scheme="light")
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(400, "light"), (400, "dark"), (1400, "dark")])
+def test_other_screens(path: Path, study: Study, open_report: Open, width: int, scheme: str) -> None:
+    view = open_report(path, width, scheme)
+    check_fits(view.page, study)
+    check_figures(view.page, study)
+    assert view.complaints == []
+    dark = view.page.evaluate("getComputedStyle(document.body).backgroundColor") != "rgb(255, 255, 255)"
+    assert dark == (scheme == "dark")
+
+
+def test_reloading_keeps_what_was_chosen(study: Study, open_report: Open, tmp_path: Path) -> None:
+    view = open_report(write_report(study, tmp_path / "live.html", live=["icons-er: task 2 of 3"], refresh=1.0))
+    page, run = view.page, study.finished.iloc[-1]
+    assert page.locator(".live li").all_inner_texts() == ["icons-er: task 2 of 3"]
+    choose(page, study, run, "tuning")
+    page.locator("#all-runs thead th", has_text=re.compile("^BC$")).click()
+    page.fill('[data-filter="all-runs"]', "finished")
+    with page.expect_navigation():
+        page.evaluate("window.scrollTo(0, document.getElementById('cost').offsetTop + 40)")
+    page.wait_for_selector("html[data-ready]")
+    assert page.locator("#matrix-run option:checked").inner_text() == f"seed {run['seed']}"
+    assert page.locator("#matrix-group option:checked").inner_text() == "LwF, memory=10"
+    assert page.input_value("#matrix-pairs") == "tuning"
+    assert page.locator('#all-runs th[aria-sort="descending"]').inner_text().strip() == "BC"
+    assert page.locator("#all-runs tbody tr:visible").count() == len(study.finished)
+    assert page.evaluate("window.scrollY - document.getElementById('cost').offsetTop") == pytest.approx(40, abs=3)
+    page.click("#pause")
+    page.evaluate("window.before = true")
+    page.wait_for_timeout(1500)
+    assert page.evaluate("window.before") is True
+    assert view.complaints == []
+
+
+def test_a_sweep(open_report: Open, tmp_path: Path) -> None:
+    space = {"method.lambda_base": {"low": 0.1, "high": 100.0, "log": True}}
+    grid = {"method.lambda_base": [0.2, 1.0, 3.0, 10.0, 50.0]}
+    search = {"objectives": ["BC", "stored_bytes"]}
+    sweep = made_study(["cl2r"], [0], 3, grid, space=space, search=search)
+    view = open_report(write_report(sweep, tmp_path / "sweep.html"), 400, "dark")
+    assert view.page.locator("#sweep .plot").count() == 5
+    check_figures(view.page, sweep)
+    check_fits(view.page, sweep)
+    assert view.complaints == []

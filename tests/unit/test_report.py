@@ -1,0 +1,364 @@
+"""The report as text: what it says, that it carries the numbers of the frames, and that nothing breaks out of it."""
+
+import dataclasses
+import json
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from made_study import made_study
+
+from analysis import Study
+from analysis.groups import group_fields
+from analysis.report import build_report, write_report
+from analysis.report.compact import embedded
+from analysis.report.labels import labelled
+from analysis.report.losses import training_losses
+from analysis.report.summary import findings
+from analysis.report.sweep import Sweep, sweep_plots
+from analysis.report.words import duration, listed, moment, size
+
+NASTY = '</script><script>alert("x")</script><img src=x onerror=alert(1)>'
+SPACE = {"method.lambda_base": {"low": 0.1, "high": 100.0, "log": True}, "memory.per_class": [1, 5]}
+
+
+def embedded_data(page: str) -> dict[str, Any]:
+    """The figures of the page."""
+    found = re.search(r'<script type="application/json" id="report-data">(.*?)</script>', page, re.S)
+    assert found is not None
+    data: dict[str, Any] = json.loads(found[1])
+    return data
+
+
+def readable(page: str) -> str:
+    """The page without style and scripts."""
+    return re.sub(r"<(script|style)\b.*?</\1>", "", page, flags=re.S)
+
+
+def sections(page: str) -> list[str]:
+    return re.findall(r'<section id="([a-z]+)"', page)
+
+
+def summary(study: Study) -> str:
+    """What the report says in words."""
+    fields = group_fields(study.runs)
+    return "\n".join(f"{part.word}: {part.text}" for part in findings(study, labelled(study, fields), fields))
+
+
+def plots(study: Study) -> Sweep:
+    found = sweep_plots(study)
+    assert found is not None
+    return found
+
+
+def made_sweep(trials: int = 7, **entries: Any) -> Study:
+    values = np.geomspace(0.2, 50, trials).tolist()
+    study = made_study(["cl2r"], [0, 1], grid={"method.lambda_base": values}, **{"space": SPACE, **entries})
+    return dataclasses.replace(study, runs=study.runs.assign(trial=study.runs["trial"] // 2, **{"memory.per_class": 5}))
+
+
+@pytest.fixture(scope="module")
+def study() -> Study:
+    return made_study(["er", "cl2r", "lwf"], [0, 1, 2], failed=[1])
+
+
+@pytest.fixture(scope="module")
+def page(study: Study) -> str:
+    return build_report(study)
+
+
+def test_has_all_sections_in_order_and_links_to_them(page: str) -> None:
+    wanted = ["summary", "tables", "matrix", "curves", "cost", "failures", "runs", "settings"]
+    assert sections(page) == wanted
+    assert re.findall(r'<a href="#([a-z]+)"', page) == wanted
+
+
+def test_says_what_came_out(page: str) -> None:
+    text = readable(page)
+    assert "finished, 1 failed" in text
+    assert "8 of 9 runs finished; 1 failed." in text
+    assert "CL²R is highest with +0.0" in text
+    assert "the difference is shown" in text
+    assert "above 0 for CL²R" in text
+    assert "began 2026-11-16 10:00 UTC" in text
+
+
+def test_matrices_are_those_of_the_frames(study: Study, page: str) -> None:
+    data = embedded_data(page)["matrices"]
+    blocks, cells = data["blocks"], data["cells"]
+    frame = study.matrix.set_index(["run", "pairs", "t", "k"])
+    seen = 0
+    for place, choice in enumerate(blocks["choice"]):
+        run = data["choices"]["run"][choice]
+        if not run:
+            continue
+        for number, (t, k) in enumerate([(1, 1), (2, 1), (2, 2), (3, 1), (3, 2), (3, 3)]):
+            row, at = frame.loc[run, blocks["pairs"][place], t, k], blocks["start"][place] + number
+            assert cells["accuracy"][at] == row["accuracy"]
+            assert f"{cells['low'][at]:.3f}" == f"{row['low']:.3f}"
+            assert f"{cells['high'][at]:.3f}" == f"{row['high']:.3f}"
+            assert cells["compatible"][at] == (None if t == k else float(row["compatible"]))
+            seen += 1
+        runs = study.runs.set_index("run")
+        prefix = "tuning_" if blocks["pairs"][place] == "tuning" else ""
+        assert f"{data['scores']['BC'][place]:.3f}" == f"{runs.loc[run, prefix + 'BC']:.3f}"
+    assert seen == len(study.matrix)
+
+
+def test_a_mean_matrix_is_the_mean_over_seeds(study: Study, page: str) -> None:
+    data = embedded_data(page)["matrices"]
+    choice = data["choices"]["name"].index("mean over 3 seeds")
+    group = data["groups"][data["choices"]["group"][choice]]
+    method = {"CL²R": "cl2r", "LwF": "lwf"}[group]
+    names = study.finished.loc[study.finished["method.name"] == method, "run"]
+    cells = study.matrix[study.matrix["run"].isin(names) & (study.matrix["pairs"] == "report")]
+    place = next(i for i, c in enumerate(data["blocks"]["choice"]) if c == choice)
+    start = data["blocks"]["start"][place]
+    expected = cells.groupby(["t", "k"])["accuracy"].mean().tolist()
+    assert data["cells"]["accuracy"][start : start + 6] == pytest.approx(expected)
+    values = study.finished.loc[study.finished["method.name"] == method, "BC"]
+    half = 4.302653 * values.std() / np.sqrt(3)
+    assert data["scores"]["BC_low"][place] == pytest.approx(values.mean() - half, abs=0.00051)
+
+
+def test_every_metric_has_its_matrices() -> None:
+    study = made_study(["er"], [0, 1])
+    rates = [
+        study.matrix.assign(metric=f"TAR@{rate}", accuracy=study.matrix["accuracy"] - rate) for rate in (0.01, 0.1)
+    ]
+    columns = {f"{name}@{rate}": study.runs[name] + rate for name in ("AC", "BC", "FC") for rate in (0.01, 0.1)}
+    study = dataclasses.replace(study, matrix=pd.concat(rates), runs=study.runs.assign(**columns))
+    data = embedded_data(build_report(study))
+    blocks = data["matrices"]["blocks"]
+    assert data["matrices"]["metrics"] == ["TAR@0.01", "TAR@0.1"]
+    first = study.runs.iloc[0]
+    choice = data["matrices"]["choices"]["run"].index(first["run"])
+    found = {
+        (pairs, metric): data["matrices"]["scores"]["BC"][place]
+        for place, (own, pairs, metric) in enumerate(
+            zip(blocks["choice"], blocks["pairs"], blocks["metric"], strict=True)
+        )
+        if own == choice
+    }
+    assert found["report", "TAR@0.1"] == round(first["BC@0.1"], 3)
+    assert found["tuning", "TAR@0.01"] == round(first["tuning_BC"], 3)
+    assert found["tuning", "TAR@0.1"] is None
+    assert len(data["figures"]["bc-curve"]) == 2
+
+
+def test_bc_curve_and_runs_are_those_of_the_frames(study: Study, page: str) -> None:
+    traces = embedded_data(page)["figures"]["bc-curve"][0]["data"]
+    ends = {trace["name"]: trace["y"][-1] for trace in traces if trace.get("showlegend", True)}
+    means = study.finished.groupby("method.name")["BC"].mean()
+    assert ends == pytest.approx({"ER": means["er"], "CL²R": means["cl2r"], "LwF": means["lwf"]}, abs=1e-5)
+    table = readable(page).partition('id="all-runs"')[2]
+    for value in study.finished["BC"]:
+        assert f"{value:+.3f}</td>" in table
+    csv = embedded_data(page)["texts"]["all-runs"]["csv"].splitlines()
+    assert len(csv) == 1 + len(study.runs)
+
+
+def test_losses_are_those_of_the_frames(study: Study, page: str) -> None:
+    data = embedded_data(page)["losses"]
+    run = study.finished["run"].iloc[0]
+    own = study.curves[study.curves["run"] == run]
+    assert data["runs"][run]["terms"]["ce"] == pytest.approx(own["loss_ce"].tolist(), rel=1e-3)
+    assert data["runs"][run]["terms"]["fd"][0] is None
+    assert data["schedules"][data["runs"][run]["schedule"]]["task"] == own["task"].tolist()
+
+
+def test_too_many_losses_are_left_out_and_it_says_so(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("analysis.report.losses.MOST_VALUES", 10)
+    kept, remark = training_losses(study.curves, study.finished)
+    assert kept is None
+    assert remark.startswith("Training losses are left out: 120 values")
+
+
+def test_one_seed_claims_nothing() -> None:
+    text = summary(made_study(seeds=[0]))
+    assert "One seed: no interval, no test." in text
+    assert "t-interval" not in text
+    assert "p\u00a0" not in text
+
+
+def test_equal_seeds_are_not_called_an_interval() -> None:
+    study = made_study()
+    text = summary(
+        dataclasses.replace(study, runs=study.runs.assign(AC=study.runs["method.name"].map({"er": 0, "cl2r": 1})))
+    )
+    assert "CL²R is highest with 1.000 (the same for all 2 seeds)." in text
+    assert "No test: all 2 seeds have the same difference" in text
+
+
+def test_runs_with_other_tasks_are_not_compared() -> None:
+    text = summary(made_study(grid={"scenario.n_tasks": [2, 3]}))
+    assert "BC (T=2): CL²R, T=2 is highest" in text
+    assert "BC (T=3): CL²R, T=3 is highest" in text
+    assert "cannot be compared" not in text
+
+
+def test_one_task_has_a_matrix_but_no_bc() -> None:
+    page = build_report(made_study(tasks=1))
+    assert embedded_data(page)["matrices"]["blocks"]["tasks"] == [1] * 12
+    assert "a chain of one task has no older model" in readable(page)
+    assert "highest" not in readable(page)
+
+
+def test_nothing_finished() -> None:
+    page = build_report(made_study(["er"], [0, 1], failed=[0, 1]))
+    assert sections(page) == ["summary", "tables", "failures", "runs", "settings"]
+    assert "no run finished, 2 failed" in page
+    assert "loss_ce is nan in epoch 3 of task 2 &lt;b&gt;&amp;" in page
+
+
+def test_no_run_has_ended() -> None:
+    study = made_study(["er"], [0])
+    empty = {name: getattr(study, name).iloc[:0] for name in ("runs", "tasks", "matrix", "curves")}
+    about = {"expected_runs": 4, "began": "2026-11-16T10:00:00+00:00", "ended": None}
+    page = build_report(dataclasses.replace(study, **empty, about=about))
+    assert "running: 0 of 4 runs ended" in page
+    assert "No run has ended yet." in page
+
+
+def test_live_lines_and_refresh_without_about(study: Study, page: str) -> None:
+    bare = dataclasses.replace(study, about={}, specification={})
+    running = build_report(bare, live=["icons-er: task <2> of 3"], refresh=30)
+    assert "<li>icons-er: task &lt;2&gt; of 3</li>" in running
+    assert "running: 9 runs ended" in running
+    assert embedded_data(running)["refresh"] == 30
+    assert "reloads itself every 30 s" in running
+    assert "Not recorded." in running
+    assert 'id="pause"' not in readable(page)
+
+
+def test_a_frame_of_old_needs_no_newer_columns(study: Study) -> None:
+    matrix = study.matrix.drop(columns=["metric", "low", "high", "p_compatible"])
+    runs = study.runs.drop(columns=[name for name in study.runs if name.endswith(("_low", "_high"))])
+    old = dataclasses.replace(
+        study,
+        runs=runs.drop(columns=["adapter_flops", "gallery_items_touched"]),
+        matrix=matrix,
+        tasks=study.tasks[["run", "task", "key", "reused", "seconds"]],
+        curves=study.curves.drop(columns="stage"),
+    )
+    data = embedded_data(build_report(old))["matrices"]
+    assert data["metrics"] == ["accuracy"]
+    assert set(data["cells"]["low"][: data["blocks"]["start"][1]]) == {None}
+
+
+def test_a_sweep_has_optunas_plots() -> None:
+    study = made_sweep(search={"objectives": ["BC", "stored_bytes"]})
+    page = build_report(study)
+    figures = embedded_data(page)["figures"]
+    assert [*figures][-5:] == ["pareto", "importance", "parallel", "history", "slices"]
+    assert "7 of 7 trials finished" in page
+    assert "on the Pareto front of BC and stored_bytes" in page
+    history = figures["history"][0]["data"][0]
+    assert history["y"] == pytest.approx(study.runs.groupby("trial")["tuning_BC"].mean().tolist())
+
+
+def test_the_best_trial_is_the_best_on_tuning_pairs() -> None:
+    study = made_sweep()
+    means = study.runs.groupby("trial")[["tuning_BC", "BC"]].mean()
+    best = means["tuning_BC"].idxmax()
+    text = summary(study)
+    assert f"Best trial: trial {best}: CL²R, λ_base=" in text
+    assert f"tuning_BC {means['tuning_BC'][best]:+.3f}; on the report pairs BC {means['BC'][best]:+.3f}." in text
+
+
+def test_plots_that_cannot_be_made_say_why() -> None:
+    assert plots(made_sweep(1)).missing == ("No plots: 1 of 1 trials finished with all their seeds, fewer than 2.",)
+    few = plots(made_sweep(3))
+    assert few.missing == ("Importance of parameters: 3 finished trials, fewer than 4.",)
+    assert [figure.id for figure in few.figures] == ["parallel", "history", "slices"]
+    misfit = made_sweep(3, space={"method.lambda_base": {"low": 90, "high": 99}})
+    assert plots(misfit).missing[0].startswith("No plots: the trials do not fit the space")
+    assert plots(made_sweep(4, search={"objectives": ["AC", "BC", "FC"]})).missing[0].startswith("Pareto front: drawn")
+
+
+def test_a_lost_seed_makes_no_trial() -> None:
+    lost = plots(made_sweep(4, failed=[3]))
+    assert (lost.complete, lost.trials) == (3, 4)
+
+
+def test_choices_of_a_space_are_found_again() -> None:
+    space = {
+        "method.lambda_base": {"low": 0.1, "high": 100.0},
+        "optim.nesterov": [True, False],
+        "scenario.initial": [None, 4],
+    }
+    study = made_sweep(4, space=space)
+    given = {"optim.nesterov": [True, False] * 4, "scenario.initial": [np.nan, np.nan, 4.0, 4.0] * 2}
+    found = plots(dataclasses.replace(study, runs=study.runs.assign(**given)))
+    assert found.complete == 4
+    assert found.missing == ()
+
+
+def test_nothing_breaks_out(study: Study) -> None:
+    runs = study.runs.assign(reason=study.runs["reason"].where(study.runs["reason"].isna(), NASTY), variant=NASTY)
+    runs.loc[runs.index[::2], "variant"] = "plain"
+    nasty = dataclasses.replace(
+        study, name=NASTY, runs=runs, specification={"note": NASTY}, about={**study.about, "command": [NASTY]}
+    )
+    page = build_report(nasty, live=[NASTY])
+    assert page.count("</script>") == 3
+    assert "<img" not in readable(page)
+    assert "alert" not in re.sub(r"&lt;script&gt;alert|onerror=alert", "", readable(page))
+    assert NASTY in embedded_data(page)["texts"]["lost-runs"]["csv"].replace('""', '"')
+
+
+def test_embedded_json_has_no_tags() -> None:
+    text = embedded({"a": "</script>&\u2028"})
+    assert not set("<>&\u2028") & set(text)
+    assert json.loads(text) == {"a": "</script>&\u2028"}
+    with pytest.raises(ValueError, match="JSON"):
+        embedded({"a": float("nan")})
+
+
+def test_nothing_is_fetched(page: str) -> None:
+    text = readable(page)
+    assert re.findall(r'(?:src|href)\s*=\s*"(?!#|data:)[^"]*"', text) == []
+    assert re.findall(r"(?:src|href)\s*=(?!\")", text) == []
+    style = re.findall(r"<style>(.*?)</style>", page, re.S)[0]
+    assert "url(" not in style
+    assert "@import" not in style
+    assert "default-src 'none'" in page
+    own = page.rpartition("<script>")[2]
+    assert "http" not in own
+    assert "import(" not in own
+
+
+def test_many_runs_stay_small() -> None:
+    grid = {"memory.per_class": [0, 5, 10, 20, 50], "method.lambda_base": [1.0, 3.0]}
+    many = made_study(["er", "cl2r", "lwf", "lucir", "bic"], range(10), 10, grid)
+    began = time.perf_counter()
+    page = build_report(many)
+    assert time.perf_counter() - began < 60
+    assert len(page.encode()) < 15e6
+    assert len(embedded_data(page)["matrices"]["blocks"]["start"]) == 2 * (500 + 50)
+
+
+def test_writes_a_file(tmp_path: Path) -> None:
+    path = write_report(made_study(seeds=[0]), tmp_path / "new" / "report.html")
+    assert path.read_text().startswith("<!doctype html>")
+    assert [entry.name for entry in path.parent.iterdir()] == ["report.html"]
+
+
+def test_needs_neither_torch_nor_ray() -> None:
+    code = "import sys, analysis.report; print({'torch', 'ray'} & set(sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
+
+
+def test_words() -> None:
+    assert [duration(s) for s in (0.5, 42, 200, 7500, None)] == ["0.5 s", "42 s", "3 min 20 s", "2 h 5 min", "–"]
+    assert [size(n) for n in (12, 3.26e5, 7.4e6, 2e10)] == ["12 B", "326 kB", "7.40 MB", "20.0 GB"]
+    assert listed(["a", "b", "c"]) == "a, b and c"
+    assert listed(["a, 1", "b"]) == "a, 1; b"
+    assert moment("2026-11-16T12:00:00+02:00") == "2026-11-16 10:00 UTC"
+    assert moment("yesterday") == "yesterday"
