@@ -11,7 +11,7 @@
 Tables: 2 to 8, ablation (9). Figures: bc (2), memory (3). Each brings its preset, methods and task counts.
 The text's statements are in analysis/reference/paper.yaml. Orders, signs and trends are judged at any budget, on means
 over seeds; numbers only if all settings are those of the paper's preset; nothing on other data; see
-analysis/paper_verdicts.py.
+analysis/paper/verdicts.py.
 """
 
 import argparse
@@ -23,9 +23,9 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.paper import ITEMS, Item
-from analysis.paper_budget import preset_fields
-from analysis.paper_report import Report, document
+from analysis.paper.budget import preset_fields
+from analysis.paper.items import ITEMS, Item
+from analysis.paper.report import Report, document
 from cl2r.errors import InputError, exit_code, nearest
 from cl2r.files import write_file
 from cl2r.study.command import given, run_command, storage_root, study_parser
@@ -114,7 +114,7 @@ def present(
     report = Report.of_frames(name, item, frames, preset)
     lines, images = [report.text("terminal")], []
     if name.startswith("figure"):
-        from analysis.paper_figures import draw, save
+        from analysis.paper.figures import draw, save
 
         drawn = draw(item, frames)
         lines.append("figure: " + ", ".join(map(str, save(drawn, folder / name.replace(" ", "_")))))

@@ -11,7 +11,7 @@ import pandas as pd
 import yaml
 
 from analysis import Study
-from analysis.paper_budget import preset_fields
+from analysis.paper.budget import preset_fields
 from cl2r.compatibility import (
     average_compatibility,
     backward_compatibility,

@@ -6,10 +6,10 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.paper_budget import Change, preset_fields
-from analysis.paper_statements import Statement
-from analysis.paper_values import Values
-from analysis.paper_verdicts import judge
+from analysis.paper.budget import Change, preset_fields
+from analysis.paper.statements import Statement
+from analysis.paper.values import Values
+from analysis.paper.verdicts import judge
 
 Frames = dict[str, pd.DataFrame]
 

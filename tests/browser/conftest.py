@@ -3,12 +3,12 @@
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from opened_page import Open, Opened, watch
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 SETTINGS = (
@@ -21,18 +21,6 @@ SETTINGS = (
     "--disable-component-update",
     "--disable-sync",
 )
-
-
-@dataclass
-class Opened:
-    """A page, and what it did that it should not."""
-
-    page: Any
-    path: Path
-    complaints: list[str] = field(default_factory=list)
-
-
-Open = Callable[..., Opened]
 
 
 @pytest.fixture(scope="module")
@@ -70,19 +58,3 @@ def open_report(browser: Any) -> Iterator[Open]:
     yield opened
     for context in contexts:
         context.close()
-
-
-def watch(view: Opened) -> None:
-    """Write down errors, and requests for anything but the file itself."""
-
-    def heard(message: Any) -> None:
-        if message.type in ("error", "warning"):
-            view.complaints.append(f"{message.type}: {message.text}")
-
-    def asked(request: Any) -> None:
-        if not request.url.startswith((view.path.as_uri(), "data:", "blob:")):
-            view.complaints.append(f"asked for {request.url}")
-
-    view.page.on("console", heard)
-    view.page.on("pageerror", lambda error: view.complaints.append(f"exception: {error}"))
-    view.page.on("request", asked)

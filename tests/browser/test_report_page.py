@@ -4,8 +4,8 @@ import re
 from pathlib import Path
 
 import pytest
-from conftest import Open, Opened
 from made_study import made_study
+from opened_page import Open, Opened
 from report_checks import (
     check_cell_details,
     check_copies,
@@ -99,14 +99,16 @@ def test_a_change_to_dark_reaches_the_figures(opened: Opened) -> None:
     opened.page.emulate_media(color_scheme="light")
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(400, "light"), (400, "dark"), (1400, "dark")])
+@pytest.mark.parametrize(("width", "scheme"), [(400, "light"), (1400, "dark")])
 def test_other_screens(path: Path, study: Study, open_report: Open, width: int, scheme: str) -> None:
     view = open_report(path, width, scheme)
-    check_fits(view.page, study)
-    check_figures(view.page, study)
+    for shown in (scheme, {"light": "dark", "dark": "light"}[scheme]):
+        view.page.emulate_media(color_scheme=shown)
+        check_fits(view.page, study)
+        check_figures(view.page, study)
+        dark = view.page.evaluate("getComputedStyle(document.body).backgroundColor") != "rgb(255, 255, 255)"
+        assert dark == (shown == "dark")
     assert view.complaints == []
-    dark = view.page.evaluate("getComputedStyle(document.body).backgroundColor") != "rgb(255, 255, 255)"
-    assert dark == (scheme == "dark")
 
 
 def test_reloading_keeps_what_was_chosen(study: Study, open_report: Open, tmp_path: Path) -> None:

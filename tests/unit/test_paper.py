@@ -10,12 +10,12 @@ from paper_frames import frames, run, seeds, verdict
 
 from analysis.formats import render
 from analysis.names import TITLES, ordered
-from analysis.paper import ITEMS
-from analysis.paper_budget import Change, changes
-from analysis.paper_statements import KINDS, paper_statements, read_statements
-from analysis.paper_tables import item_tables
-from analysis.paper_values import Values, bc_curves
-from analysis.paper_verdicts import judge
+from analysis.paper.budget import Change, changes
+from analysis.paper.items import ITEMS
+from analysis.paper.statements import KINDS, paper_statements, read_statements
+from analysis.paper.tables import item_tables
+from analysis.paper.values import Values, bc_curves
+from analysis.paper.verdicts import judge
 from cl2r.errors import InputError
 from cl2r.methods.catalog import METHODS
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from paper_frames import frames, run
 
-from analysis.paper import ITEMS
-from analysis.paper_report import Report, document, training_seconds, verdicts_table
+from analysis.paper.items import ITEMS
+from analysis.paper.report import Report, document, training_seconds, verdicts_table
 from cl2r.checkout import commit
 from cl2r.errors import InputError, exit_code
 from studies import paper
@@ -66,7 +66,7 @@ def test_a_figure_is_drawn_beside_the_frames_and_the_file(tmp_path: Path) -> Non
 
 
 def test_the_lines_of_a_figure() -> None:
-    from analysis.paper_figures import draw
+    from analysis.paper.figures import draw
 
     sizes = {0: 0.1, 50: 0.3}
     rows = [run(method, 10, memory=size, AC=value) for method in ("er", "cl2r") for size, value in sizes.items()]

@@ -18,8 +18,6 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 from analysis import Study, plots
-from analysis.plot_costs import on_front
-from analysis.plot_parts import save
 from analysis.plots import (
     plot_bc_curves,
     plot_lambda,
@@ -32,6 +30,8 @@ from analysis.plots import (
     plot_stationarity,
     write_figures,
 )
+from analysis.plots.costs import on_front
+from analysis.plots.parts import save
 from analysis.style import look, nth_look
 from cl2r.errors import InputError
 

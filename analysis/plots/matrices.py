@@ -19,8 +19,8 @@ from analysis.bc_curves import cells_of, square
 from analysis.frames import Frames
 from analysis.names import title
 from analysis.pivot import check_name, finished
-from analysis.plot_groups import Groups, longest, no_chains, refuse
-from analysis.plot_parts import PAGE, SMALL, TEXT, data_names, wrapped
+from analysis.plots.groups import Groups, longest, no_chains, refuse
+from analysis.plots.parts import PAGE, SMALL, TEXT, data_names, wrapped
 from cl2r.errors import InputError
 
 FloatArray = npt.NDArray[np.float64]

@@ -18,8 +18,8 @@ from analysis.cells import (
     to_compare,
 )
 from analysis.names import ALL_DATA, ordered, title
-from analysis.paper import COMPARED, RATES, Item
-from analysis.paper_values import Values
+from analysis.paper.items import COMPARED, RATES, Item
+from analysis.paper.values import Values
 from analysis.shown import shown_ablation
 from analysis.table import Cell, Table, text_cells
 

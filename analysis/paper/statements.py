@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
-from analysis.paper import ITEMS, RATES
+from analysis.paper.items import ITEMS, RATES
 from cl2r.errors import InputError, nearest
 from cl2r.methods.catalog import METHODS
 from cl2r.section import Section

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import pandas as pd
 
 from analysis.formats import Form, render
-from analysis.paper import Item
-from analysis.paper_budget import Change, changes
-from analysis.paper_statements import paper_statements
-from analysis.paper_tables import item_tables
-from analysis.paper_values import Values
-from analysis.paper_verdicts import AGREES, DIFFERS, NOT_COMPARABLE, NOT_RUN, RULE, Judgement, judge
+from analysis.paper.budget import Change, changes
+from analysis.paper.items import Item
+from analysis.paper.statements import paper_statements
+from analysis.paper.tables import item_tables
+from analysis.paper.values import Values
+from analysis.paper.verdicts import AGREES, DIFFERS, NOT_COMPARABLE, NOT_RUN, RULE, Judgement, judge
 from analysis.table import Table, text_cells
 from cl2r.checkout import commit
 

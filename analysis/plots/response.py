@@ -10,8 +10,8 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from analysis.frames import Frames
 from analysis.groups import varied_fields
 from analysis.pivot import finished, pair_column
-from analysis.plot_groups import LIMIT, Groups, no_chains, refuse
-from analysis.plot_parts import (
+from analysis.plots.groups import LIMIT, Groups, no_chains, refuse
+from analysis.plots.parts import (
     METRIC_WORDS,
     heading,
     line_look,

@@ -8,9 +8,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from analysis.names import ordered, title
-from analysis.paper import Item
-from analysis.paper_values import Values, bc_curves
-from analysis.plot_parts import heading, mean_line, panels, save, with_legend, zero_line
+from analysis.paper.items import Item
+from analysis.paper.values import Values, bc_curves
+from analysis.plots.parts import heading, mean_line, panels, save, with_legend, zero_line
 from analysis.style import look
 from cl2r.errors import InputError
 

@@ -13,8 +13,8 @@ from matplotlib.ticker import MaxNLocator
 from analysis.frames import Frames
 from analysis.joined import concat
 from analysis.pivot import METRICS, check_name
-from analysis.plot_groups import LIMIT, Groups, longest, no_chains, refuse
-from analysis.plot_parts import (
+from analysis.plots.groups import LIMIT, Groups, longest, no_chains, refuse
+from analysis.plots.parts import (
     FRAME,
     METRIC_WORDS,
     SMALL,

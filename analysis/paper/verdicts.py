@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import pandas as pd
 
 from analysis.names import title
-from analysis.paper_budget import Change
-from analysis.paper_statements import (
+from analysis.paper.budget import Change
+from analysis.paper.statements import (
     ABOUT_NUMBERS,
     BoundCheck,
     DifferenceCheck,
@@ -27,8 +27,8 @@ from analysis.paper_statements import (
     TrendCheck,
     ValueCheck,
 )
-from analysis.paper_tables import figure
-from analysis.paper_values import Values
+from analysis.paper.tables import figure
+from analysis.paper.values import Values
 
 AGREES, DIFFERS, NOT_COMPARABLE, NOT_RUN = "agrees", "differs", "not comparable at this budget", "not run"
 RULE = (

@@ -16,11 +16,11 @@ from matplotlib.ticker import MaxNLocator
 
 from analysis.bc_curves import bc_by_task
 from analysis.frames import Frames
-from analysis.plot_costs import no_scaling, no_trade, plot_pareto, plot_scaling
-from analysis.plot_groups import Groups, longest, no_chains, refuse
-from analysis.plot_matrices import plot_matrices, plot_matrix, plot_mean_matrix
-from analysis.plot_parts import FRAME, TEXT, heading, mean_line, page_panels, save, with_legend, zero_line
-from analysis.plot_response import no_response, plot_lambda, plot_memory
+from analysis.plots.costs import no_scaling, no_trade, plot_pareto, plot_scaling
+from analysis.plots.groups import Groups, longest, no_chains, refuse
+from analysis.plots.matrices import plot_matrices, plot_matrix, plot_mean_matrix
+from analysis.plots.parts import FRAME, TEXT, heading, mean_line, page_panels, save, with_legend, zero_line
+from analysis.plots.response import no_response, plot_lambda, plot_memory
 from analysis.study import Study
 
 __all__ = [

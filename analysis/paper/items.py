@@ -1,4 +1,4 @@
-"""The paper's tables and figures: which runs each needs. How they are laid out is `analysis.paper_tables`.
+"""The paper's tables and figures: which runs each needs. How they are laid out is `analysis.paper.tables`.
 
 Tables 2 and 4 show one update in detail, 3, 5, 6 and 7 have AC, BC and FC by number of tasks, 8 by false accept rate,
 9 is the ablation. Figures are 2 (`bc`) and 3 (`memory`).
