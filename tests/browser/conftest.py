@@ -32,8 +32,11 @@ def browser() -> Iterator[Any]:
         if os.environ.get("CI"):
             pytest.fail(word)
         pytest.skip(word)
-    playwright = pytest.importorskip("playwright.sync_api")
-    with playwright.sync_playwright() as running:
+    if not os.environ.get("CI"):
+        pytest.importorskip("playwright.sync_api")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as running:
         started = running.chromium.launch(executable_path=program, args=list(SETTINGS))
         yield started
         started.close()
