@@ -89,7 +89,10 @@ def spread(metric: str, mean: float, deviation: float) -> str:
 
 def signed(metric: str, value: float) -> str:
     """A figure of a metric, with a sign if it is a difference; it may not exist."""
-    return EMPTY if pd.isna(value) else f"{value:{'+' if base_metric(metric) in SIGNED else ''}.3f}"
+    if pd.isna(value):
+        return EMPTY
+    rounded = round(float(value), 3) or 0.0  # 0 has no sign
+    return f"{rounded:{'+' if rounded and base_metric(metric) in SIGNED else ''}.3f}"
 
 
 def figure_cell(value: float, form: str) -> Cell:

@@ -18,10 +18,19 @@ TITLES = {
     "er_fdm": "Trainable, FD^M",
     "fixed": "Fixed",
     "fixed_fd": "Fixed, FD",
+    "lwf_er": "LwF, memory",
+    "icarl": "iCaRL",
+    "bic_inclearn": "BiC, sigmoid",
+    "wa": "WA",
+    "hoc": "HOC",
+    "cores": "CoReS",
+    "der_trunc": "DER, cut",
 }
 FORGETTING = ("er", "lwf", "lucir", "bic", "podnet", "foster", "fan", "lifelong_bct", "cl2r")
 ALL_DATA = ("bct", "upper_bound")
 """Trained anew on all data at every task; the paper has them below a line."""
+HELD_AGAINST = ("er", "cl2r")
+"""What all others are compared with: drawn even where there is no room for all."""
 FIELD_TITLES = {
     "scenario.n_tasks": "T",
     "memory.per_class": "memory",
@@ -30,7 +39,7 @@ FIELD_TITLES = {
 
 
 def title(method: str) -> str:
-    """What the paper calls a method."""
+    """What the paper, or its authors, call a method."""
     base, plus, adapter = method.partition("+")
     return TITLES.get(base, base) + plus + adapter
 

@@ -7,7 +7,7 @@ import pandas as pd
 
 from analysis.frames import Frames
 from analysis.groups import group_labels, in_order
-from analysis.names import ordered, title
+from analysis.names import HELD_AGAINST, ordered, title
 from analysis.pivot import finished
 from analysis.style import Look, look, nth_look
 from cl2r.errors import InputError
@@ -66,7 +66,7 @@ def _telling(rows: pd.DataFrame, limit: int) -> tuple[list[str], str]:
     groups = in_order(rows["group"])
     if len(groups) <= limit:
         return groups, ""
-    fixed = [name for name in (title("er"), title("cl2r")) if name in groups]
+    fixed = [name for name in map(title, HELD_AGAINST) if name in groups]
     means = rows["BC"].astype(float).groupby(rows["group"]).mean().reindex(groups).sort_values(ascending=False)
     best = [str(name) for name in means.index if name not in fixed][: limit - len(fixed)]
     words = " and ".join([*([", ".join(fixed)] if fixed else []), "those with the highest BC"])

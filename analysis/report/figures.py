@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 
+from analysis.names import HELD_AGAINST, title
 from analysis.report.compact import floats, significant
 
 Look = Mapping[str, Any]
@@ -58,15 +59,17 @@ def axes(x: str, y: str, **more: Any) -> dict[str, Any]:
 def seed_lines(rows: pd.DataFrame, looks: Mapping[str, Look], word: str, sign: str = "") -> list[Trace]:
     """A line a group of `rows` (group, x, y): mean over seeds, and a band of one standard deviation where there is one.
 
-    The lines that end highest come first; of many groups only these are drawn from the beginning.
+    The lines that end highest come first; of many groups only these, ER and CL²R are drawn from the beginning.
     """
     rows = rows.assign(y=floats(rows["y"])).dropna(subset=["y"])
     table = rows.groupby(["group", "x"], sort=True)["y"].agg(["mean", "std", "count"]).reset_index()
     ends = table.groupby("group")["mean"].last().sort_values(ascending=False, kind="stable")
+    kept = [name for name in map(title, HELD_AGAINST) if name in ends.index]
+    drawn = {*kept, *[name for name in ends.index if name not in kept][: DRAWN - len(kept)]}
     traces: list[Trace] = []
-    for place, group in enumerate(ends.index):
+    for group in ends.index:
         own = table[table["group"] == group]
-        hidden = {"visible": "legendonly"} if place >= DRAWN else {}
+        hidden = {} if group in drawn else {"visible": "legendonly"}
         traces += [{**trace, **hidden} for trace in _line(own, str(group), looks[str(group)], word, sign)]
     return traces
 
@@ -103,7 +106,7 @@ def _faint(colour: str) -> str:
 
 def drawn_note(groups: int) -> str:
     """What a caption says if there are more lines than are drawn."""
-    return f" The {DRAWN} that end highest are drawn; a click in the legend adds another." if groups > DRAWN else ""
+    return f" {DRAWN} of {groups} lines are drawn; a click in the legend adds another." if groups > DRAWN else ""
 
 
 def band_note(runs: pd.DataFrame) -> str:

@@ -15,7 +15,7 @@ RUNS = "#all-runs"
 
 
 def signed(value: float) -> str:
-    return "–" if pd.isna(value) else f"{value:+.3f}"
+    return "–" if pd.isna(value) else "0.000" if abs(value) < 0.0005 else f"{value:+.3f}"
 
 
 def check_fits(page: Any, study: Study) -> None:

@@ -69,7 +69,7 @@ def test_the_markdown_says_what_adaptation_costs() -> None:
     assert lines[0].endswith("| stored MB | FLOPs a mapped vector | gallery items touched |")
     assert "| er | 3 | 0.100 [0.000, 0.348] | -0.020 [-0.045, +0.005] |" in lines[2]
     assert lines[3].endswith("| 150 | 2.0 | 4,096 | 640 |")
-    assert "| er+slerp | 1 | 0.500 | +0.000 |" in lines[4]
+    assert "| er+slerp | 1 | 0.500 | 0.000 |" in lines[4]
     assert "FLOPs" not in lines_of(runs().iloc[:3])[0]
 
 

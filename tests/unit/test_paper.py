@@ -52,7 +52,7 @@ def test_task_counts_have_a_group_of_columns_each() -> None:
     rows += [{**run("cl2r", 10, seed=1), "status": "failed"}]
     lines = lines_of("table 3", frames(rows))
     assert lines[0] == "| method | T=3: AC | T=3: BC | T=3: FC | T=10: AC | T=10: BC | T=10: FC |"
-    assert lines[2].startswith("| ER | 0.200 ± 0.141 | +0.000 ± 0.000 |")
+    assert lines[2].startswith("| ER | 0.200 ± 0.141 | 0.000 ± 0.000 |")
     assert "0.200 (1 of 2)" in lines[2], "fewer seeds than the study has"
     assert len(lines) == 4
 

@@ -17,9 +17,9 @@ function decimals(value) {
 
 function shownNumber(value, isSigned) {
   if (value === null || value === undefined) return "–";
-  const negative = value < 0 || Object.is(value, -0);
   const text = decimals(Math.abs(value));
-  return negative ? `-${text}` : isSigned ? `+${text}` : text;
+  if (text === "0.000") return text; // 0 has no sign
+  return value < 0 ? `-${text}` : isSigned ? `+${text}` : text;
 }
 
 function shownInterval(low, high, isSigned) {
