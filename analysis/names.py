@@ -31,6 +31,19 @@ ALL_DATA = ("bct", "upper_bound")
 """Trained anew on all data at every task; the paper has them below a line."""
 HELD_AGAINST = ("er", "cl2r")
 """What all others are compared with: drawn even where there is no room for all."""
+METRIC_TITLES = {
+    "AC": "AC, share of compatible cells",
+    "BC": "BC, backward compatibility",
+    "FC": "FC, forward compatibility",
+    "mean_accuracy": "mean accuracy",
+}
+STATIONARITY = {
+    "drift_cosine": "mean cosine with the model before",
+    "rotated_cosine": "the same after the best rotation",
+    "cka": "linear CKA with the model before",
+    "vertex_cosine": "cosine of class mean and its vertex",
+}
+"""What says how still a representation stands from task to task: columns of `tasks`, and their axes in words."""
 FIELD_TITLES = {
     "scenario.n_tasks": "T",
     "memory.per_class": "memory",

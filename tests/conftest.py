@@ -1,12 +1,17 @@
-"""Shared by all tests: a tiny data set, and one finished run on it."""
+"""Shared by all tests: a tiny data set, one finished run on it, and a browser without a window or a network."""
 
 import os
+import re
+import shutil
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from opened_page import Open, Opened, watch
 from quick import blobs, quick_config, train
 
 from cl2r.engine.run import RunResult
@@ -14,6 +19,19 @@ from cl2r.engine.run import RunResult
 _CACHE = tempfile.TemporaryDirectory(prefix="cl2r-cache-")
 os.environ["XDG_CACHE_HOME"] = _CACHE.name  # for this process and those it starts
 torch.set_num_threads(1)  # small tensors: a second thread costs more than it brings
+
+
+PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
+SETTINGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
 
 
 @pytest.fixture(scope="session")
@@ -37,3 +55,43 @@ def finished_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def finished(tiny: Path, finished_root: Path) -> RunResult:
     """An undisturbed quick run of CL²R."""
     return train(quick_config(tiny), finished_root)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Not for the session: Playwright keeps an event loop running, and other tests need one of their own."""
+    program = next((found for name in PROGRAMS if (found := shutil.which(name))), None)
+    if program is None:
+        word = f"no browser: install one of {', '.join(PROGRAMS)}, e.g. `apt-get install chromium`"
+        if os.environ.get("CI"):
+            pytest.fail(word)
+        pytest.skip(word)
+    if not os.environ.get("CI"):
+        pytest.importorskip("playwright.sync_api")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as running:
+        started = running.chromium.launch(executable_path=program, args=list(SETTINGS))
+        yield started
+        started.close()
+
+
+@pytest.fixture(scope="module")
+def open_report(browser: Any) -> Iterator[Open]:
+    """A function that opens a file and waits until all is drawn."""
+    contexts = []
+
+    def opened(path: Path, width: int = 1400, scheme: str = "light") -> Opened:
+        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        context.set_default_timeout(20_000)
+        contexts.append(context)
+        view = Opened(context.new_page(), path)
+        watch(view)
+        context.route(re.compile("^(https?|wss?):"), lambda route: route.abort())
+        view.page.goto(path.as_uri())
+        view.page.wait_for_selector("html[data-ready]")
+        return view
+
+    yield opened
+    for context in contexts:
+        context.close()
