@@ -7,7 +7,6 @@ READY := $(VENV)/.ready
 SHORT := --set optim.epochs=16 --set 'optim.milestones=[11,14]'
 HALF := --set optim.epochs=10 --set 'optim.milestones=[7,9]'
 BROWSERS := chromium chromium-browser google-chrome google-chrome-stable
-NEWEST = $(patsubst %/runs.parquet,%,$(shell ls -t results/studies/*/runs.parquet 2>/dev/null | head -n 1))
 
 .PHONY: help study ablation methods report browser bench-methods bench-ray bench-pairs bench-decoding test test-slow lint format clean
 
@@ -30,7 +29,10 @@ methods: $(READY) ## All methods and adapters, three seeds, half the preset's ep
 	@$(BIN)/python studies/methods.py --seeds 0 1 2 $(HALF)
 
 report: $(READY) ## The page of the newest study below results, or of STUDY=name
-	@$(BIN)/cl2r report $(or $(STUDY),$(NEWEST))
+	@study="$$STUDY"; \
+	[ -n "$$study" ] || study="$$(ls -t results/studies/*/runs.parquet 2>/dev/null | head -n 1)"; \
+	study="$${study%/runs.parquet}"; \
+	$(BIN)/cl2r report $${study:+"$$study"}
 
 bench-methods: $(READY) ## What a method costs relative to ER (minutes)
 	@$(BIN)/python tests/benchmarks/method_cost.py
@@ -46,13 +48,14 @@ bench-decoding: $(READY) ## How fast large JPEGs come (a minute)
 
 browser: ## Install Chromium for the tests of the report, if there is none and this is a Debian with root
 	@for name in $(BROWSERS); do command -v $$name >/dev/null && exit 0; done; \
+	without="tests in a browser will $$([ -n "$$CI" ] && echo fail || echo be skipped)"; \
 	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 		echo "installing chromium (once)"; \
 		export DEBIAN_FRONTEND=noninteractive; \
 		apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium >/dev/null \
-			|| echo "chromium could not be installed: tests in a browser will be skipped"; \
+			|| echo "chromium could not be installed: $$without"; \
 	else \
-		echo "no browser: install chromium (Debian: sudo apt-get install chromium), or tests in a browser are skipped"; \
+		echo "no browser: install chromium (Debian: sudo apt-get install chromium), or $$without"; \
 	fi
 
 test: $(READY) browser ## Run the test suite

@@ -8,14 +8,15 @@ import numpy as np
 import pandas as pd
 
 from analysis.comparisons import standings
-from analysis.groups import config_fields, short
-from analysis.stats import base_metric
+from analysis.groups import Group, config_fields, short
+from analysis.stats import base_metric, numbered_groups
 from analysis.table import Cell, Mark, Table
 from analysis.tables import SIGNED, one_budget
 from cl2r.errors import InputError
 
 EMPTY = "–"
 FAILED = Cell("failed")
+STOPPED = Cell("stopped early")
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,14 @@ def column_marks(runs: pd.DataFrame, metric: str, by: Sequence[str]) -> Marks:
         return Marks()  # one group, or all are equal
     compared = (known["mark"] == "close") | ((known["mark"] == "") & (known["note"] == ""))
     return Marks(dict(zip(table.index, table["mark"], strict=True)), tested=bool(compared.any()))
+
+
+def holes(runs: pd.DataFrame, by: Sequence[str]) -> dict[Group, Cell]:
+    """By group of runs, what its cells say if none of them counted. A group that is not there was never planned."""
+    codes, groups = numbered_groups(runs, list(by))
+    status = runs["status"].astype(object) if "status" in runs else pd.Series("finished", runs.index)
+    states = [set(status[codes == number]) - {"finished"} for number in range(len(groups))]
+    return {group: STOPPED if own == {"pruned"} else FAILED for group, own in zip(groups, states, strict=True)}
 
 
 def marked_table(

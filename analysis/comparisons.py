@@ -5,36 +5,34 @@ both of them drops out. p values of one table are corrected for their number.
 """
 
 import itertools
-import json
 import math
 from collections.abc import Hashable, Sequence
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from scipy import stats
+from scipy import special  # scipy.stats takes a second to import
 
+from analysis.groups import FREE, Group, group_of, with_defaults
 from analysis.pivot import METRICS, check_name
 from analysis.stats import (
     DRAWS,
     LOWER_IS_BETTER,
-    NO_RUNS,
     NO_SPREAD,
     ROUNDING,
     TOO_SMALL,
     Estimate,
     Floats,
-    Group,
     Integers,
     base_metric,
     by_stratum,
     checked_figures,
     equal,
     group_columns,
-    group_of,
     holm,
     known_columns,
     label_of,
+    nothing,
     numbered_groups,
     percentiles,
     shortage,
@@ -43,13 +41,10 @@ from analysis.stats import (
     t_interval,
 )
 from cl2r.errors import InputError, nearest
-from cl2r.link_keys import LATER_FIELDS
 
 LEVEL = 0.05
 ALIKE = ("data.name", "data.size", "data.channels", "tasks")
 """Columns in which compared runs must agree, beside eval.* and scenario.*."""
-FREE = ("eval.bootstrap",)
-"""It is for intervals over pairs; no metric depends on it. Every other field of eval changes what is measured."""
 
 
 def paired_differences(
@@ -94,20 +89,28 @@ def probability_of_improvement(
 ) -> Estimate:
     """P(a run of `one` is better than one of `other`), ties counting half; mean over strata, bootstrapped inside them.
 
-    All runs of one meet all of the other in a stratum, whatever their seeds. `n` counts the runs of the smaller side.
+    All runs of one meet all of the other in a stratum, whatever their seeds; strata are those that the two have. `n`
+    counts the runs of the smaller side. With few runs the interval covers far less than 95 %: in 4000 samples of normal
+    values that differed by one standard deviation (P = 0.76) it held P in 71 % with 3 runs a side, 89 % with 5, 92 %
+    with 10; by two (P = 0.92) in 38 %, 63 %, 86 %. Runs that do not overlap have an interval of no width at 0 or 1.
     """
     names, parts = group_columns(runs, by), known_columns(runs, strata)
+    codes, groups = numbered_groups(runs, names)
+    places = [_place(label, groups) for label in (one, other)]
+    runs, codes = runs[np.isin(codes, places)], codes[np.isin(codes, places)]
     figures = _direction(metric) * checked_figures(runs, metric, [*names, *parts])
-    (codes, groups), (cells, kinds) = numbered_groups(runs, names), numbered_groups(runs, parts)
-    sides = [codes == _place(label, groups) for label in (one, other)]
-    settings, met = _settings(runs), (sides[0] | sides[1]) & ~np.isnan(figures)
+    cells, kinds = numbered_groups(runs, parts)
+    settings, known = _settings(runs), ~np.isnan(figures)
     for stratum in range(len(kinds)):
-        rows = np.flatnonzero(met & (cells == stratum))
+        rows = np.flatnonzero(known & (cells == stratum))
         _check_alike(settings, rows, rows[:1].repeat(len(rows)), f"runs of {one} and {other}")
+    sides = [codes == place for place in places]
     left, right = (by_stratum(figures[side], cells[side], len(kinds)) for side in sides)
     wins = [_wins(x, y) for x, y in zip(left, right, strict=True)]
-    n = min(sum(map(len, left)), sum(map(len, right)))
-    return _mean_wins(wins, n, draws, seed)
+    counts = [int(known[side].sum()) for side in sides]
+    if not min(counts):
+        return Estimate(math.nan, math.nan, math.nan, 0, nothing(runs[sides[counts.index(0)]]))
+    return _mean_wins(wins, min(counts), draws, seed)
 
 
 def standings(runs: pd.DataFrame, metric: str, by: Sequence[str]) -> pd.DataFrame:
@@ -117,10 +120,10 @@ def standings(runs: pd.DataFrame, metric: str, by: Sequence[str]) -> pd.DataFram
     are. If several are best, the first of them is the one that the others are tested against.
     """
     names = group_columns(runs, by)
-    table = summarise(runs, metric, names)[["mean", "n"]]
+    table = summarise(runs, metric, names)
     best = _best(_direction(metric) * table["mean"].to_numpy(dtype=np.float64))
     marks = ["best" if own else "" for own in best]
-    notes = [{0: NO_RUNS, 1: "one seed: no test"}.get(n, "") for n in table["n"]]
+    notes = [{0: note, 1: "one seed: no test"}.get(n, "") for n, note in zip(table["n"], table["note"], strict=True)]
     codes, groups = numbered_groups(runs, names)
     if best.any():
         first = int(np.argmax(best))
@@ -131,7 +134,7 @@ def standings(runs: pd.DataFrame, metric: str, by: Sequence[str]) -> pd.DataFram
         for label, n, p, gain in zip(tests["one"], tests["n"], tests["p"], gains, strict=True):
             place = _place(label, groups)
             marks[place], notes[place] = _standing(_verdict(n, p, gain), n)
-    return table.assign(mark=marks, note=notes)
+    return table[["mean", "n"]].assign(mark=marks, note=notes)
 
 
 def _direction(metric: str) -> float:
@@ -162,16 +165,16 @@ def _rows_by_seed(runs: pd.DataFrame, figures: Floats, codes: Integers, count: i
     return places
 
 
+def measured_as(runs: pd.DataFrame) -> pd.DataFrame:
+    """The columns in which compared runs must agree; runs older than a field have its default."""
+    fields = [name for name in runs.columns if name.startswith(("scenario.", "eval.")) and name not in FREE]
+    return with_defaults(runs)[[*(name for name in ALIKE if name in runs), *fields]]
+
+
 def _settings(runs: pd.DataFrame) -> dict[str, Integers]:
-    """By field, a number for its value in every run. Runs older than a field did what its first default says."""
-    settings = {}
-    for name in runs.columns:
-        if name in ALIKE or (name.startswith(("scenario.", "eval.")) and name not in FREE):
-            default = LATER_FIELDS.get(name)
-            default = json.dumps(default) if isinstance(default, list) else default
-            column = runs[[name]].astype(object)
-            settings[name] = numbered_groups(column.where(column.notna(), default), [name])[0]
-    return settings
+    """By column that must agree, a number for its value in every run."""
+    columns = measured_as(runs)
+    return {name: numbered_groups(columns, [name])[0] for name in columns.columns}
 
 
 def _check_alike(settings: dict[str, Integers], first: Integers, second: Integers, who: str) -> None:
@@ -188,7 +191,7 @@ def _paired_test(differences: Floats) -> tuple[float, float, float, int, float]:
         # so three seeds may well agree on it; and if signs were tossed, n equal differences would have p = 2^(1 − n).
         p = 1.0 if abs(found.mean) <= ROUNDING else math.nan
     elif found.n > 1:
-        p = float(2 * stats.t.sf(abs(found.mean) / standard_error(differences), found.n - 1))
+        p = float(2 * special.stdtr(found.n - 1, -abs(found.mean) / standard_error(differences)))
     return found.mean, found.low, found.high, found.n, p
 
 

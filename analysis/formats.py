@@ -25,6 +25,12 @@ UNTESTED = "no test was made, for want of seeds or of spread over them"
 LONG_TEXT = 44
 """Characters after which text is wrapped, in terminals and in LaTeX."""
 LATEX_NEEDS = r"% needs \usepackage{booktabs} and, to shrink tables wider than the page, \usepackage{graphicx}"
+MARKDOWN_SIGNS = re.compile(
+    r"(?P<kept>((?<=\w)\[[\w,]+|\[[-+\d., ]+)\](?![\[(:]))"  # C[t,k] and [-0.1, +0.2] are no links
+    r"|[\\|*`\[\]~$]|<(?=[A-Za-z/!?])|&(?=#?\w+;)"
+    r"|(?<![^\W_])_|_(?![^\W_])"  # inside a word, as in λ_base, it begins no emphasis
+)
+"""Borders, emphasis, code, links, crossed-out text, math, tags, entities; a lone < or & is none."""
 NUMBER = ' class="num"'
 LINE = 100
 """Characters of a line of notes in a terminal."""
@@ -77,8 +83,8 @@ def _markdown_line(cells: Sequence[str]) -> str:
 
 
 def _markdown_text(text: str) -> str:
-    """One line, with what Markdown would read as a border, an emphasis, code or a tag escaped."""
-    return re.sub(r"([\\|*`]|<(?=[A-Za-z/!?]))", r"\\\1", " ".join(text.split()))
+    """One line, with what GitHub would take for a sign of its own escaped."""
+    return MARKDOWN_SIGNS.sub(lambda found: found["kept"] or f"\\{found[0]}", " ".join(text.split()))
 
 
 # LaTeX
@@ -208,8 +214,8 @@ def _terminal_lines(table: Table) -> Iterator[str]:
         textwrap.wrap(name, max(10, size), break_long_words=False)
         for name, size in zip(table.columns, below, strict=True)
     ]
-    widths = [max(size, *map(width, lines)) for size, lines in zip(below, head, strict=True)]
-    deepest = max(map(len, head))
+    widths = [max([size, *map(width, lines)]) for size, lines in zip(below, head, strict=True)]
+    deepest = max(map(len, head), default=0)
     yield from _side_by_side([[""] * (deepest - len(lines)) + lines for lines in head], widths, table.numeric)
     yield "-" * (sum(widths) + 2 * (len(widths) - 1))
     for row in body:

@@ -12,16 +12,15 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from scipy import stats
+from scipy import special  # scipy.stats takes a second to import
 
-from analysis import tables
+from analysis.groups import Group, group_of
 from analysis.pivot import METRICS, check_name, finished, pair_column
+from analysis.tables import check_cells
 from cl2r.errors import InputError
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
-Group = tuple[Any, ...]
-"""The values of some columns that runs have in common; None where a column is empty."""
 
 CONFIDENCE = 0.95
 DRAWS = 2000
@@ -30,6 +29,8 @@ ROUNDING = 1e-9
 LOWER_IS_BETTER = ("stored_bytes", "train_seconds", "wall_seconds", "adapter_flops", "gallery_items_touched")
 SHARES = ("AC", "mean_accuracy")
 NO_RUNS = "no runs"
+NO_VALUES = "no values"
+"""Of runs that finished: with one task AC, BC and FC do not exist."""
 NO_SPREAD = "no spread"
 TOO_SMALL = "n too small"
 
@@ -54,7 +55,7 @@ def t_interval(values: npt.ArrayLike, confidence: float = CONFIDENCE) -> Estimat
         return Estimate(mean, math.nan, math.nan, len(known), shortage([len(known)]))
     if equal(known):
         return Estimate(mean, mean, mean, len(known), NO_SPREAD)
-    half = float(stats.t.ppf((1 + confidence) / 2, len(known) - 1)) * standard_error(known)
+    half = float(special.stdtrit(len(known) - 1, (1 + confidence) / 2)) * standard_error(known)
     return Estimate(mean, mean - half, mean + half, len(known))
 
 
@@ -100,7 +101,8 @@ def summarise(
     for number in range(len(groups)):
         own = by_stratum(figures[codes == number], cells[codes == number], len(kinds))
         estimate = t_interval(own[0]) if interval == "t" else _bootstrap(own)
-        rows.append({**asdict(estimate), "sd": _deviation(own)})
+        note = estimate.note if estimate.n else nothing(runs[codes == number])
+        rows.append({**asdict(estimate), "note": note, "sd": _deviation(own)})
     table = pd.DataFrame(rows, _index(groups, names), columns=["mean", "low", "high", "sd", "n", "note"])
     if base_metric(metric) in SHARES:  # cannot leave 0..1, whatever its interval does
         table[["low", "high"]] = table[["low", "high"]].clip(0, 1)
@@ -138,6 +140,16 @@ def shortage(counts: Sequence[int]) -> str:
     return f"{TOO_SMALL}: 1 seed in {single} of {len(counts)} strata" if single else ""
 
 
+def nothing(runs: pd.DataFrame) -> str:
+    """Why runs have no figure at all."""
+    return NO_VALUES if done(runs).any() else NO_RUNS
+
+
+def done(runs: pd.DataFrame) -> npt.NDArray[np.bool_]:
+    """Which runs finished."""
+    return np.asarray(finished(runs).fillna(False).to_numpy(dtype=bool))
+
+
 def percentiles(mean: float, drawn: Floats, n: int, confidence: float = CONFIDENCE) -> Estimate:
     """The estimate whose interval holds the middle of what was drawn."""
     low, high = np.quantile(drawn, [(1 - confidence) / 2, (1 + confidence) / 2])
@@ -171,12 +183,6 @@ def numbered_groups(runs: pd.DataFrame, names: list[str]) -> tuple[Integers, lis
     return _numbered(list(runs[names].astype(object).itertuples(index=False, name=None)))
 
 
-def group_of(label: Hashable) -> Group:
-    """The group that a label of an index stands for."""
-    parts = label if isinstance(label, tuple) else (label,)
-    return tuple(None if pd.isna(part) else part for part in parts)
-
-
 def label_of(group: Group) -> Any:
     """The group as a label of an index: a scalar for one column, a tuple for several."""
     return group[0] if len(group) == 1 else group
@@ -188,17 +194,17 @@ def base_metric(metric: str) -> str:
 
 
 def checked_figures(runs: pd.DataFrame, metric: str, cell: list[str], pairs: str = "report") -> Floats:
-    """The metric of every run, NaN if it did not finish; two runs of one seed in a cell are refused."""
+    """The metric of every run, NaN if it did not finish; runs of a cell may differ in their seed only."""
     name, at, rate = metric.partition("@")
-    column, done = pair_column(name, pairs) + at + rate, finished(runs).fillna(False).to_numpy(dtype=bool)
-    if column not in runs and not done.any() and base_metric(metric) in (*METRICS, *LOWER_IS_BETTER):
+    column, ended = pair_column(name, pairs) + at + rate, done(runs)
+    if column not in runs and not ended.any() and base_metric(metric) in (*METRICS, *LOWER_IS_BETTER):
         return np.full(len(runs), np.nan)  # nobody measured anything
     check_name(column, runs.columns, "metric")
     try:
-        figures = np.where(done, runs[column].astype(float).to_numpy(), np.nan)
+        figures = np.where(ended, runs[column].astype(float).to_numpy(), np.nan)
     except (TypeError, ValueError) as error:
         raise InputError(f"column {column!r} of runs holds no figures") from error
-    tables.check_cells(runs[~np.isnan(figures)], cell)
+    check_cells(runs[~np.isnan(figures)], cell)
     return figures
 
 

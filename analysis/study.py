@@ -1,5 +1,6 @@
 """The frames of a study, from a disk or from object storage, and a pivot over its runs."""
 
+import io
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -119,7 +120,10 @@ def _rows_of(runs: pd.DataFrame, frame: pd.DataFrame) -> pd.DataFrame:
 
 def read_specification(place: Place) -> dict[str, Any]:
     """What the study was asked for, from study.yaml."""
-    return dict(_mapping(place, "study.yaml", yaml.safe_load).get("specification") or {})
+    found = _mapping(place, "study.yaml", yaml.safe_load).get("specification") or {}
+    if not isinstance(found, dict):
+        raise _damaged(place, "study.yaml", "its specification is no mapping")
+    return found
 
 
 def read_about(place: Place) -> dict[str, Any]:
@@ -132,10 +136,14 @@ def _mapping(place: Place, name: str, parse: Callable[[bytes], Any]) -> dict[str
     try:
         content = parse(place.read(name) or b"{}")
     except (ValueError, yaml.YAMLError) as error:
-        raise InputError(f"{name} at {place.shown} is damaged: {' '.join(str(error).split())}") from error
+        raise _damaged(place, name, str(error)) from error
     if not isinstance(content or {}, dict):
-        raise InputError(f"{name} at {place.shown} is damaged: it holds no mapping")
+        raise _damaged(place, name, "it holds no mapping")
     return dict(content or {})
+
+
+def _damaged(place: Place, name: str, why: str) -> InputError:
+    return InputError(f"{name} at {place.shown} is damaged: {' '.join(why.split())}")
 
 
 def _place(source: str | Path) -> Place:
@@ -165,9 +173,12 @@ def _choose(place: Place) -> Place:
 
 
 def _read(place: Place, name: str) -> pd.DataFrame:
-    if not place.has(name):
+    content = place.read(name)
+    if content is None:
         raise FileNotFoundError(
             f"no {name} at {place.shown} yet; `cl2r status {place.name}` shows how far the study is"
         )
-    with place.files.open_input_file(f"{place.path}/{name}") as file:
-        return pd.read_parquet(file)
+    try:
+        return pd.read_parquet(io.BytesIO(content))
+    except (OSError, ValueError, pa.ArrowException) as error:  # of bytes that are here: no network is to blame
+        raise _damaged(place, name, str(error)) from error

@@ -35,9 +35,10 @@ def study_tables(study: Study) -> list[Table]:
 
 def _compared(runs: pd.DataFrame, varied: list[str], variants: bool) -> list[Table]:
     """Tables with methods as rows."""
-    tables, methods = [], set(runs["method.name"])
+    tables: list[Table] = []
+    methods = set(runs["method.name"])
     if not varied and len(methods) > 1 and methods <= set(ABLATION_CELLS):
-        tables += [shown_ablation(runs)]
+        tables += _fitting(lambda: [shown_ablation(runs)])
     if not varied and not variants:
         tables += _fitting(lambda: [shown_methods(runs)])
     if len(varied) == 1 and len(methods) > 1:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from analysis.groups import config_fields
+from analysis.groups import FREE, PLACES, config_fields, differing, with_defaults
 from analysis.pivot import METRICS, check_name, finished, pivot
 from cl2r.errors import InputError
 from cl2r.methods.catalog import ABLATION_CELLS
@@ -20,9 +20,12 @@ def ablation_table(runs: pd.DataFrame) -> pd.DataFrame:
 
     A run that did not finish, or has no metrics, counts for no seed; a cell of such runs only is a row of NaN.
     If runs have a `variant`, it is the first level of the index. Other methods and adapters are left out.
+    Runs of a cell may differ in their seed only.
     """
-    runs = counted_runs(runs[runs["method.name"].isin(ABLATION_CELLS)] if "method.name" in runs else runs)
+    runs = ablation_runs(runs)
+    one_budget(runs)
     levels = (["variant"] if "variant" in runs else []) + ["method.classifier", "method.fd"]
+    check_cells(runs[runs["counted"]], levels)
     groups = runs.groupby(levels)
     table = pd.DataFrame({"seeds": groups["counted"].sum()})
     for metric in METRICS:
@@ -36,6 +39,11 @@ def ablation_table(runs: pd.DataFrame) -> pd.DataFrame:
     return (
         table.rename(CLASSIFIERS, level="method.classifier").rename(DISTILLATIONS, level="method.fd").rename_axis(names)
     )
+
+
+def ablation_runs(runs: pd.DataFrame) -> pd.DataFrame:
+    """The runs of the ablation's methods, with `counted`."""
+    return counted_runs(runs[runs["method.name"].isin(ABLATION_CELLS)] if "method.name" in runs else runs)
 
 
 def comparison_table(runs: pd.DataFrame, columns: str, metrics: Sequence[str] = ("AC", "BC", "FC")) -> pd.DataFrame:
@@ -60,7 +68,11 @@ def comparison_table(runs: pd.DataFrame, columns: str, metrics: Sequence[str] = 
 
 
 def counted_runs(runs: pd.DataFrame) -> pd.DataFrame:
-    """Runs with `counted`: finished and with metrics. The others keep their place in a table but no figures."""
+    """Runs with `counted`: finished and with metrics. The others keep their place in a table but no figures.
+
+    Config fields that came after a run have their defaults, and runs without a variant are called so.
+    """
+    runs = with_defaults(runs)
     figures = [*METRICS, "train_seconds"]
     values = runs.reindex(columns=figures).astype(float)
     counted = finished(runs) & values[list(METRICS)].notna().any(axis=1)
@@ -75,13 +87,12 @@ def one_budget(runs: pd.DataFrame) -> None:
 
 
 def check_cells(runs: pd.DataFrame, cell: list[str]) -> None:
-    """Two runs of one seed in a cell differ in something a mean over seeds would hide."""
-    if "seed" not in runs:
-        return
-    twice = runs[runs.duplicated([*cell, "seed"], keep=False)]
-    if twice.empty:
-        return
-    groups = twice.groupby([*cell, "seed"], dropna=False)
-    fields = config_fields(runs)
-    mixed = [name for name in fields if name not in cell and (groups[name].nunique(dropna=False) > 1).any()]
-    raise InputError(f"a cell would mix runs of one seed that differ in {', '.join(mixed) or 'run'}; select one first")
+    """A mean over seeds would hide what else the runs of a cell differ in; a seed counts once."""
+    fields = [name for name in config_fields(runs) if name not in cell]
+    mixed = differing(runs, [name for name in fields if name not in (*PLACES, *FREE)], cell)
+    if mixed:
+        raise InputError(f"a cell would mix runs that differ in {', '.join(mixed)}; select one first")
+    by_seed = [*cell, "seed"]
+    if "seed" in runs and with_defaults(runs).duplicated(by_seed).any():
+        others = ", ".join(differing(runs, fields, by_seed)) or "run"
+        raise InputError(f"a cell would mix runs of one seed that differ in {others}; select one first")

@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from analysis.cells import deviation_note, field_cell, marked_table, metric_cell
-from analysis.groups import config_fields
+from analysis.fronts import non_dominated
+from analysis.groups import config_fields, with_defaults
 from analysis.pivot import METRICS, check_name, finished
 from analysis.table import Cell, Table
 from cl2r.errors import InputError
@@ -18,20 +18,21 @@ COSTS = {"stored_bytes": "stored_bytes", "seconds": "train_seconds"}
 def best_trials(runs: pd.DataFrame, objectives: Mapping[str, str], count: int = 5) -> pd.DataFrame:
     """The `count` best trials by one objective, e.g. {"BC": "max"}; by several, the whole Pareto front.
 
-    Means over seeds, on the tuning pairs; a trial with a run that did not finish is no candidate. The first objective
-    sorts the front. Fields that vary over the study's trials are shown, then each objective with its deviation.
+    Means over seeds, on the tuning pairs. A trial with a run that did not finish is no candidate, nor is one with fewer
+    runs than the largest has: it is still running. The first objective sorts the front. Fields that vary over the
+    study's trials are shown, then each objective with its deviation.
     """
     chosen_by = [_objective_column(runs, metric, goal) for metric, goal in objectives.items()]
     if not chosen_by:
         raise InputError("best_trials needs an objective, e.g. {'BC': 'max'}")
     check_name("trial", runs.columns, "column")
-    whole = runs[finished(runs).groupby(runs["trial"]).transform("all")]
+    whole = runs[_complete(runs)]
     whole = whole[whole[chosen_by].notna().all(axis=1).groupby(whole["trial"]).transform("all")]
     groups = whole.groupby("trial")
     signs = np.array([-1.0 if goal == "max" else 1.0 for goal in objectives.values()])
     costs = groups[chosen_by].mean() * signs
     if len(chosen_by) > 1:
-        costs = costs[_non_dominated(costs.to_numpy(dtype=float))]
+        costs = costs[non_dominated(costs.to_numpy(dtype=float))]
     ranked = costs.sort_values(chosen_by[0], kind="stable").index[: count if len(chosen_by) == 1 else None]
     table = _varying_fields(runs).assign(seeds=groups.size())
     for column in dict.fromkeys(name for chosen in chosen_by for name in (chosen, chosen.removeprefix("tuning_"))):
@@ -48,15 +49,16 @@ def _objective_column(runs: pd.DataFrame, metric: str, goal: str) -> str:
     return column
 
 
-def _non_dominated(costs: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
-    """Rows that no other row beats in one cost without losing in another; all costs are to be small."""
-    beaten = [((costs <= row).all(axis=1) & (costs < row).any(axis=1)).any() for row in costs]
-    return ~np.array(beaten, dtype=bool)
+def _complete(runs: pd.DataFrame) -> pd.Series:
+    """Rows of trials whose runs have all ended, and all finished."""
+    counts: pd.Series = runs.groupby("trial")["trial"].transform("size")
+    ended: pd.Series = finished(runs).groupby(runs["trial"]).transform("all") & (counts == counts.max())
+    return ended
 
 
 def _varying_fields(runs: pd.DataFrame) -> pd.DataFrame:
     """A row a trial: the variant and the config fields in which the trials of the study differ."""
-    trials = runs.drop_duplicates("trial").set_index("trial")
+    trials = with_defaults(runs).drop_duplicates("trial").set_index("trial")
     return trials[[name for name in config_fields(trials) if trials[name].nunique(dropna=False) > 1]]
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from opened_page import Open, Opened, watch
+from opened_page import PROGRAMS, Open, Opened, watch
 from quick import blobs, quick_config, train
 
 from cl2r.engine.run import RunResult
@@ -21,7 +21,6 @@ os.environ["XDG_CACHE_HOME"] = _CACHE.name  # for this process and those it star
 torch.set_num_threads(1)  # small tensors: a second thread costs more than it brings
 
 
-PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 SETTINGS = (
     "--headless",
     "--no-sandbox",
@@ -64,7 +63,7 @@ def browser() -> Iterator[Any]:
     if program is None:
         word = f"no browser: install one of {', '.join(PROGRAMS)}, e.g. `apt-get install chromium`"
         if os.environ.get("CI"):
-            pytest.fail(word)
+            pytest.fail(f"{word}; with $CI set, tests in a browser must run")
         pytest.skip(word)
     if not os.environ.get("CI"):
         pytest.importorskip("playwright.sync_api")

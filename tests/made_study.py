@@ -1,4 +1,4 @@
-"""Studies of runs that never were, with all the columns that real ones have; for tables, figures and reports."""
+"""Studies of runs that never were, with the columns and types that real ones have; for tables, figures and reports."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import yaml
 
 from analysis import Study
@@ -17,6 +16,7 @@ from cl2r.compatibility import (
     backward_compatibility,
     forward_compatibility,
 )
+from cl2r.study.frames import _ALWAYS, _typed
 
 STRENGTH = {"er": -0.03, "cl2r": 0.02}
 """How much a method's new queries gain on an old gallery, a task; others are in between."""
@@ -68,7 +68,7 @@ def made_study(
             else:
                 _finish(run, rows, stream)
             number += 1
-    frames = {key: pd.DataFrame(value) for key, value in rows.items()}
+    frames = {key: _typed(value, _ALWAYS[key]) for key, value in rows.items()}
     specification = {"preset": "icons", "seeds": list(seeds), "grid": {"method.name": list(methods), **(grid or {})}}
     about = {**ABOUT, "expected_runs": number}
     return Study(name=name, specification={**specification, **entries}, about=about, **frames)

@@ -1,6 +1,7 @@
 """What must hold for the report of any study, in a browser: each check takes the page and the study."""
 
 import itertools
+import re
 from typing import Any
 
 import pandas as pd
@@ -25,12 +26,17 @@ def check_fits(page: Any, study: Study) -> None:
 
 
 def check_figures(page: Any, study: Study) -> None:
-    """Every figure has been drawn, with lines, points or bars in it."""
+    """Every figure has been drawn, with lines, points or bars in it; its buttons send nothing anywhere."""
     drawn = page.evaluate(
         "[...document.querySelectorAll('.plot')].map((n) => [n.id, n.querySelectorAll('svg .trace').length])"
     )
     assert drawn
     assert [name for name, traces in drawn if traces == 0] == []
+    titles = page.evaluate(
+        "[...document.querySelectorAll('.modebar-btn')].map((n) => n.dataset.title || n.ariaLabel || n.title)"
+    )
+    assert len(titles) == 4 * len(drawn)
+    assert [title for title in titles if re.search("share|cloud|edit|upload|send", title, re.IGNORECASE)] == []
 
 
 def column_of(page: Any, head: str) -> int:
@@ -52,12 +58,12 @@ def check_sorting(page: Any, study: Study) -> None:
     head.click()
     assert head.get_attribute("aria-sort") == "descending"
     assert column(page, place) == [*map(signed, known[::-1]), *rest]
-    head.focus()
+    head.locator("button").focus()
     page.keyboard.press("Enter")
     assert head.get_attribute("aria-sort") == "ascending"
     assert column(page, place) == [*map(signed, known), *rest]
     first = page.locator(f"{RUNS} thead th").first
-    first.focus()
+    first.locator("button").focus()
     page.keyboard.press("Space")
     assert (first.get_attribute("aria-sort"), head.get_attribute("aria-sort")) == ("ascending", "none")
     methods = column(page, column_of(page, "method"))
@@ -83,7 +89,8 @@ def choose(page: Any, study: Study, run: pd.Series, pairs: str = "report") -> No
     """A run in the matrix browser."""
     rows = labelled(study, group_fields(study.runs))
     page.select_option("#matrix-group", label=rows.set_index("run")["group"][run["run"]])
-    page.select_option("#matrix-run", label=f"seed {run['seed']}")
+    if page.locator("#matrix-run").is_visible():  # a control with one choice is not
+        page.select_option("#matrix-run", label=f"seed {run['seed']}")
     if page.locator("#matrix-pairs").is_visible():
         page.select_option("#matrix-pairs", label=pairs)
 
@@ -178,9 +185,16 @@ def check_copies(page: Any, study: Study) -> None:
 
 
 def check_print(page: Any, study: Study) -> None:
-    """Paper is white, has no buttons, and lists that are closed on screen are open."""
+    """Paper is white, has no buttons but all runs, says which matrix it shows, and has all lists open."""
+    group = page.locator("#matrix-group option:checked").inner_text()
+    run = page.locator("#matrix-run option:checked").inner_text()
+    pairs, metric = page.input_value("#matrix-pairs"), page.input_value("#matrix-metric")
+    page.fill('[data-filter="all-runs"]', "no such words")
     page.emulate_media(media="print")
-    for kind in ("button", "nav", "select", "input", ".modebar"):
+    assert page.locator("#matrix-caption:visible").inner_text() == f"{group}, {run}: {metric} on {pairs} pairs"
+    assert page.locator(f"{RUNS} tbody tr:visible").count() == len(study.runs)
+    assert page.locator(f"{RUNS} thead th:visible").first.inner_text() == "method"
+    for kind in ("button:not(th > button)", "nav", "select", "input", ".modebar"):
         assert page.locator(f"{kind}:visible").count() == 0, kind
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
@@ -193,3 +207,6 @@ def check_print(page: Any, study: Study) -> None:
     page.evaluate("window.dispatchEvent(new Event('afterprint'))")
     assert page.locator("details:not([open])").count() > 0
     page.emulate_media(media="screen")
+    assert page.locator("#matrix-caption:visible").count() == 0
+    assert page.locator(f"{RUNS} tbody tr:visible").count() == 0
+    page.fill('[data-filter="all-runs"]', "")

@@ -7,9 +7,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from analysis.names import ordered, title
+from analysis.names import METRIC_TITLES, ordered, title
 from analysis.paper.items import Item
 from analysis.paper.values import Values, bc_curves
+from analysis.pivot import finished
 from analysis.plots.parts import heading, mean_line, panels, save, with_legend, zero_line
 from analysis.style import look
 from cl2r.errors import InputError
@@ -32,7 +33,10 @@ def draw(item: Item, frames: dict[str, pd.DataFrame]) -> Figure:
 
 def draw_bc(frames: dict[str, pd.DataFrame]) -> Figure:
     """A panel a number of tasks: BC(t) of every method, mean ± one standard deviation over seeds."""
+    _check_finished(frames)
     values, curves = Values.of_frames(frames), bc_curves(frames)
+    if curves.empty:
+        raise InputError("no finished run has a matrix of two tasks or more: there is no BC(t) to draw")
     figure, axes = _panels(len(values.counts), heading(values.rows))
     for panel, tasks in zip(axes, values.counts, strict=True):
         for method in ordered(values.methods):
@@ -48,18 +52,24 @@ def draw_bc(frames: dict[str, pd.DataFrame]) -> Figure:
 
 def draw_memory(frames: dict[str, pd.DataFrame]) -> Figure:
     """AC and BC of every method over images a class in memory, mean ± one standard deviation over seeds."""
+    _check_finished(frames)
     values = Values.of_frames(frames)
-    tasks = values.counts[-1]
-    metrics = {"AC": "AC, share of compatible pairs of models", "BC": "BC, backward compatibility"}
+    tasks = int(values.rows["tasks_planned"].max())
+    metrics = ("AC", "BC")
     figure, axes = _panels(len(metrics), heading(values.rows, f", {tasks} tasks"), sharey=False)
-    for panel, (metric, label) in zip(axes, metrics.items(), strict=True):
+    for panel, metric in zip(axes, metrics, strict=True):
         for method in ordered(values.methods):
             rows = values.rows[(values.rows["method.name"] == method) & (values.rows["tasks_planned"] == tasks)]
             _line(panel, rows["memory.per_class"], rows[metric], method, values.methods)
-        panel.set(xlabel="images a class in memory", ylabel=label, xticks=values.sizes)
+        panel.set(xlabel="images a class in memory", ylabel=METRIC_TITLES[metric], xticks=values.sizes)
     axes[0].set_ylim(bottom=min(0.0, axes[0].get_ylim()[0]))
     zero_line(axes[1])
     return with_legend(figure, axes, text=TEXT - 1, line=2.0)
+
+
+def _check_finished(frames: dict[str, pd.DataFrame]) -> None:
+    if not finished(frames["runs"]).any():
+        raise InputError("no run has finished: there is nothing to draw")
 
 
 def _panels(count: int, words: str, sharey: bool = True) -> tuple[Figure, list[Axes]]:

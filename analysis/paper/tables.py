@@ -21,6 +21,7 @@ from analysis.names import ALL_DATA, ordered, title
 from analysis.paper.items import COMPARED, RATES, Item
 from analysis.paper.values import Values
 from analysis.shown import shown_ablation
+from analysis.stats import base_metric
 from analysis.table import Cell, Table, text_cells
 
 
@@ -36,12 +37,12 @@ class Column:
     @property
     def base(self) -> str:
         """The metric of a run that it belongs to."""
-        return base_metric(self.metric)
+        return run_metric(self.metric)
 
 
-def base_metric(metric: str) -> str:
+def run_metric(metric: str) -> str:
     """AC of `AC@0.1`, BC of `BC(3)` and of their mean."""
-    return "BC" if metric == "mean_BC_t" else metric.partition("@")[0].partition("(")[0]
+    return "BC" if metric == "mean_BC_t" else base_metric(metric).partition("(")[0]
 
 
 def item_tables(item: Item, frames: Mapping[str, pd.DataFrame]) -> list[Table]:
@@ -192,4 +193,4 @@ def _data(values: Values, columns: Sequence[Column]) -> pd.DataFrame:
 
 def figure(metric: str, found: pd.Series) -> str:
     """Mean ± deviation over seeds, with a sign if the metric is a difference of accuracies."""
-    return spread(base_metric(metric), found.mean(), found.std())
+    return spread(run_metric(metric), found.mean(), found.std())

@@ -3,6 +3,7 @@
 Colours are told apart with colour blindness, markers and dashes in grey print; text keeps its size on a page.
 """
 
+import textwrap
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,12 +17,14 @@ from matplotlib.ticker import MaxNLocator
 
 from analysis.bc_curves import bc_by_task
 from analysis.frames import Frames
+from analysis.names import STATIONARITY
 from analysis.plots.costs import no_scaling, no_trade, plot_pareto, plot_scaling
-from analysis.plots.groups import Groups, longest, no_chains, refuse
-from analysis.plots.matrices import plot_matrices, plot_matrix, plot_mean_matrix
+from analysis.plots.groups import Groups, absent, figures, longest, measured, no_cells, no_chains, refuse, with_cells
+from analysis.plots.matrices import no_matrices, plot_matrices, plot_matrix, plot_mean_matrix
 from analysis.plots.parts import FRAME, TEXT, heading, mean_line, page_panels, save, with_legend, zero_line
 from analysis.plots.response import no_response, plot_lambda, plot_memory
 from analysis.study import Study
+from cl2r.errors import InputError
 
 __all__ = [
     "plot_bc_curves",
@@ -36,22 +39,16 @@ __all__ = [
     "write_figures",
 ]
 
-STATIONARITY = {
-    "drift_cosine": "mean cosine with\nthe model before",
-    "rotated_cosine": "the same after\nthe best rotation",
-    "cka": "linear CKA with\nthe model before",
-    "vertex_cosine": "cosine of class mean\nand its vertex",
-}
-
 
 def plot_bc_curves(study: Frames, pairs: str = "report", metric: str | None = None) -> Figure:
     """BC(t) by group, mean ± one standard deviation over seeds; a panel a number of tasks."""
-    refuse(no_chains(study))
-    groups = Groups.of(study, without=["scenario.n_tasks"])
+    refuse(no_cells(study, pairs))
+    known = with_cells(study, pairs, metric)
+    groups = Groups.of(known, without=["scenario.n_tasks"])
     curves = bc_by_task(study.matrix, pairs, metric).merge(groups.rows[["run", "group", "tasks"]], on="run")
     counts = sorted(int(count) for count in curves["tasks"].unique())
-    refuse("" if counts else f"no {pairs} pairs were evaluated")
-    figure, axes = page_panels(len(counts), groups.heading(heading(groups.rows)), groups.looks)
+    words = groups.heading(heading(groups.rows, measured(study, known, pairs, metric)))
+    figure, axes = page_panels(len(counts), words, groups.looks)
     for panel, tasks in zip(axes, counts, strict=True):
         _group_lines(panel, curves[curves["tasks"] == tasks], groups, "t", "BC")
         zero_line(panel)
@@ -67,7 +64,7 @@ def plot_stationarity(study: Frames) -> Figure:
     Runs of one and the same chain, such as those of adapters, are drawn once. Of several numbers of tasks, the largest.
     """
     refuse(_no_drift(study))
-    study = longest(study)
+    study = longest(_with_drift(study))
     groups = Groups.of(replace(study, runs=_one_a_chain(study)))
     tasks = study.tasks.merge(groups.rows[["run", "group"]].drop_duplicates(), on="run")
     words = groups.heading(heading(groups.rows, f", {groups.tasks} tasks"))
@@ -76,28 +73,35 @@ def plot_stationarity(study: Frames) -> Figure:
     for panel, name in zip(axes, shown, strict=True):
         known = tasks[tasks[name].notna()]
         _group_lines(panel, known, groups, "task", name)
-        panel.set_ylabel(STATIONARITY[name])
+        panel.set_ylabel(textwrap.fill(STATIONARITY[name], 22))
         _task_axis(panel, int(known["task"].min()), int(known["task"].max()))
     bounds = _bounds(axes[-1], tasks) if shown[-1] == "vertex_cosine" else []
     return with_legend(figure, axes, bounds)
 
 
 def _no_drift(study: Frames) -> str:
-    names = [name for name in STATIONARITY if name in study.tasks]
-    if reason := no_chains(study):
+    if reason := no_chains(study) or absent(study.tasks, ("run", "task", "key"), "tasks"):
         return reason
-    return "" if study.tasks[names].notna().any(axis=None) else "tasks have none of " + ", ".join(STATIONARITY)
+    known = _with_drift(study)
+    return "tasks have none of " + ", ".join(STATIONARITY) if known.runs.empty else no_chains(known)
+
+
+def _with_drift(study: Frames) -> Frames:
+    """Only the runs that have a figure of stationarity."""
+    known = study.tasks.reindex(columns=list(STATIONARITY)).notna().any(axis=1)
+    return replace(study, runs=study.runs[study.runs["run"].isin(study.tasks.loc[known, "run"])])
 
 
 def _one_a_chain(study: Frames) -> pd.DataFrame:
     """The runs, in their order, that are the first with their models."""
-    chains = study.tasks.groupby("run")["key"].agg(" ".join)
+    keys = study.tasks["key"].fillna(study.tasks["run"])
+    chains = keys.groupby(study.tasks["run"]).agg(" ".join)
     return study.runs[~study.runs["run"].map(chains).duplicated()]
 
 
 def _bounds(axes: Axes, tasks: pd.DataFrame) -> list[Line2D]:
     """The most that a projection allows: a line for every group with a bound of its own, one for the legend."""
-    known = tasks[tasks["vertex_bound"].notna()]
+    known = tasks.assign(vertex_bound=figures(tasks, "vertex_bound")).dropna(subset=["vertex_bound"])
     curves = [tuple(group.groupby("task")["vertex_bound"].mean().items()) for _, group in known.groupby("group")]
     look: dict[str, Any] = {"color": FRAME, "linestyle": ":", "linewidth": 1.2}
     lines = [axes.plot(*zip(*curve, strict=True), **look)[0] for curve in dict.fromkeys(curves)]
@@ -126,8 +130,8 @@ def _task_axis(axes: Axes, first: int, last: int) -> None:
 
 
 _FIGURES: dict[str, tuple[Callable[[Study], str], Callable[[Study], Figure]]] = {
-    "matrices": (no_chains, plot_matrices),
-    "bc_curves": (no_chains, plot_bc_curves),
+    "matrices": (no_matrices, plot_matrices),
+    "bc_curves": (no_cells, plot_bc_curves),
     "memory": (lambda study: no_response(study, "memory.per_class"), plot_memory),
     "lambda": (lambda study: no_response(study, "method.lambda_base"), plot_lambda),
     "pareto_ac": (lambda study: no_trade(study, "stored_bytes", "AC"), plot_pareto),
@@ -143,9 +147,16 @@ _FIGURES: dict[str, tuple[Callable[[Study], str], Callable[[Study], Figure]]] = 
 
 def write_figures(study: Study, folder: str | Path) -> list[Path]:
     """The figures that the study has something for, each as PNG, SVG and PDF."""
-    return [
-        path
-        for name, (obstacle, draw) in _FIGURES.items()
-        if not obstacle(study)
-        for path in save(draw(study), Path(folder) / name, ("png", "svg", "pdf"))
-    ]
+    written = []
+    for name, (obstacle, draw) in _FIGURES.items():
+        figure = None if obstacle(study) else _drawn(draw, study)
+        written += save(figure, Path(folder) / name, ("png", "svg", "pdf")) if figure else []
+    return written
+
+
+def _drawn(draw: Callable[[Study], Figure], study: Study) -> Figure | None:
+    """None if the figure refuses the study: others may still be drawn."""
+    try:
+        return draw(study)
+    except InputError:
+        return None

@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -11,12 +10,13 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from analysis.frames import Frames
+from analysis.fronts import non_dominated
 from analysis.joined import concat
-from analysis.pivot import METRICS, check_name
-from analysis.plots.groups import LIMIT, Groups, longest, no_chains, refuse
+from analysis.names import METRIC_TITLES
+from analysis.pivot import METRICS
+from analysis.plots.groups import LIMIT, Groups, absent, figures, longest, no_chains, refuse
 from analysis.plots.parts import (
     FRAME,
-    METRIC_WORDS,
     SMALL,
     error_bar,
     heading,
@@ -28,6 +28,7 @@ from analysis.plots.parts import (
 )
 from analysis.study import Study
 from analysis.style import Look
+from cl2r.errors import nearest
 
 COST_WORDS = {
     "stored_bytes": ("stored after the last task (MB)", 1e-6),
@@ -35,6 +36,8 @@ COST_WORDS = {
     "adapter_flops": ("FLOPs a mapped vector", 1.0),
     "gallery_items_touched": ("gallery vectors written anew", 1.0),
 }
+SPEED = ["workers", "images", "seconds"]
+"""Columns of `tasks` that say how fast a task was trained."""
 
 
 def plot_pareto(study: Frames, x: str = "stored_bytes", y: str = "AC") -> Figure:
@@ -44,22 +47,22 @@ def plot_pareto(study: Frames, x: str = "stored_bytes", y: str = "AC") -> Figure
     """
     refuse(no_trade(study, x, y))
     groups, means = _all_groups(study), _means(study, x, y)
-    front = means[on_front(means["x"].to_numpy(), means["y"].to_numpy())].sort_values(["x", "y"])
+    front = means[non_dominated(np.column_stack([means["x"], -means["y"]]))].sort_values(["x", "y"])
     rest = means.drop(front.index).sort_values("y", ascending=False)
     labels = {str(group): f"{place}  {group}" for place, group in enumerate(front.index, start=1)}
     labels |= {str(group): str(group) for group in rest.index} if len(means) <= LIMIT else {}
     words = heading(groups.rows, f", {groups.tasks} tasks", bands=False)
     words += "" if means["sd"].isna().all() else ", bars ± one standard deviation"
     figure, (axes,) = page_panels(1, words, labels.values(), height=3.2)
-    edge = max(means["x"].max(), front["x"].max())
-    axes.step([*front["x"], edge], [*front["y"], front["y"].iloc[-1]], where="post", color=FRAME, linewidth=1, zorder=1)
+    steps = [*front["x"], means["x"].max()], [*front["y"], front["y"].iloc[-1]]
+    axes.step(*steps, where="post", color=FRAME, linewidth=1, zorder=1)
     rows = means.loc[list(labels)].itertuples(name=None)
     handles = [_point(axes, cost, gain, sd, labels[group], groups.looks[group]) for group, cost, gain, sd in rows]
     _number(axes, front, means)
     if len(labels) < len(means):
         label = f"{len(rest)} groups off the front"
         handles += axes.plot(rest["x"], rest["y"], color="#aaaaaa", marker=".", linestyle="none", label=label)
-    axes.set(xlabel=COST_WORDS.get(x, (x, 1))[0], ylabel=METRIC_WORDS[y])
+    axes.set(xlabel=COST_WORDS.get(x, (x, 1))[0], ylabel=METRIC_TITLES[y])
     axes.xaxis.set_major_locator(MaxNLocator(nbins=6))
     if y in ("BC", "FC"):
         zero_line(axes)
@@ -94,31 +97,25 @@ def _all_groups(study: Frames) -> Groups:
 def _means(study: Frames, x: str, y: str) -> pd.DataFrame:
     """By group: x in the unit of its axis, y, and the deviation of y over seeds."""
     rows = _all_groups(study).rows
-    rows = rows.assign(x=rows[x].astype(float) * COST_WORDS.get(x, ("", 1.0))[1], y=rows[y].astype(float))
+    rows = rows.assign(x=figures(rows, x) * COST_WORDS.get(x, ("", 1.0))[1], y=figures(rows, y))
     by_group = rows.dropna(subset=["x", "y"]).groupby("group", sort=False)
     return pd.DataFrame({"x": by_group["x"].mean(), "y": by_group["y"].mean(), "sd": by_group["y"].std()})
 
 
 def no_trade(study: Frames, x: str, y: str) -> str:
     """Why there is nothing to trade `y` for `x`; empty if there is."""
-    check_name(y, METRICS, "metric")
+    if y not in METRICS:
+        return f"unknown metric {y!r}{nearest(y, METRICS)}"
     if reason := no_chains(study):
         return reason
-    check_name(x, study.runs.columns, "column")
+    for name in (x, y):
+        if name not in study.runs:
+            return f"unknown column {name!r}{nearest(name, map(str, study.runs.columns))}"
     means = _means(study, x, y)
+    if means.empty:
+        return f"no finished run has both {x} and {y}"
     flat = [name for name, column in ((x, "x"), (y, "y")) if means[column].nunique() < 2]
     return f"{' and '.join(flat)} take one value in all groups: there is nothing to trade" if flat else ""
-
-
-def on_front(costs: npt.NDArray[np.float64], gains: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
-    """Which points no other beats: none is as cheap with more gain, or cheaper with as much."""
-    best, front = -np.inf, np.zeros(len(costs), dtype=np.bool_)
-    for cost in np.unique(costs):
-        same = costs == cost
-        most = gains[same].max()
-        front |= same & (gains == most) & (most > best)
-        best = max(best, most)
-    return front
 
 
 def plot_scaling(study: Study, *others: Study) -> Figure:
@@ -147,9 +144,7 @@ def plot_scaling(study: Study, *others: Study) -> Figure:
 
 def no_scaling(study: Frames) -> str:
     """Why nothing can be said about workers; empty if it can."""
-    if not {"workers", "images", "seconds", "reused"} <= set(study.tasks.columns):
-        return "tasks do not say with how many workers they were trained"
-    if reason := no_chains(study):
+    if reason := no_chains(study) or absent(study.tasks, ("run", "task", "reused", *SPEED), "tasks"):
         return reason
     if len(_speeds(study)):
         return ""
@@ -159,11 +154,12 @@ def no_scaling(study: Frames) -> str:
 def _speeds(study: Frames) -> pd.DataFrame:
     """By group and number of workers: images a second over the tasks that each number trained, and efficiency."""
     groups = Groups.of(study)
-    trained = study.tasks[~study.tasks["reused"].astype(bool) & (study.tasks["seconds"] > 0)]
+    tasks = study.tasks.assign(**{name: figures(study.tasks, name) for name in SPEED}).dropna(subset=SPEED)
+    trained = tasks[~tasks["reused"].astype("boolean").fillna(True) & (tasks["seconds"] > 0)]
     trained = trained.merge(groups.rows[["run", "group"]].drop_duplicates(), on="run")
     counts = trained.groupby("group")["workers"].transform("nunique")
     common = trained.groupby(["group", "task"])["workers"].transform("nunique") == counts
-    sums = trained[common & (counts > 1)].groupby(["group", "workers"])[["images", "seconds"]].sum().astype(float)
+    sums = trained[common & (counts > 1)].groupby(["group", "workers"])[["images", "seconds"]].sum()
     speeds = (sums["images"] / sums["seconds"]).rename("rate").reset_index()
     first = speeds.groupby("group")[["workers", "rate"]].transform("first")  # the fewest: workers ascend
     ideal = first["rate"] * speeds["workers"] / first["workers"]

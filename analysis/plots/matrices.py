@@ -19,8 +19,8 @@ from analysis.bc_curves import cells_of, square
 from analysis.frames import Frames
 from analysis.names import title
 from analysis.pivot import check_name, finished
-from analysis.plots.groups import Groups, longest, no_chains, refuse
-from analysis.plots.parts import PAGE, SMALL, TEXT, data_names, wrapped
+from analysis.plots.groups import MATRIX, Groups, absent, longest, measured, no_cells, no_runs, refuse, with_cells
+from analysis.plots.parts import PAGE, SMALL, TEXT, data_names, entitle, wrapped
 from cl2r.errors import InputError
 
 FloatArray = npt.NDArray[np.float64]
@@ -73,6 +73,7 @@ def plot_matrix(frames: Frames, run: str, pairs: str = "report", metric: str | N
 
 def plot_mean_matrix(frames: Frames, runs: Sequence[str], pairs: str = "report", metric: str | None = None) -> Figure:
     """The mean matrix over runs, such as the seeds of a group."""
+    refuse(no_runs(frames) or absent(frames.matrix, (*MATRIX, "compatible"), "matrix"))
     rows = _rows(frames.runs, runs)
     gains = Gains.of(frames, runs, pairs, metric)
     methods = ", ".join(dict.fromkeys(title(str(name)) for name in rows["method.name"]))
@@ -83,13 +84,19 @@ def plot_mean_matrix(frames: Frames, runs: Sequence[str], pairs: str = "report",
 
 def plot_matrices(study: Frames, pairs: str = "report", limit: int = 6) -> Figure:
     """A mean matrix a group, for up to `limit` groups. Of several numbers of tasks, the largest."""
-    refuse(no_chains(study))
-    groups = Groups.of(longest(study), limit=limit)
+    refuse(no_matrices(study, pairs))
+    known = with_cells(study, pairs)
+    groups = Groups.of(longest(known), limit=limit)
     names = {group: list(groups.rows.loc[groups.rows["group"] == group, "run"]) for group in groups.looks}
     gains = {group: Gains.of(study, runs, pairs) for group, runs in names.items()}
     seeds = groups.rows["seed"].nunique()
     over = "one seed" if seeds == 1 else f"means over {seeds} seeds"
-    return _draw(gains, groups.heading(f"{data_names(groups.rows)}, {over}"))
+    return _draw(gains, groups.heading(f"{data_names(groups.rows)}{measured(study, known, pairs)}, {over}"))
+
+
+def no_matrices(study: Frames, pairs: str = "report") -> str:
+    """Why there is no matrix to show; empty if there is."""
+    return no_cells(study, pairs, "compatible")
 
 
 def _rows(runs: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
@@ -113,7 +120,7 @@ def _draw(gains: dict[str, Gains], words: str) -> Figure:
     columns = math.ceil(len(gains) / rows)
     side = min((PAGE - BAR) / columns, 0.7 + max(1.8, CELL * most))
     figure = Figure(figsize=(side * columns + BAR, side * rows + 0.6), layout=_layout())
-    figure.suptitle(words, fontsize=TEXT)
+    entitle(figure, words)
     grid = figure.subplots(rows, columns, squeeze=False)
     scale = _scale(gains)
     for place, (name, each) in enumerate(gains.items()):
@@ -190,7 +197,7 @@ def _dark(mesh: QuadMesh, value: float) -> bool:
 
 def _explain(figure: Figure, mesh: QuadMesh, gains: dict[str, Gains]) -> None:
     """What colours, frames and the diagonal mean, in words."""
-    metric = next(iter(gains.values())).metric
+    metric = " or ".join(dict.fromkeys(each.metric for each in gains.values()))
     bar = figure.colorbar(mesh, ax=figure.axes, shrink=0.9, aspect=25, pad=0.02)
     bar.set_label(f"C[t,k] − C[k,k]\n({metric}, percentage points)", fontsize=TEXT)
     bar.ax.tick_params(labelsize=SMALL)

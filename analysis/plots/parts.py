@@ -21,13 +21,9 @@ TEXT, SMALL = 8.0, 7.0
 """Points at print size."""
 LABEL_WIDTH = 27
 """Characters of a legend's line."""
+LETTER = 0.0088
+"""Inches that a letter of one point takes in a line, about."""
 FRAME = "#555555"
-METRIC_WORDS = {
-    "AC": "AC, share of compatible pairs",
-    "BC": "BC, backward compatibility",
-    "FC": "FC, forward compatibility",
-    "mean_accuracy": "mean accuracy",
-}
 
 
 def panels(
@@ -42,7 +38,7 @@ def panels(
     columns = columns or count
     figure = Figure(figsize=size, layout="constrained")
     grid = figure.subplots(math.ceil(count / columns), columns, sharey=sharey, squeeze=False).ravel()
-    figure.suptitle(heading, fontsize=text)
+    entitle(figure, heading, text)
     for axes in grid[count:]:
         axes.remove()
     for axes in grid[:count]:
@@ -53,6 +49,13 @@ def panels(
         for label in (axes.xaxis.label, axes.yaxis.label, axes.title):
             label.set_size(text)
     return figure, list(grid[:count])
+
+
+def entitle(figure: Figure, heading: str, text: float = TEXT) -> None:
+    """The heading above all, in lines that the figure has room for."""
+    room = int(figure.get_figwidth() / (LETTER * text))
+    lines = [textwrap.fill(line, room, break_long_words=False, break_on_hyphens=False) for line in heading.splitlines()]
+    figure.suptitle("\n".join(lines), fontsize=text)
 
 
 def page_panels(

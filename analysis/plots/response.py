@@ -9,10 +9,10 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from analysis.frames import Frames
 from analysis.groups import varied_fields
+from analysis.names import METRIC_TITLES
 from analysis.pivot import finished, pair_column
-from analysis.plots.groups import LIMIT, Groups, no_chains, refuse
+from analysis.plots.groups import LIMIT, Groups, figures, no_chains, refuse
 from analysis.plots.parts import (
-    METRIC_WORDS,
     heading,
     line_look,
     mean_line,
@@ -50,6 +50,8 @@ def no_response(study: Frames, field: str) -> str:
     if reason := no_chains(study):
         return reason
     rows = study.runs[finished(study.runs)]
+    if unknown := [metric for metric in METRICS if figures(rows, metric).isna().all()]:
+        return f"no finished run has {' or '.join(unknown)}"
     if field in varied_fields(rows) and _groups(study, field)[0].looks:
         return ""
     return f"{field} does not vary among finished runs that are else alike: there is no response to draw"
@@ -76,7 +78,8 @@ def _bands(groups: Groups, field: str, words: str) -> Figure:
 
 def _trials(groups: Groups, field: str, words: str, alone: bool) -> Figure:
     named = {"report": groups.looks, "tuning": {}}
-    if len(groups.looks) <= FEW and groups.rows.reindex(columns=["tuning_BC"]).notna().any(axis=None):
+    tuned = all(figures(groups.rows, pair_column(metric, "tuning")).notna().any() for metric in METRICS)
+    if tuned and len(groups.looks) <= FEW:
         named["tuning"] = groups.looks
     labels = [_label(group, pairs) for pairs, looks in named.items() for group in looks]
     smooth = groups.rows[field].nunique() > LIMIT
@@ -117,7 +120,7 @@ def _values(groups: Groups, field: str) -> list[float]:
 
 
 def _finish(axes: Axes, metric: str, words: str) -> None:
-    axes.set(xlabel=words, ylabel=METRIC_WORDS[metric])
+    axes.set(xlabel=words, ylabel=METRIC_TITLES[metric])
     if metric == "BC":
         zero_line(axes)
     else:

@@ -13,11 +13,12 @@ from analysis.groups import group_fields
 from analysis.pivot import finished
 from analysis.report.costs import cost_lines, cost_table
 from analysis.report.curves import study_figures
+from analysis.report.displayed import displayed
 from analysis.report.figures import Figure
 from analysis.report.head import study_head
 from analysis.report.labels import labelled
 from analysis.report.losses import training_losses
-from analysis.report.matrices import matrix_data
+from analysis.report.matrices import matrix_data, whole_matrices
 from analysis.report.page import ShownTable, render_page, shown_table
 from analysis.report.result_tables import difference_tables, result_tables
 from analysis.report.run_tables import all_runs, lost_runs
@@ -27,6 +28,7 @@ from analysis.report.words import duration
 from analysis.study import Study
 from analysis.style import COLOURS
 from cl2r.files import write_file
+from cl2r.privacy import anonymous
 
 __all__ = ["build_report", "write_report"]
 
@@ -45,11 +47,11 @@ TITLES = {
 
 def build_report(study: Study, live: Sequence[str] = (), refresh: float | None = None) -> str:
     """The report as HTML text. `live` says what is running; the page reloads itself every `refresh` seconds."""
-    study = _whole(study)
+    sweep, study = _sweep(study), displayed(_whole(study))
     fields = group_fields(study.runs)
     runs = labelled(study, fields)
-    content = _content(study, runs, fields)
-    content |= {"head": study_head(study, live), "live": live, "refresh": refresh, "refresh_words": duration(refresh)}
+    content = {**_content(study, runs, fields), "sweep": sweep, "live": [anonymous(line) for line in live]}
+    content |= {"head": study_head(study, live, refresh), "refresh": refresh, "refresh_words": duration(refresh)}
     curves, remark = training_losses(study.curves, runs[finished(runs)])
     blocks = matrix_data(study, runs)
     content |= {
@@ -96,8 +98,7 @@ def _content(study: Study, runs: pd.DataFrame, fields: list[str]) -> dict[str, A
         "tables": tables,
         "remarks": remarks,
         "differences": [] if study.specification.get("space") else difference_tables(done),
-        "figures": study_figures(study, done, fields),
-        "sweep": _sweep(study),
+        "figures": study_figures(replace(study, matrix=whole_matrices(study.matrix)), done, fields),
         "cost_lines": cost_lines(study, done) if len(done) else [],
         "cost_table": shown_table(cost_table(study, done), "cost-table") if len(done) else None,
         "lost": None if lost is None else shown_table(lost, "lost-runs"),

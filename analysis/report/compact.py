@@ -1,6 +1,7 @@
-"""Figures as short JSON: what the page shows, to the last digit it shows, and no more."""
+"""Figures as short JSON: what the page shows, to the last digit it shows, and no more. Infinity is not shown."""
 
 import json
+import math
 from typing import Any
 
 import numpy as np
@@ -19,17 +20,17 @@ def floats(values: Any) -> npt.NDArray[np.float64]:
 
 def exact(values: Any) -> list[float | None]:
     """Every digit: for figures from which the page computes others."""
-    return [None if value != value else value for value in floats(values).tolist()]
+    return [value if math.isfinite(value) else None for value in floats(values).tolist()]
 
 
 def shown(values: Any, decimals: int = SHOWN) -> list[float | None]:
     """Rounded once, as Python's own formatting does, so that the page shows what the tables show."""
-    return [None if value != value else round(value, decimals) for value in floats(values).tolist()]
+    return [round(value, decimals) if math.isfinite(value) else None for value in floats(values).tolist()]
 
 
 def significant(values: Any, digits: int = 4) -> list[float | None]:
     """Rounded to some significant digits: for lines of a figure."""
-    return [None if value != value else float(f"{value:.{digits}g}") for value in floats(values).tolist()]
+    return [float(f"{value:.{digits}g}") if math.isfinite(value) else None for value in floats(values).tolist()]
 
 
 def embedded(value: Any) -> Markup:

@@ -1,32 +1,22 @@
 """Which runs can be compared at all: those measured on the same data, tasks and pairs."""
 
-import json
 from typing import Any
 
 import pandas as pd
 
-from analysis.comparisons import ALIKE, FREE
+from analysis.comparisons import measured_as
 from analysis.groups import short
 from analysis.names import field_title
-from cl2r.link_keys import LATER_FIELDS
 
 
 def comparable_sets(runs: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
     """The runs in sets that `paired_differences` takes, and what tells each from the others (empty for one set)."""
-    names = [name for name in runs.columns if name in ALIKE or name.startswith(("scenario.", "eval."))]
-    values = runs[[name for name in names if name not in FREE]].astype(object)
-    values = values.apply(lambda column: column.where(column.notna(), _default(str(column.name))))
-    differing = [name for name in values if values[name].nunique(dropna=False) > 1]
+    values = measured_as(runs)
+    differing = [str(name) for name in values if values[name].nunique(dropna=False) > 1]
     if not differing:
         return [("", runs)]
     groups = values.groupby(differing, dropna=False, sort=True)
     return [(_words(differing, label), runs.loc[rows.index]) for label, rows in groups]
-
-
-def _default(name: str) -> Any:
-    """What runs older than the field did."""
-    value = LATER_FIELDS.get(name)
-    return json.dumps(value) if isinstance(value, list) else value
 
 
 def _words(names: list[str], values: Any) -> str:

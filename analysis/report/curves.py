@@ -7,8 +7,9 @@ import numpy as np
 import pandas as pd
 
 from analysis.bc_curves import bc_by_task
+from analysis.fronts import non_dominated
 from analysis.groups import group_labels, in_order
-from analysis.names import field_title
+from analysis.names import METRIC_TITLES, STATIONARITY, field_title
 from analysis.report.compact import floats, significant
 from analysis.report.figures import (
     Figure,
@@ -24,13 +25,8 @@ from analysis.report.figures import (
 from analysis.report.labels import looks
 from analysis.study import Study
 
-STATIONARITY = {
-    "drift_cosine": "cosine of φ_t and φ_t−1",
-    "rotated_cosine": "the same after the best rotation",
-    "cka": "linear CKA of φ_t and φ_t−1",
-    "vertex_cosine": "cosine of class means and vertices",
-}
-METRIC_TITLES = {"BC": "BC, backward compatibility", "AC": "AC, share of compatible cells"}
+METRICS = ("BC", "AC")
+"""As views, in this order."""
 
 
 def study_figures(study: Study, runs: pd.DataFrame, fields: list[str]) -> list[Figure]:
@@ -90,11 +86,11 @@ def _field_figure(runs: pd.DataFrame, name: str) -> Figure | None:
     lines = rest.groupby("group")["x"].nunique()
     rest = rest[rest["group"].isin(lines.index[lines > 1])]
     views = []
-    for metric, title in METRIC_TITLES.items():
+    for metric in METRICS:
         rows = rest[["group", "x"]].assign(y=floats(rest[metric]) if metric in rest else np.nan).dropna()
         if len(rows):
             traces = seed_lines(rows, looks(rest), field_title(name), "+" if metric == "BC" else "")
-            layout = axes(name, title)
+            layout = axes(name, METRIC_TITLES[metric])
             layout["xaxis"] |= number_axis(rows["x"].tolist())
             views.append(View(metric, traces, layout))
     if not views:
@@ -108,13 +104,13 @@ def _storage_figure(runs: pd.DataFrame, styles: Mapping[str, Any]) -> Figure | N
     if "stored_bytes" not in runs or runs["stored_bytes"].nunique() < 2:
         return None
     views = []
-    for metric, title in METRIC_TITLES.items():
+    for metric in METRICS:
         if metric in runs and runs[metric].notna().any():
             figures = pd.DataFrame(
                 {"group": runs["group"], "x": floats(runs["stored_bytes"]), "y": floats(runs[metric])}
             )
             points = figures.groupby("group", sort=False).mean().dropna().sort_values("x", kind="stable")
-            layout = axes("stored bytes", title, xaxis_tickformat="~s", xaxis_ticksuffix="B")
+            layout = axes("stored bytes", METRIC_TITLES[metric], xaxis_tickformat="~s", xaxis_ticksuffix="B")
             layout["xaxis"] |= {"type": "log"} if points["x"].max() > 30 * points["x"].min() > 0 else {}
             sign = "+" if metric == "BC" else ""
             views.append(View(metric, [_front(points), *_points(points, styles, sign)], layout))
@@ -126,15 +122,14 @@ def _storage_figure(runs: pd.DataFrame, styles: Mapping[str, Any]) -> Figure | N
 
 
 def _front(points: pd.DataFrame) -> Trace:
-    """Groups that reach more than every one that stores less."""
-    best = points["y"].groupby(points["x"]).max().cummax()
-    front = best[best.diff().fillna(1) > 0]
+    """Groups that no other beats in one figure without losing in the other."""
+    front = points[non_dominated(np.column_stack([points["x"], -points["y"]]))].drop_duplicates()
     return {
         "type": "scatter",
         "mode": "lines",
         "name": "Pareto front",
-        "x": significant(front.index, 6),
-        "y": significant(front, 5),
+        "x": significant(front["x"], 6),
+        "y": significant(front["y"], 5),
         "line": {"shape": "hv", "color": "#888888", "dash": "dot", "width": 1.5},
         "hoverinfo": "skip",
     }

@@ -40,8 +40,8 @@ class Figure:
 
 
 def plain_text(text: object) -> str:
-    """Names as they are: Plotly reads tags in them."""
-    return str(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    """Names as they are: Plotly reads tags in them, and figures to fill in."""
+    return str(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("%{", "%&#123;")
 
 
 def axes(x: str, y: str, **more: Any) -> dict[str, Any]:

@@ -8,30 +8,31 @@ from analysis.pivot import finished
 from analysis.report.words import counted, duration, moment
 from analysis.study import Study
 
+Kind = Literal["good", "running", "incomplete", "bad"]
+
 
 @dataclass(frozen=True)
 class Head:
     """`kind` says which of the status colours to use."""
 
     status: str
-    kind: Literal["good", "running", "bad"]
+    kind: Kind
     times: str
 
 
-def study_head(study: Study, live: Sequence[str]) -> Head:
-    """The study's state, as far as frames and `about` tell it."""
+def study_head(study: Study, live: Sequence[str], refresh: float | None = None) -> Head:
+    """The study's state. Frames do not tell whether anybody is at work on it: whoever asks for the page does."""
     done, expected = len(study.runs), study.about.get("expected_runs")
     lost = int((~finished(study.runs)).sum())
-    running = bool(live) or (expected is not None and done < expected and not study.about.get("ended"))
+    running, missing = bool(live) or refresh is not None, expected is not None and done < expected
     if running:
         status = f"running: {done} of {expected} runs ended" if expected else f"running: {counted(done, 'run')} ended"
-    elif expected is not None and done < expected:
+    elif missing:
         status = f"incomplete: {done} of {expected} runs"
     else:
         status = "finished" if done - lost else "no run finished"
-    status += _lost_text(study)
-    bad = bool(lost) or done == 0 or "incomplete" in status
-    return Head(status, "running" if running else "bad" if bad else "good", _times(study, running))
+    kind: Kind = "running" if running else "incomplete" if missing else "bad" if lost or not done else "good"
+    return Head(status + _lost_text(study), kind, _times(study, running))
 
 
 def _lost_text(study: Study) -> str:

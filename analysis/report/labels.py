@@ -27,12 +27,10 @@ SYMBOLS = {
 def labelled(study: Study, fields: list[str]) -> pd.DataFrame:
     """`runs` with `group`, which the `fields` make; trials of a sweep have their number in it: they may look alike."""
     runs = study.runs
-    labels = group_labels(runs).astype(str)
+    labels = group_labels(runs, fields).astype(str)
     if study.specification.get("space") and "trial" in runs:
-        return runs.assign(group="trial " + runs["trial"].astype(str) + ": " + labels)
-    cells = runs.groupby(fields, dropna=False, sort=False).ngroup() if len(runs) else labels
-    several = cells.groupby(labels).transform("nunique") > 1
-    return runs.assign(group=labels.where(~several, labels + " (" + cells.astype(str) + ")"))
+        labels = "trial " + runs["trial"].astype(str) + ": " + labels
+    return runs.assign(group=labels)
 
 
 def looks(runs: pd.DataFrame) -> dict[str, dict[str, object]]:

@@ -12,6 +12,7 @@ import pandas as pd
 from analysis.groups import in_order
 from analysis.report.compact import exact, floats, shown
 from analysis.report.intervals import mean_interval
+from analysis.stats import ROUNDING
 from analysis.study import Study
 
 SCORES = ("AC", "BC", "FC")
@@ -57,10 +58,25 @@ def _mean_of(groups: pd.Series) -> pd.Series:
 def _means(cells: pd.DataFrame) -> pd.DataFrame:
     """The mean matrix of every group with several seeds; `compatible` is the share of seeds, ends are a t-interval."""
     found = cells.groupby(["group", "pairs", "metric", "t", "k"], sort=False)
-    means = mean_interval(found["accuracy"], share=True).rename(columns={"mean": "accuracy", "n": "seeds"})
+    means = _spread(mean_interval(found["accuracy"], share=True)).rename(columns={"mean": "accuracy", "n": "seeds"})
     means = means.join(found[["compatible", "p_compatible"]].mean()).reset_index()
     means = means[means.groupby("group")["seeds"].transform("max") > 1]
     return means.assign(choice=_mean_of(means["group"]))
+
+
+def _spread(table: pd.DataFrame) -> pd.DataFrame:
+    """Without the ends of intervals of no width: seeds that agree do not say how sure their mean is."""
+    spread = table["sd"] > ROUNDING
+    return table.assign(low=table["low"].where(spread), high=table["high"].where(spread))
+
+
+def whole_matrices(cells: pd.DataFrame) -> pd.DataFrame:
+    """The rows of those matrices of which no cell is missing, as BC(t) needs them."""
+    keys = [name for name in ("run", "pairs", "metric") if name in cells]
+    known = np.isfinite(floats(cells["accuracy"])) & cells["k"].le(cells["t"]).to_numpy(dtype=bool)
+    rows = cells.assign(known=known).groupby(keys, dropna=False, sort=False)
+    size = rows["t"].transform("max")
+    return cells[rows["known"].transform("sum") == size * (size + 1) / 2]
 
 
 def _choices(runs: pd.DataFrame, groups: list[str], every: pd.DataFrame) -> pd.DataFrame:
@@ -109,7 +125,7 @@ def _scores(blocks: pd.DataFrame, runs: pd.DataFrame, first: str) -> dict[str, l
         for score in SCORES:
             names = [score_column(score + end, str(pairs), str(metric), first) for end in ENDS]
             recorded = runs.reindex(columns=names).apply(floats).set_axis(list(ENDS), axis=1)
-            means = mean_interval(recorded[""].groupby(_mean_of(runs["group"])), share=score == "AC")
+            means = _spread(mean_interval(recorded[""].groupby(_mean_of(runs["group"])), share=score == "AC"))
             means = means[["mean", "low", "high"]].set_axis(list(ENDS), axis=1)
             every = pd.concat([recorded, means]).reindex(some["choice"])
             table.loc[some.index, [score + end for end in ENDS]] = every.to_numpy()

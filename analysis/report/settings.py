@@ -7,9 +7,11 @@ from typing import Any
 import pandas as pd
 import yaml
 
-from analysis.groups import short
+from analysis.groups import config_fields, short
+from analysis.report.displayed import named_data
 from analysis.report.words import NOT_RECORDED, size
 from analysis.study import Study
+from cl2r.privacy import anonymous_entries
 
 Entry = tuple[str, str]
 
@@ -29,7 +31,8 @@ class Settings:
 def study_settings(study: Study, chosen: list[str]) -> Settings:
     """Config and environment as lists; `chosen` are the fields that make groups."""
     runs = study.runs
-    fields = [name for name in runs.columns if "." in name or name in ("threads", "seed", "variant")]
+    known = (*config_fields(runs), "threads", "seed")
+    fields = [name for name in runs.columns if name in known]
     kinds = {name: runs[name].astype(object).drop_duplicates() for name in fields}
     chosen = [*chosen, "seed"]
     several = {name: _several(values) for name, values in kinds.items() if len(values) > 1}
@@ -38,11 +41,13 @@ def study_settings(study: Study, chosen: list[str]) -> Settings:
         common=tuple(entry for entry in single.items() if entry[1] != short(None)),
         varied=tuple(entry for entry in several.items() if entry[0] in chosen),
         brought=tuple(entry for entry in several.items() if entry[0] not in chosen),
-        specification=yaml.safe_dump(study.specification, sort_keys=False, allow_unicode=True)
-        if study.specification
-        else "",
-        environment=tuple(environment(study.about)),
+        specification=_yaml(anonymous_entries(named_data(study.specification))) if study.specification else "",
+        environment=tuple(environment(anonymous_entries(study.about))),
     )
+
+
+def _yaml(entries: Mapping[str, Any]) -> str:
+    return str(yaml.safe_dump(entries, sort_keys=False, allow_unicode=True))
 
 
 def _several(values: pd.Series, most: int = 12) -> str:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from analysis.cells import signed
 from analysis.comparisons import paired_differences
 from analysis.groups import in_order, short
 from analysis.names import field_title, ordered, title
@@ -13,7 +14,7 @@ from analysis.report.comparable import comparable_sets
 from analysis.report.costs import links
 from analysis.report.objectives import objective_column, objectives
 from analysis.report.words import counted, data_names, interval, listed
-from analysis.stats import summarise
+from analysis.stats import NO_SPREAD, SHARES, base_metric, summarise
 from analysis.study import Study
 from analysis.trials import COSTS, best_trials
 from cl2r.errors import InputError
@@ -35,7 +36,10 @@ class Finding:
 def findings(study: Study, runs: pd.DataFrame, fields: list[str]) -> list[Finding]:
     """From what was compared to what it cost; `runs` have their `group`, which the `fields` make."""
     done = runs[finished(runs)]
-    found = [Finding("Compared", _compared(study, runs, fields)), Finding("Runs", _outcome(runs))]
+    found = [
+        Finding("Compared", _compared(study, runs, fields)),
+        Finding("Runs", _outcome(runs, study.about.get("expected_runs"))),
+    ]
     if len(done):
         found += _sweep(study, done) if study.specification.get("space") else _grid(done)
     trained, reused = links(study)
@@ -74,15 +78,21 @@ def _values(runs: pd.DataFrame, name: str) -> str:
     return f"{field_title(name)} ({listed([short(value) for value in values.astype(object)], 8)})"
 
 
-def _outcome(runs: pd.DataFrame) -> str:
-    counts = runs["status"].value_counts() if "status" in runs else pd.Series({"finished": len(runs)})
+def _outcome(runs: pd.DataFrame, expected: int | None) -> str:
+    if runs.empty:
+        return "None."
+    ended, one = len(runs), len(runs) == 1
+    more = f"{ended:,} of {expected:,} runs {'has' if one else 'have'} ended" if expected and expected > ended else ""
+    counts = runs["status"].value_counts() if "status" in runs else pd.Series({"finished": ended})
     failed, stopped = int(counts.get("failed", 0)), int(counts.get("pruned", 0))
     if not failed + stopped:
-        return f"{counted(len(runs), 'run')}, all finished." if len(runs) else "None."
+        whole = f"{counted(ended, 'run')}, {'' if one else 'all '}finished."
+        return f"{more}, {'and it' if one else 'all of them'} finished." if more else whole
     words = [f"{failed} failed"] if failed else []
     words += [f"{stopped} {'was' if stopped == 1 else 'were'} stopped early"] if stopped else []
     done = int(counts.get("finished", 0))
-    return f"{done} of {counted(len(runs), 'run')} finished; {' and '.join(words)}. Means are over finished runs only."
+    ends = f"{more}; {done} finished" if more else f"{done} of {counted(ended, 'run')} finished"
+    return f"{ends}; {' and '.join(words)}. Means are over finished runs only."
 
 
 def _grid(done: pd.DataFrame) -> list[Finding]:
@@ -143,9 +153,10 @@ def _test(runs: pd.DataFrame, metric: str, best: str, second: str) -> str:
     row = tests[tests["one"] == second].iloc[0]
     if row["n"] < 2:
         return f"No test: {counted(int(row['n']), 'common seed')}."
-    ends = interval("BC", -row["difference"], -row["high"], -row["low"])
-    if row["verdict"] == "no spread":
-        return f"No test: all {row['n']} seeds have the same difference, {ends}."
+    if row["verdict"] == NO_SPREAD:
+        return f"No test: all {row['n']} seeds have the same difference, {signed('BC', -row['difference'])}."
+    most = 1.0 if base_metric(metric) in SHARES else math.inf
+    ends = interval("BC", -row["difference"], max(-row["high"], -most), min(-row["low"], most))
     made = int(tests["p"].notna().sum())
     p = f"p\u00a0{_p(row['p_corrected'])}" + (f" after Holm's correction for {made} comparisons" if made > 1 else "")
     verdict = {"worse": "the difference is shown", "better": "on these seeds the order is the other way round"}
@@ -158,8 +169,9 @@ def _p(value: float) -> str:
 
 
 def _signs(runs: pd.DataFrame) -> str:
-    """Which groups have BC on one side of 0 by their interval."""
-    table = summarise(runs, "BC", ["group"]).dropna(subset=["low"])
+    """Which groups have BC on one side of 0 by their interval; one of no width says nothing."""
+    table = summarise(runs, "BC", ["group"])
+    table = table[table["note"] == ""]
     if table.empty:
         return ""
     above, below = ([str(name) for name in table.index[side]] for side in (table["low"] > 0, table["high"] < 0))

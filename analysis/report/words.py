@@ -71,4 +71,9 @@ def data_names(runs: pd.DataFrame) -> list[str]:
     """The data sets of the runs, without folders and endings."""
     if "data.name" not in runs:
         return []
-    return [Path(name).stem for name in runs["data.name"].dropna().astype(str).unique()]
+    return [data_name(name) for name in runs["data.name"].dropna().astype(str).unique()]
+
+
+def data_name(name: str) -> str:
+    """`birds` for `/somewhere/birds.npz`."""
+    return Path(name).stem

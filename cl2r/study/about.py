@@ -1,14 +1,14 @@
 """`about.json` of a study: by which command, version and machine it was run, and when.
 
 Drivers write it; training processes have no need of it. It may be shown to others, so it holds no name of a user or of
-a machine and no path of a home directory. The machine is the driver's; workers on other nodes may have other ones.
+a machine, no path of a home directory and no secret. The machine is the driver's; workers on other nodes may have
+other ones.
 """
 
 import json
 import os
 import platform
 import re
-import socket
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -18,7 +18,9 @@ from typing import Any
 
 from cl2r import __version__
 from cl2r.checkout import ROOT, commit
+from cl2r.errors import InputError
 from cl2r.files import write_file
+from cl2r.privacy import anonymous_words
 from cl2r.study.folder import StudyFolder
 from cl2r.study.ledger import Event
 
@@ -56,7 +58,11 @@ def read_about(folder: StudyFolder) -> dict[str, Any]:
     """The file, with the times as the ledger has them now; empty if there is none."""
     if not folder.about.exists():
         return {}
-    return {**json.loads(folder.about.read_text()), **times(folder.ledger.events())}
+    try:
+        entry = dict(json.loads(folder.about.read_bytes()))
+    except (ValueError, TypeError) as error:
+        raise InputError(f"{folder.about} is damaged: {error}") from error
+    return {**entry, **times(folder.ledger.events())}
 
 
 def _write(folder: StudyFolder, entry: dict[str, Any]) -> None:
@@ -84,7 +90,7 @@ def _moment(event: Event) -> str:
 
 
 def command(words: Sequence[str]) -> list[str]:
-    """The command as anybody could give it in a checkout: no place of the interpreter, no home directory."""
+    """The command as anybody could give it in a checkout: no place of the interpreter, no home, no secret."""
     program = Path(words[0])
     head = [program.name]
     if program.name == "__main__.py":
@@ -92,18 +98,7 @@ def command(words: Sequence[str]) -> list[str]:
     elif program.suffix == ".py":
         inside = program.resolve().is_relative_to(ROOT)
         head = ["python", str(program.resolve().relative_to(ROOT)) if inside else program.name]
-    return [*head, *map(anonymous, words[1:])]
-
-
-def anonymous(word: str) -> str:
-    """Home directories become `~`; folders called like the user or the machine become `…`."""
-    home = Path.home()
-    if home != Path(home.anchor):
-        word = re.sub(rf"{re.escape(str(home))}(?=/|$)", "~", word)
-    word = re.sub(r"/(home|Users)/[^/]+", "~", word)
-    names = {home.name, os.environ.get("USER"), os.environ.get("LOGNAME"), socket.gethostname()}
-    known = "|".join(re.escape(name) for name in names if name)
-    return re.sub(rf"(?<=/)({known})(?=/|$)", "…", word) if known else word
+    return [*head, *anonymous_words(words[1:])]
 
 
 def environment() -> dict[str, Any]:

@@ -118,6 +118,9 @@ def checked_path(source: Source, out: Path | None) -> Path:
     path = out or source.report_path()
     if path.is_dir():
         raise InputError(f"--out {path} is a folder; name a file, e.g. {path / 'report.html'}")
+    there = next(parent for parent in path.absolute().parents if parent.exists())
+    if not there.is_dir():
+        raise InputError(f"--out {path}: {there} is a file; name one in a folder")
     return path
 
 
@@ -126,7 +129,10 @@ def leave_report(folder: StudyFolder) -> list[str]:
 
     Whatever goes wrong here is said and no more: the runs are done and the frames are written.
     """
-    study = read_study(find_study(folder.path))
+    try:
+        study = read_study(find_study(folder.path))
+    except Exception as error:  # as in `_attempt`
+        return [f"no report: {_reason(error)}; see `cl2r report --help`"]
     figures = partial(_write_figures, study, folder.path / "figures")
     page = partial(_write_page, study, folder.path / "report.html")
     lines = [_attempt("figures", figures)] if len(study.finished) else []
@@ -137,8 +143,11 @@ def _attempt(what: str, write: Callable[[], str]) -> str:
     try:
         return write()
     except Exception as error:  # of whatever kind
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
-        return f"no {what}: {reason}; the frames are whole, see `cl2r report --help`"
+        return f"no {what}: {_reason(error)}; the frames are whole, see `cl2r report --help`"
+
+
+def _reason(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())
 
 
 def _write_figures(study: Study, folder: Path) -> str:

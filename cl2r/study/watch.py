@@ -1,17 +1,26 @@
 """`cl2r report --watch`: the page of a study that is still running, built again as the study goes on."""
 
+import contextlib
+import json
+import signal
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from analysis.study import read_about
+from analysis.study import Study, read_about
+from cl2r.errors import InputError
 from cl2r.study import status
 from cl2r.study.report import Say, Source
 
 SHARE = 4
 """A pause lasts at least so many times as long as building the page took: runs need the processors more."""
 STOPPED = 130
+UNREADABLE = (OSError, InputError, json.JSONDecodeError)
+"""A disk or a network that may be back soon, or a file that is only half copied yet."""
+CHANCES = 3
+"""How often the study is read at its end before the page is left as it was."""
 
 
 class Watch:
@@ -33,33 +42,57 @@ class Watch:
         self.source, self.path, self.interval, self.say = source, path, interval, say
         self.sleep, self.clock = sleep, clock
         self._built: Any = None
+        self._read: Study | None = None
         self._said: set[str] = set()
 
     def run(self) -> int:
         """Until the study has ended (0) or Ctrl-C (130); either way the last page stands still. 1: there is none."""
+        code, study = 0, None
         try:
             self._follow()
-            code = 0
+            study = self._latest(CHANCES)
         except KeyboardInterrupt:
-            self.say(f"stopped watching {self.source.name}")
             code = STOPPED
-        if not self.source.has_runs():
-            self.say(f"no run of {self.source.name} has ended: there is no report")
-            return code or 1
-        self._build()
-        self.say(f"report: {self.path}")
-        return code
+        with _uninterrupted():
+            if code == STOPPED:
+                self.say(f"stopped watching {self.source.name}")
+                study = self._latest(1)
+            return self._leave(study, code)
 
     def _follow(self) -> None:
         self._say_once(f"watching {self.source.name}; Ctrl-C ends")
-        while self.is_running():
+        while True:
             began = self.clock()
             try:
+                if not self.is_running():
+                    self.say(self._farewell())
+                    return
                 self._refresh()
-            except OSError as error:  # a disk or a network that may be back soon
-                self._say_once(f"cannot read {self.source.name} at the moment: {error}")
+            except UNREADABLE as error:
+                self._say_unreadable(error)
             self.sleep(max(self.interval, SHARE * (self.clock() - began)))
-        self.say(self._farewell())
+
+    def _latest(self, chances: int) -> Study | None:
+        """The study as it is now or, if it cannot be read, as it was last; None if no run has ended."""
+        for left in reversed(range(chances)):
+            try:
+                return self.source.load() if self.source.has_runs() else None
+            except UNREADABLE as error:
+                self._say_unreadable(error)
+                if left:
+                    self.sleep(self.interval)
+                elif self._read is None:
+                    raise
+        return self._read
+
+    def _leave(self, study: Study | None, code: int) -> int:
+        """The last page, which does not load itself again."""
+        if study is None:
+            self.say(f"no run of {self.source.name} has ended: there is no report")
+            return code or 1
+        self._write(study)
+        self.say(f"report: {self.path}")
+        return code
 
     def is_running(self) -> bool:
         """Whether more is to come, as far as can be known."""
@@ -91,10 +124,14 @@ class Watch:
         folder = self.source.folder
         return [status.counts(folder), *status.running(folder)] if folder else []
 
-    def _build(self, live: list[str] | None = None, refresh: float | None = None) -> None:
+    def _build(self, live: list[str], refresh: float) -> None:
+        self._read = self.source.load()
+        self._write(self._read, live, refresh)
+
+    def _write(self, study: Study, live: list[str] | None = None, refresh: float | None = None) -> None:
         from analysis.report import write_report
 
-        write_report(self.source.load(), self.path, live=live or [], refresh=refresh)
+        write_report(study, self.path, live=live or [], refresh=refresh)
 
     def _farewell(self) -> str:
         folder = self.source.folder
@@ -102,10 +139,26 @@ class Watch:
             return f"{self.source.name} has ended"
         return f"{self.source.name} is not being run: {status.counts(folder)}"
 
+    def _say_unreadable(self, error: Exception) -> None:
+        self._say_once(f"cannot read {self.source.name} at the moment: {error}")
+
     def _say_once(self, line: str) -> None:
         if line not in self._said:
             self._said.add(line)
             self.say(line)
+
+
+@contextlib.contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Ctrl-C waits: a page that loads itself again for ever would be the worse end."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before or signal.SIG_DFL)
 
 
 def _touched(path: Path) -> int:

@@ -1,5 +1,6 @@
 """The report of a made study in a browser, opened as a file."""
 
+import dataclasses
 import re
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from report_checks import (
     check_print,
     check_sorting,
     choose,
+    details,
 )
 
 from analysis import Study
@@ -112,12 +114,15 @@ def test_other_screens(path: Path, study: Study, open_report: Open, width: int, 
 
 
 def test_reloading_keeps_what_was_chosen(study: Study, open_report: Open, tmp_path: Path) -> None:
-    view = open_report(write_report(study, tmp_path / "live.html", live=["icons-er: task 2 of 3"], refresh=1.0))
+    view = open_report(write_report(study, tmp_path / "live.html", live=["icons-er: task 2 of 3"], refresh=1.0), 800)
     page, run = view.page, study.finished.iloc[-1]
     assert page.locator(".live li").all_inner_texts() == ["icons-er: task 2 of 3"]
     choose(page, study, run, "tuning")
     page.locator("#all-runs thead th", has_text=re.compile("^BC$")).click()
+    page.click("#settings-common summary")
     page.fill('[data-filter="all-runs"]', "finished")
+    page.evaluate("document.querySelector('#all-runs .scroll').scrollLeft = 30")
+    page.focus('#matrix-grid td[data-t="3"][data-k="2"]')
     with page.expect_navigation():
         page.evaluate("window.scrollTo(0, document.getElementById('cost').offsetTop + 40)")
     page.wait_for_selector("html[data-ready]")
@@ -127,10 +132,41 @@ def test_reloading_keeps_what_was_chosen(study: Study, open_report: Open, tmp_pa
     assert page.locator('#all-runs th[aria-sort="descending"]').inner_text().strip() == "BC"
     assert page.locator("#all-runs tbody tr:visible").count() == len(study.finished)
     assert page.evaluate("window.scrollY - document.getElementById('cost').offsetTop") == pytest.approx(40, abs=3)
+    assert page.evaluate("[...document.querySelectorAll('details[open]')].map((node) => node.id)") == [
+        "settings-common"
+    ]
+    assert page.evaluate("document.querySelector('#all-runs .scroll').scrollLeft") == 30
+    assert page.evaluate("[document.activeElement.dataset.t, document.activeElement.dataset.k]") == ["3", "2"]
+    assert details(page)["gallery by model k"] == "2"
     page.click("#pause")
     page.evaluate("window.before = true")
     page.wait_for_timeout(1500)
     assert page.evaluate("window.before") is True
+    assert view.complaints == []
+
+
+def test_one_run_of_one_task(open_report: Open, tmp_path: Path) -> None:
+    """There is nothing to choose, and nothing to compare."""
+    single = made_study(["er"], [0], 1)
+    page = open_report(write_report(single, tmp_path / "one.html")).page
+    for name in ("run", "metric"):
+        assert not page.locator(f"#matrix-{name}").is_visible()
+    assert page.locator("#matrix-group").is_visible()
+    assert page.locator(".ramp").count() == 0
+    assert page.inner_text("#matrix-legend").strip() == "C[k,k]"
+
+
+def test_a_run_without_a_matrix_on_some_pairs(study: Study, open_report: Open, tmp_path: Path) -> None:
+    first, last = study.finished["run"].iloc[0], study.finished["run"].iloc[-1]
+    some = study.matrix[(study.matrix["run"] != last) | (study.matrix["pairs"] == "report")]
+    some = some[some["run"].isin([first, last])]
+    view = open_report(write_report(dataclasses.replace(study, matrix=some), tmp_path / "some.html"))
+    choose(view.page, study, study.finished.iloc[-1])
+    assert view.page.locator("#matrix-scores span").count() > 0
+    view.page.select_option("#matrix-pairs", label="tuning")
+    assert view.page.inner_text("#matrix-detail") == "This run has no matrix on these pairs."
+    for part in ("grid", "scores", "legend"):
+        assert view.page.inner_text(f"#matrix-{part}").strip() == "", part
     assert view.complaints == []
 
 

@@ -17,7 +17,8 @@ from made_study import ABOUT
 
 from cl2r import __version__
 from cl2r.checkout import ROOT, commit
-from cl2r.study.about import anonymous, command, read_about, times, update_about, write_about
+from cl2r.errors import InputError
+from cl2r.study.about import command, read_about, times, update_about, write_about
 from cl2r.study.folder import StudyFolder
 from cl2r.study.frames import write_frames
 from cl2r.study.ledger import Event
@@ -102,10 +103,30 @@ def test_the_command_is_one_that_anybody_can_give(
     assert command(words) == expected
 
 
-def test_a_home_that_is_the_root_hides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", "/")
-    monkeypatch.setenv("USER", "")
-    assert anonymous("/data/sets") == "/data/sets"
+def test_a_user_without_a_home_can_run_studies(folder: StudyFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", homeless)
+    monkeypatch.setattr(sys, "argv", ["cl2r", "study", "x.yaml", "--storage", "/home/babbage/out"])
+    write_about(folder, RESOURCES, 4)
+    assert read_about(folder)["command"] == ["cl2r", "study", "x.yaml", "--storage", "~/out"]
+
+
+def test_secrets_are_not_written_down(folder: StudyFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["cl2r", "study", "x", "--token", "hf_123 4", "--set", "a.token=hf_123", "s3://me:hf_123@b/x?key=hf_123"]
+    monkeypatch.setattr(sys, "argv", words)
+    write_about(folder, RESOURCES, 4)
+    assert "hf_123" not in folder.about.read_text()
+    assert read_about(folder)["command"] == ["cl2r", "study", "x", "--token", "…", "--set", "a.token=…", "s3://b/x"]
+
+
+@pytest.mark.parametrize("content", ["{", "[1]", '"x"'])
+def test_a_damaged_file_is_named(folder: StudyFolder, content: str) -> None:
+    folder.ledger.write("opened", "driver", {"runs": 1})
+    folder.about.write_text(content)
+    with pytest.raises(InputError, match=f"{folder.about} is damaged: "):
+        read_about(folder)
 
 
 def events(*entries: tuple[float, str]) -> list[Event]:

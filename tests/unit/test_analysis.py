@@ -145,6 +145,8 @@ def test_runs_that_did_not_finish_count_for_no_seed() -> None:
     assert table.loc[("Fixed", "FD^M"), "seconds"] == pytest.approx(3.0)
     lines = lines_of(shown_ablation(runs))
     assert lines[2] == "| Trainable | none | 0 | failed | failed | failed | failed | – |"
+    pruned = lines_of(shown_ablation(runs.assign(status="pruned")))
+    assert [line.count("stopped early") for line in pruned[2:]] == [4, 4]
 
 
 def test_rows_joined_under_equal_labels_stay_apart() -> None:
@@ -213,13 +215,25 @@ def test_comparison_markdown() -> None:
     assert text.split("\n\n") == [
         "**AC by scenario.n_tasks**",
         "| method | 5 | 10 |\n|---|---:|---:|\n"
-        "| er | 0.500 (1 of 2) | 0.500 ± 0.000 |\n| cl2r | failed | failed |\n| lwf | 0.500 (1 of 2) | failed |",
+        "| er | 0.500 (1 of 2) | 0.500 ± 0.000 |\n| cl2r | – | failed |\n| lwf | 0.500 (1 of 2) | – |",
         "**BC by scenario.n_tasks**",
         "| method | 5 | 10 |\n|---|---:|---:|\n"
-        "| er | -0.100 (1 of 2) | -0.300 ± 0.141 |\n| cl2r | failed | failed |\n| lwf | **+0.250 (1 of 2)** | failed |",
+        "| er | -0.100 (1 of 2) | -0.300 ± 0.141 |\n| cl2r | – | failed |\n| lwf | **+0.250 (1 of 2)** | – |",
         "± is one standard deviation over the seeds of a cell; one seed has none.",
         "**bold**: best mean of its column; no test was made, for want of seeds or of spread over them.",
     ]
+
+
+def test_a_cell_says_why_it_is_empty() -> None:
+    more = pd.DataFrame({"method.name": "lwf", "scenario.n_tasks": 10, "seed": [0, 1], "status": "pruned"})
+    runs = pd.concat([comparison_runs(), more]).astype({"scenario.n_tasks": "Int64", "status": "string"})
+    (table,) = shown_comparison(runs, "scenario.n_tasks", ["BC"])
+    assert [[cell.text for cell in row[1:]] for row in table.rows[1:]] == [
+        ["–", "failed"],
+        ["+0.250 (1 of 2)", "stopped early"],
+    ]
+    both = pd.concat([runs, more.assign(seed=2, status="failed")[:1]])
+    assert shown_comparison(both, "scenario.n_tasks", ["BC"])[0].rows[2][2].text == "failed"
 
 
 def test_comparison_of_variants() -> None:
@@ -263,6 +277,13 @@ def test_best_trials_by_one_objective() -> None:
     assert table["BC"].tolist() == pytest.approx([-0.3, -0.2]), "chosen on tuning pairs, not on report pairs"
     assert table["BC_sd"].tolist() == pytest.approx([np.sqrt(0.0002)] * 2)
     assert best_trials(sweep_runs(), {"BC": "min"})["trial"].tolist() == [0, 2, 1]
+
+
+def test_a_trial_that_is_still_running_is_no_candidate() -> None:
+    runs = sweep_runs()
+    running = runs[~((runs["trial"] == 1) & (runs["seed"] == 1))]
+    assert best_trials(running, {"BC": "max"})["trial"].tolist() == [2, 0]
+    assert best_trials(runs[runs["seed"] == 0], {"BC": "max"})["trial"].tolist() == [3, 1, 2, 0], "all have one seed"
 
 
 def test_best_trials_by_several_objectives() -> None:
@@ -325,6 +346,12 @@ def test_the_front_is_what_no_other_trial_dominates(points: list[tuple[int, int,
     }
     assert set(front) == set(range(len(points))) - dominated
     assert [gains[trial][0] for trial in front] == sorted((gains[trial][0] for trial in front), reverse=True)
+
+
+def test_the_statistics_load_no_more_of_scipy_than_they_need() -> None:
+    script = "import sys, analysis.comparisons, analysis.report.intervals; print('scipy.stats' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
 
 
 def test_neither_analysis_nor_the_command_line_loads_torch_to_start() -> None:

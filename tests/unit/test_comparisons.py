@@ -166,12 +166,14 @@ def test_runs_that_were_not_measured_alike_are_refused(field: str, value: Any) -
 
 def test_only_paired_runs_must_be_alike() -> None:
     runs = frame({"a": seeds(0.1, 0.2, 0.3), "b": seeds(0.2, 0.3, 0.5)})
-    runs["scenario.n_tasks"] = [2, 3, 5, 2, 3, 5]
+    runs["tasks"] = [2, 3, 5, 2, 3, 5]
     assert paired_differences(runs, "BC")["n"].tolist() == [3]
-    runs.loc[5, ["scenario.n_tasks", "status"]] = [7, "failed"]
+    runs.loc[5, ["tasks", "status"]] = [7, "failed"]
     assert paired_differences(runs, "BC")["n"].tolist() == [2]
-    with pytest.raises(InputError, match=r"a and b .* differ in scenario\.n_tasks"):
+    with pytest.raises(InputError, match=r"a and b .* differ in tasks"):
         paired_differences(runs.assign(status="finished"), "BC")
+    with pytest.raises(InputError, match=r"a cell would mix runs that differ in scenario\.n_tasks;"):
+        paired_differences(runs.assign(**{"scenario.n_tasks": [2, 3, 5, 2, 3, 5]}), "BC")
 
 
 def test_fields_that_change_no_figure_may_differ() -> None:
@@ -258,6 +260,23 @@ def test_probability_of_improvement_of_too_few_runs() -> None:
     failed = frame({"a": seeds(1, 2, 3), "b": seeds(math.nan)})
     assert probability_of_improvement(failed, "BC", "a", "b").note == "no runs"
     assert np.isnan([one.low, one.high, none.mean, none.low]).all()
+
+
+def test_strata_of_other_groups_do_not_count() -> None:
+    values = {"a": [[1.0, 2.0], [1.0, 3.0]], "b": [[0.0, 1.0], [2.0, 4.0]]}
+    with_third = strata_frame({**values, "c": [[0.0], [0.0], [5.0, 6.0]]})
+    found = probability_of_improvement(with_third, "BC", "a", "b", strata=["scenario.n_tasks"])
+    assert found == probability_of_improvement(strata_frame(values), "BC", "a", "b", strata=["scenario.n_tasks"])
+    assert found.note == ""
+    third = probability_of_improvement(with_third, "BC", "a", "c", strata=["scenario.n_tasks"])
+    assert third.note == "no runs in 1 of 3 strata"
+
+
+def test_finished_runs_without_the_metric_have_no_values() -> None:
+    runs = made_study(tasks=1, seeds=range(3), failed=(0, 1, 2)).runs
+    assert standings(runs, "BC", ["method.name"])["note"].tolist() == ["no runs", "no values"]
+    assert probability_of_improvement(runs, "BC", "er", "cl2r").note == "no runs"
+    assert probability_of_improvement(runs[3:], "BC", "cl2r", "cl2r").note == "no values"
 
 
 def test_groups_that_never_overlap_have_no_spread() -> None:

@@ -7,10 +7,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from made_study import made_study, write_made
+from made_study import ABOUT, made_study, write_made
+from pydantic import TypeAdapter
 
 from analysis import Study, concat, load_study
+from analysis.study_tables import study_tables
 from cl2r.errors import InputError
+from cl2r.study.space import Space
 
 FRAMES = ("runs", "tasks", "matrix", "curves")
 ROWS = {
@@ -113,10 +116,59 @@ def test_one_study_twice_is_that_study(tmp_path: Path) -> None:
     assert concat([study]).runs["trial"].tolist() == list(range(8))
 
 
-def test_what_they_do_not_agree_on_is_left_empty(one: Study, other: Study) -> None:
-    assert (concat([one, other]).specification, concat([one, other]).about) == ({}, one.about)
-    later = dataclasses.replace(other, about={**other.about, "began": "2030-01-01T00:00:00+00:00"})
-    assert concat([one, later]).about == {}
+def test_what_they_agree_on_stays_key_by_key(one: Study, other: Study) -> None:
+    both = concat([one, other])
+    assert (both.specification, both.about) == ({"preset": "icons", "seeds": [0, 1]}, one.about)
+    machine = {**ABOUT["environment"], "cpus": 64, "packages": {**ABOUT["environment"]["packages"], "ray": "3"}}
+    later = {**other.about, "began": "2030-01-01T00:00:00+00:00", "environment": machine}
+    about = concat([one, dataclasses.replace(other, about=later)]).about
+    environment = {key: value for key, value in ABOUT["environment"].items() if key != "cpus"}
+    environment["packages"] = {"torch": "2.15.0", "optuna": "5.0.0"}
+    kept = {key: value for key, value in one.about.items() if key not in ("began", "expected_runs")}
+    assert about == {**kept, "environment": environment}, "each expected 4 runs, but not both"
+    assert concat([one, dataclasses.replace(other, about={}, specification={})]).about == {}
+
+
+def sweep(space: dict[str, Any], name: str, **search: Any) -> Study:
+    """Two trials of two seeds."""
+    search = {"objectives": ["AC"], **search}
+    grid = {"method.lambda_base": [1.0, 3.0]}
+    made = made_study(["cl2r"], (0, 1), grid=grid, name=name, space=space, search=search)
+    return renamed(dataclasses.replace(made, runs=made.runs.assign(trial=made.runs["trial"] // 2)), "icons", name)
+
+
+def test_sweeps_make_a_sweep() -> None:
+    one = sweep({"method.lambda_base": {"low": 1.0, "high": 3.0, "log": True}}, "one", seed=0)
+    other = sweep({"method.lambda_base": {"low": 0.5, "high": 2, "log": True}, "optim.lr": [0.1]}, "other", seed=1)
+    both = concat([one, other])
+    space = {"method.lambda_base": {"low": 0.5, "high": 3.0, "log": True}, "optim.lr": [0.1]}
+    assert both.specification["space"] == space
+    assert both.specification["search"] == {"objectives": ["AC"]}
+    assert both.runs.groupby("trial").size().tolist() == [2] * 4, "equal points stay two trials"
+    best, trials = study_tables(both)
+    assert (best.title, trials.title) == ("Best trials by AC", "All trials")
+    assert best.marks == trials.marks == set()
+    grid = made_study(name="grid")
+    assert "space" not in concat([one, grid]).specification
+    assert "space" not in concat([one, dataclasses.replace(grid, specification={"space": {}})]).specification
+
+
+@pytest.mark.parametrize(
+    ("entries", "joint"),
+    [
+        ([[1, 2], [1, 2]], [1, 2]),
+        ([["a", None], ["b", "a"]], ["a", None, "b"]),
+        ([{"low": 1, "high": 4}, {"low": 2, "high": 9, "log": True}], {"low": 1, "high": 9, "log": False}),
+        ([{"low": 1, "high": 4, "log": True}, [8, 2]], {"low": 1, "high": 8, "log": True}),
+        ([[0], {"low": 1, "high": 4, "log": True}], {"low": 0, "high": 4, "log": False}),
+        ([{"low": 1, "high": 4}, [None, 4]], [1, 4, None]),
+    ],
+)
+def test_a_field_of_two_spaces(entries: list[Any], joint: Any) -> None:
+    parts = [sweep({"x.y": entry}, name) for entry, name in zip(entries, ("one", "other"), strict=True)]
+    space = concat(parts).specification["space"]
+    assert space == {"x.y": joint}
+    TypeAdapter(Space).validate_python(space)
 
 
 def test_columns_of_either_keep_their_types(one: Study, other: Study) -> None:

@@ -27,6 +27,7 @@ SMALL = Table(
 )
 NASTY = (
     *("a|b \\| c", "50 % & #1 $x_y", "{a} ~b^c", "<b>bold</b> *so* `code`", 'said "so"', "φ_t → φ, λ_base=3, ℓ, Δ"),
+    *("[a](b.md) ![c][d] [^1]", "~~old~~ ~x~", "$a_b$ &lt; &#42;", "_so_ a_ _b loss_*, __init__"),
     *("FD^M ± 0.1", "−5 – -3.5e-2 x-1", "größe, é, 中", "[first]", "* star", "two\nlines", "`", "\\", "CL²R × ψ ≥ ∞"),
 )
 WILD = Table(
@@ -76,6 +77,25 @@ def test_markdown_can_be_read_back() -> None:
     assert [row[0] for row in cells[2:]] == [" ".join(text.split()) for text in NASTY]
     assert [row[1] for row in cells[2:]] == [f"**{' '.join(text.split())}**" for text in NASTY]
     assert r"\<b>bold\</b> \*so\* \`code\`" in lines[5], "no tag, no emphasis, no code"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("[a](b.md) ![c][d]", r"\[a\](b.md) !\[c\]\[d\]"),
+        ("C[2](x) C[2][3] C[a]: b", r"C\[2\](x) C\[2\][3] C\[a\]: b"),
+        ('["a", 1] [b] [^1]', r'\["a", 1\] \[b\] \[^1\]'),
+        ("~~old~~ ~x", r"\~\~old\~\~ \~x"),
+        ("$a$ 5 $", r"\$a\$ 5 \$"),
+        ("&lt; &#42; R&D; a & b", r"\&lt; \&#42; R\&D; a & b"),
+        ("_so_ a_ _b loss_*", r"\_so\_ a\_ \_b loss\_\*"),
+        ("(_x) φ_{t} __init__", r"(\_x) φ\_{t} \_\_init\_\_"),
+        ("0.1 [-0.2, +0.3]", "0.1 [-0.2, +0.3]"),
+        *((text, text) for text in ("FD^M", "λ_base=3", "mean_accuracy", "p < 0.001", "self-test C[t,k]", "a & b", "")),
+    ],
+)
+def test_text_in_markdown(text: str, expected: str) -> None:
+    assert render(Table((text,), (), DATA), "markdown").splitlines()[0] == f"| {expected} |"
 
 
 def test_notes_that_tables_share_come_once() -> None:
@@ -297,6 +317,12 @@ def test_long_text_is_broken_into_lines() -> None:
         "the fixed classifier alone is above it           1",
         "0.25 ± 0.01 in AC",
     ]
+
+
+def test_a_column_without_a_head() -> None:
+    rows = ((Cell("ER"), Cell("1", 1.0)), (Cell("CL²R"), Cell("22", 22.0)))
+    assert render(Table(("", "n"), rows, DATA), "terminal") == "       n\n--------\nER     1\nCL²R  22"
+    assert render(Table(("", ""), rows, DATA), "terminal") == "--------\nER     1\nCL²R  22"
 
 
 # All

@@ -106,13 +106,34 @@ def test_a_study_of_before_has_neither(tmp_path: Path, content: str | None) -> N
     assert (study.specification, study.about) == ({}, {})
 
 
-@pytest.mark.parametrize(("name", "content"), [("about.json", "{"), ("study.yaml", "a: [b"), ("about.json", "[1]")])
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("about.json", "{"),
+        ("about.json", "[1]"),
+        ("study.yaml", "a: [b"),
+        ("study.yaml", "specification: [1]"),
+        ("study.yaml", "specification: x"),
+        ("runs.parquet", "PAR1 and no more"),
+        ("curves.parquet", ""),
+    ],
+)
 def test_a_damaged_file_is_named(tmp_path: Path, name: str, content: str) -> None:
     folder = write_study(tmp_path / "hurt")
     (folder / name).write_text(content)
     with pytest.raises(InputError, match=f"{name} at {folder} is damaged: ") as error:
         load_study(folder)
     assert "\n" not in str(error.value)
+
+
+def test_a_frame_that_is_half_copied_is_named(tmp_path: Path) -> None:
+    folder = write_study(tmp_path / "hurt")
+    whole = (folder / "matrix.parquet").read_bytes()
+    for content in (whole[: len(whole) // 2], whole[:-9] + b"\0" * 5 + whole[-4:], whole[:4] + b"\0" * 80 + whole[84:]):
+        (folder / "matrix.parquet").write_bytes(content)
+        with pytest.raises(InputError, match=f"matrix.parquet at {folder} is damaged: ") as error:
+            load_study(folder)
+        assert "\n" not in str(error.value)
 
 
 def test_a_study_that_is_still_running(tmp_path: Path) -> None:

@@ -62,6 +62,23 @@ def test_a_failed_run_counts_for_no_seed() -> None:
     frame = runs(status=["finished"] * 3 + ["failed"] * 3 + ["failed"])
     assert methods_table(frame)["seeds"].tolist() == [3, 0, 0]
     assert lines_of(frame)[3].startswith("| fan | 0 | failed |")
+    stopped = frame.assign(status=["finished"] * 3 + ["pruned"] * 3 + ["failed"])
+    assert [cell.text for cell in shown_methods(stopped).column("AC")][1:] == ["stopped early", "failed"]
+    assert [
+        cell.text for cell in shown_methods(stopped.assign(status=["pruned", "failed", *["pruned"] * 5])).column("AC")
+    ] == [
+        "failed",
+        "stopped early",
+        "stopped early",
+    ]
+
+
+def test_equal_seeds_have_no_brackets() -> None:
+    table = shown_methods(runs(BC=[0.0] * 3 + [0.01, 0.03, 0.02, 0.0]))
+    assert [cell.text for cell in table.column("BC")] == ["0.000", "+0.020 [-0.005, +0.045]", "0.000"]
+    assert table.data.loc[0, ["BC_low", "BC_high"]].tolist() == [0, 0]
+    assert table.notes[0].endswith("A mean without brackets has one seed, or the same value for all.")
+    assert shown_methods(runs().iloc[[0, 3]]).notes == ()
 
 
 def test_the_markdown_says_what_adaptation_costs() -> None:
@@ -73,11 +90,20 @@ def test_the_markdown_says_what_adaptation_costs() -> None:
     assert "FLOPs" not in lines_of(runs().iloc[:3])[0]
 
 
-@pytest.mark.parametrize("table", [methods_table, lambda frame: comparison_table(frame, "scenario.n_tasks")])
+@pytest.mark.parametrize(
+    "table", [methods_table, ablation_table, lambda frame: comparison_table(frame, "scenario.n_tasks")]
+)
 def test_two_budgets_do_not_meet_in_one_table(table: object) -> None:
-    mixed = runs(**{"method.budget": ["cl2r"] * 6 + ["native"]})
+    mixed = runs(**{"method.budget": ["cl2r", "cl2r", "native"] * 2 + ["native"]})
     with pytest.raises(InputError, match=r"method\.budget"):
         table(mixed)  # type: ignore[operator]
+
+
+def test_a_cell_of_the_ablation_may_differ_in_its_seed_only() -> None:
+    with pytest.raises(InputError, match=r"a cell would mix runs that differ in scenario\.n_tasks;"):
+        ablation_table(runs(**{"scenario.n_tasks": [2, 5, 5, 5, 5, 5, 5]}))
+    with pytest.raises(InputError, match="mix runs of one seed that differ in run;"):
+        ablation_table(runs(seed=[0, 0, 1, 0, 1, 2, 0]))
 
 
 def test_the_ablation_leaves_other_methods_and_adapters_out() -> None:

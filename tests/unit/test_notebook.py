@@ -1,13 +1,18 @@
-"""The example notebook runs on any study, and shows what it says."""
+"""The example notebook runs in a kernel and shows what it says; of studies with nothing to draw it says why."""
 
+import ast
 import sys
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import nbformat
+import numpy as np
 import pytest
 from jupyter_client.manager import AsyncKernelManager
 from made_study import made_study, write_made
+from matplotlib.figure import Figure
 from nbclient import NotebookClient
 
 import analysis
@@ -27,6 +32,20 @@ def outputs(notebook: Any, kind: str) -> list[str]:
     """All results of a kind."""
     shown = [output for cell in notebook.cells for output in cell.get("outputs", [])]
     return [output["data"][kind] for output in shown if kind in output.get("data", {})]
+
+
+def results(notebook: Any) -> list[Any]:
+    """What the last line of every cell gives, without a kernel; magics are left out."""
+    names: dict[str, Any] = {}
+    found = []
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            body = ast.parse("\n".join(line for line in cell.source.splitlines() if not line.startswith("%"))).body
+            last = body.pop()
+            assert isinstance(last, ast.Expr)
+            exec(compile(ast.Module(body, []), cell.id, "exec"), names)
+            found.append(eval(compile(ast.Expression(last.value), cell.id, "eval"), names))
+    return found
 
 
 def test_the_notebook_is_valid_and_carries_no_results() -> None:
@@ -50,3 +69,27 @@ def test_it_runs_on_the_only_study_of_a_root(tmp_path: Path, monkeypatch: pytest
     assert "Trainable" in outputs(notebook, "text/markdown")[0]
     assert "mean_accuracy" in outputs(notebook, "text/html")[0]
     assert all(name in outputs(notebook, "text/html")[1] for name in ("low", "high", "cl2r"))
+
+
+def failed_study() -> analysis.Study:
+    """No run finished; all columns are there."""
+    study = made_study()
+    runs = study.runs.assign(status="failed", **dict.fromkeys(["AC", "BC", "FC", "mean_accuracy"], np.nan))
+    return replace(study, runs=runs, tasks=study.tasks[:0], matrix=study.matrix[:0], curves=study.curves[:0])
+
+
+@pytest.mark.parametrize(
+    ("study", "said"),
+    [
+        (lambda: made_study(tasks=1), ["every run has one task: compatibility needs two models"] * 2),
+        (failed_study, ["no run has finished: there is nothing to draw"] * 3),
+    ],
+)
+def test_studies_with_nothing_to_draw(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, study: Callable[[], analysis.Study], said: list[str]
+) -> None:
+    monkeypatch.setenv("CL2R_STUDY", str(write_made(study(), tmp_path / "made")))
+    shown = results(nbformat.read(NOTEBOOK, as_version=4))
+    figures = [getattr(part, "data", part) for part in shown[-3:]]
+    assert figures[: len(said)] == [f"No figure: {reason}." for reason in said]
+    assert all(isinstance(figure, Figure) for figure in figures[len(said) :]), "one task has a matrix of one cell"

@@ -79,6 +79,28 @@ def test_the_lines_of_a_figure() -> None:
         draw(ITEMS["table 3"], frames(rows))
 
 
+@pytest.mark.parametrize("name", ["figure bc", "figure memory"])
+def test_a_figure_of_no_finished_run_is_refused(name: str) -> None:
+    from analysis.paper.figures import draw
+
+    given = frames([run(method, 3, memory=size) for method in ("er", "cl2r") for size in (0, 5)])
+    given["runs"]["status"] = "failed"
+    with pytest.raises(InputError, match=r"^no run has finished: there is nothing to draw$"):
+        draw(ITEMS[name], given)
+
+
+def test_a_figure_needs_two_tasks_and_shows_the_most_that_finished() -> None:
+    from analysis.paper.figures import draw
+
+    with pytest.raises(InputError, match="no finished run has a matrix of two tasks or more"):
+        draw(ITEMS["figure bc"], frames([run("er", 1)]))
+    given = frames([run("er", tasks, memory=size) for tasks in (3, 10) for size in (0, 5)])
+    given["runs"].loc[given["runs"]["tasks"] == 10, "status"] = "failed"
+    figure = draw(ITEMS["figure memory"], given)
+    assert "3 tasks" in figure.get_suptitle()
+    assert len(figure.axes[0].get_lines()[0].get_xydata()) == 2
+
+
 def test_a_folder_outside_git_has_no_commit(tmp_path: Path) -> None:
     assert commit(tmp_path) == "unknown, not a git checkout"
 

@@ -76,6 +76,34 @@ def test_a_matrix_a_group_of_the_most_tasks() -> None:
     assert len(numbers(figure.axes[0])) == 6
 
 
+def test_the_heading_names_other_pairs_than_the_report_ones() -> None:
+    study = made_study(("er",), (0,))
+    assert plot_matrices(study).get_suptitle() == "icons, one seed"
+    figure = plot_matrices(study, "tuning")
+    assert figure.get_suptitle() == "icons, tuning pairs, one seed"
+    gain = values(study, study.runs["run"][0], "tuning")
+    shown = float(numbers(figure.axes[0])[3, 1].replace("−", "-"))
+    assert shown == pytest.approx(100 * (gain[3, 1] - gain[1, 1]), abs=0.0501)
+
+
+def test_groups_by_several_metrics_name_them_all() -> None:
+    study = made_study(("er", "cl2r"), (0,))
+    rates = study.matrix["run"].isin(runs_of(study, "er"))
+    study = replace(study, matrix=study.matrix.assign(metric=study.matrix["metric"].where(~rates, "TAR@0.01")))
+    figure = plot_matrices(study)
+    assert figure.get_suptitle() == "icons, by TAR@0.01 and accuracy, one seed"
+    assert "TAR@0.01 or accuracy" in figure.axes[-1].get_ylabel()
+
+
+def test_a_study_without_finished_runs_or_cells_says_so() -> None:
+    study = made_study(("er",), (0,))
+    failed = replace(study, runs=study.runs.assign(status="failed"))
+    with pytest.raises(InputError, match="no run has finished"):
+        plot_mean_matrix(failed, [])
+    with pytest.raises(InputError, match="matrix without run, pairs, t, k, accuracy, compatible"):
+        plot_matrix(replace(study, matrix=pd.DataFrame()), study.runs["run"][0])
+
+
 def test_accept_rates_are_chosen_by_their_name() -> None:
     study = made_study(("er",), (0,))
     rates = [study.matrix.assign(metric=f"TAR@{rate}", accuracy=rate) for rate in (0.01, 0.1)]

@@ -11,8 +11,6 @@ import numpy as np
 import pandas as pd
 import pytest
 from drawn import bands, bc_by_hand, legend, lines, runs_of, values
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from made_study import made_study
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
@@ -30,7 +28,6 @@ from analysis.plots import (
     plot_stationarity,
     write_figures,
 )
-from analysis.plots.costs import on_front
 from analysis.plots.parts import save
 from analysis.style import look, nth_look
 from cl2r.errors import InputError
@@ -96,6 +93,35 @@ def test_frames_of_old_have_no_metric() -> None:
     assert lines(plot_bc_curves(old).axes[0]) == lines(plot_bc_curves(study).axes[0])
 
 
+def test_the_heading_names_pairs_and_a_metric_that_is_not_accuracy() -> None:
+    study = made_study(("er",), (0,))
+    assert plot_bc_curves(study, "tuning").get_suptitle() == "icons, tuning pairs, one seed"
+    rates = [study.matrix.assign(metric=f"TAR@{rate}") for rate in (0.01, 0.1)]
+    measured = replace(study, matrix=pd.concat(rates))
+    assert plot_bc_curves(measured).get_suptitle() == "icons, by TAR@0.01, one seed"
+    assert plot_bc_curves(measured, "tuning", "TAR@0.1").get_suptitle() == "icons, by TAR@0.1, tuning pairs, one seed"
+
+
+def test_a_long_heading_stays_inside_the_figure() -> None:
+    study = made_study(seeds=(0, 1, 2))
+    named = study.runs.assign(**{"data.name": "/data/some_faces_in_the_wild.npz"})
+    study = replace(study, runs=named, matrix=study.matrix.assign(metric="TAR@0.01"))
+    for figure in (plot_bc_curves(study, "tuning"), plot_matrices(study, "tuning"), plot_matrices(made_study(tasks=2))):
+        figure.draw_without_rendering()
+        extent = figure._suptitle.get_window_extent()
+        assert 0 <= extent.x0 < extent.x1 <= figure.bbox.x1
+
+
+def test_finished_runs_without_a_matrix_are_counted_in_the_heading() -> None:
+    study = made_study(seeds=(0, 1))
+    lost = runs_of(study, "er")[0]
+    study = replace(study, matrix=study.matrix[study.matrix["run"] != lost])
+    for figure in (plot_bc_curves(study), plot_matrices(study)):
+        assert "1 of 4 runs left out for want of a matrix" in figure.get_suptitle().replace("\n", " ")
+    kept = values(study, runs_of(study, "er")[1])
+    assert lines(plot_bc_curves(study).axes[0])["ER"][0] == [2, round(bc_by_hand(kept, 2), 9)]
+
+
 # Responses
 
 
@@ -134,16 +160,6 @@ def test_a_sweep_is_one_cloud_with_a_running_mean() -> None:
 
 
 # Costs
-
-
-@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=12))
-@settings(deadline=None, max_examples=50)
-def test_the_front_is_what_nobody_beats(points: list[tuple[int, int]]) -> None:
-    def beats(one: tuple[int, int], other: tuple[int, int]) -> bool:
-        return one[0] <= other[0] and one[1] >= other[1] and one != other
-
-    costs, gains = np.array(points, dtype=float).T
-    assert on_front(costs, gains).tolist() == [not any(beats(one, point) for one in points) for point in points]
 
 
 def test_the_front_is_drawn_in_steps_and_numbered() -> None:
@@ -185,6 +201,16 @@ def test_equal_runs_of_two_studies_tell_how_training_scales() -> None:
     two = replace(one, tasks=one.tasks.assign(workers=2, seconds=8.0))
     _, efficiency = plot_scaling(one, two).axes
     assert lines(efficiency)["ER"] == [[1, 1], [2, 0.625]], "10 s alone, 8 s together"
+
+
+def test_links_of_which_nobody_knows_whether_they_were_reused_tell_no_speed() -> None:
+    one = made_study(("er",), (0,), tasks=3)
+    seconds = one.tasks["task"].map({1: 100.0, 2: 8.0, 3: 8.0})
+    unknown = one.tasks["task"].map({1: None, 2: False, 3: False}).astype("boolean")
+    two = replace(one, tasks=one.tasks.assign(workers=2, seconds=seconds, reused=unknown))
+    two = replace(two, tasks=two.tasks.astype({"workers": "Int64", "task": "Int64", "run": "string"}))
+    _, efficiency = plot_scaling(one, two).axes
+    assert lines(efficiency)["ER"] == [[1, 1], [2, 0.625]], "tasks 2 and 3"
 
 
 def test_stationarity_draws_a_chain_once_and_the_bound_where_there_is_one() -> None:
@@ -235,7 +261,7 @@ PARETO = ["pareto_ac", "pareto_bc"]
 def test_only_figures_that_the_frames_have_something_for(
     monkeypatch: pytest.MonkeyPatch, study: Callable[[], Study], figures: list[str]
 ) -> None:
-    undrawn = {name: (obstacle, lambda study: None) for name, (obstacle, _) in plots._FIGURES.items()}
+    undrawn = {name: (obstacle, lambda study: Figure()) for name, (obstacle, _) in plots._FIGURES.items()}
     monkeypatch.setattr(plots, "_FIGURES", undrawn)
     monkeypatch.setattr(plots, "save", lambda figure, stem, kinds: [stem])
     assert sorted(path.name for path in write_figures(study(), "x")) == sorted(figures)
@@ -290,6 +316,12 @@ def test_tasks_without_figures_of_drift() -> None:
     study = made_study()
     with pytest.raises(InputError, match="tasks have none of drift_cosine"):
         plot_stationarity(replace(study, tasks=study.tasks[["run", "task", "key"]]))
+
+
+def test_vertices_without_a_bound() -> None:
+    study = made_study(("cl2r",))
+    figure = plot_stationarity(replace(study, tasks=study.tasks.drop(columns="vertex_bound")))
+    assert legend(figure) == ["CL²R"]
 
 
 def test_looks_differ() -> None:

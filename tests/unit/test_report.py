@@ -222,7 +222,7 @@ def test_no_run_has_ended() -> None:
     empty = {name: getattr(study, name).iloc[:0] for name in ("runs", "tasks", "matrix", "curves")}
     about = {"expected_runs": 4, "began": "2026-11-16T10:00:00+00:00", "ended": None}
     page = build_report(dataclasses.replace(study, **empty, about=about))
-    assert "running: 0 of 4 runs ended" in page
+    assert "incomplete: 0 of 4 runs" in page
     assert "No run has ended yet." in page
 
 

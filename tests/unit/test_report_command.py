@@ -131,11 +131,16 @@ def test_a_name_goes_before_a_folder(cl2r: Command, storage: Path, tmp_path: Pat
         (["sizes", "--tables", "csv", "--out", "x.html"], "--tables csv prints"),
         (["sizes", "--watch", "--figures", "figures"], "without --watch"),
         (["sizes", "--out", "."], "--out . is a folder; name a file"),
+        (
+            ["sizes", "--out", "taken/new/x.html"],
+            "--out taken/new/x.html: {1}/cwd/taken is a file; name one in a folder",
+        ),
         (["gopher://host/study"], "gopher://host/study"),
     ],
 )
 def test_what_is_refused(cl2r: Command, storage: Path, words: list[str], fault: str, pages: list[Page]) -> None:
-    assert fault.format(storage) in refused(cl2r("report", *words, "--storage", storage))
+    Path("taken").touch()
+    assert fault.format(storage, storage.parent) in refused(cl2r("report", *words, "--storage", storage))
     assert pages == []
 
 
@@ -329,6 +334,18 @@ def test_a_page_that_fails_is_not_a_study_that_fails(
     assert end_study(folder, monkeypatch, finished=1) == 0
     last = capsys.readouterr().out.splitlines()[-1]
     assert last.startswith("no report: ValueError: no such column; the frames are whole, see `cl2r report --help`")
+
+
+def test_frames_that_cannot_be_read_are_not_a_study_that_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], pages: list[Page]
+) -> None:
+    made = made_study(name="odd")
+    folder = made_folder(tmp_path, made)
+    enter(folder, made, 0)
+    monkeypatch.setattr("cl2r.study.report.read_study", lambda _: 1 / 0)
+    assert end_study(folder, monkeypatch, finished=1) == 0
+    assert capsys.readouterr().out.splitlines()[-1].startswith("no report: ZeroDivisionError: ")
+    assert pages == []
 
 
 def test_figures_that_fail_leave_the_page(

@@ -174,11 +174,18 @@ def test_a_figure_of_a_run_that_did_not_finish_does_not_count() -> None:
 
 def test_a_study_without_a_finished_run_has_a_summary() -> None:
     runs = made_study(seeds=(0,), failed=(0, 1)).runs
-    assert "AC" not in runs
-    assert summarise(runs, "AC", "method.name")["note"].tolist() == ["no runs", "no runs"]
+    for frame in (runs, runs.drop(columns="AC")):
+        assert summarise(frame, "AC", "method.name")["note"].tolist() == ["no runs", "no runs"]
     with pytest.raises(InputError, match="unknown metric 'ACC'"):
         summarise(runs, "ACC", ["method.name"])
     assert summarise(runs[:0], "AC", ["method.name"]).empty
+
+
+def test_finished_runs_may_have_no_value() -> None:
+    runs = made_study(tasks=1, failed=(0, 1)).runs
+    assert summarise(runs, "BC", ["method.name"])["note"].tolist() == ["no runs", "no values"]
+    assert summarise(runs, "BC", ["method.name"], "bootstrap")["note"].tolist() == ["no runs", "no values"]
+    assert summarise(runs, "mean_accuracy", ["method.name"])["note"].tolist() == ["no runs", ""]
 
 
 def test_only_shares_are_clipped() -> None:

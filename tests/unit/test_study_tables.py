@@ -139,6 +139,31 @@ def test_differences_by_hand() -> None:
     assert len(differences_table(runs_of(THREE), "AC").rows) == 3, "every two"
 
 
+def test_equal_differences_have_no_interval() -> None:
+    table = differences_table(runs_of({"er": [0.1, 0.2], "er_fd": [0.1, 0.2], "cl2r": [0.2, 0.3]}, "BC"))
+    assert [cell.text for cell in table.column("95 % interval")] == ["–"] * 3
+    assert [cell.text for cell in table.column("p")] == ["1.000", "–", "–"]
+    assert [cell.text for cell in table.column("verdict")] == ["not shown", "no spread", "no spread"]
+    assert "A difference without an interval" in table.notes[-1]
+    assert len(differences_table(runs_of(THREE, "BC")).notes) == len(table.notes) - 1
+
+
+def test_points_say_why_they_have_no_figures() -> None:
+    runs = runs_of({"er": [0.1, 0.2], "er_fd": [0.1, 0.2], "cl2r": [0.2, 0.3]})
+    runs["status"] = ["pruned", "pruned", "pruned", "failed", "finished", "pruned"]
+    texts = [cell.text for cell in shown_points(runs, ["method.name"]).column("AC")]
+    assert texts == ["stopped early", "failed", "0.200"]
+
+
+def test_a_point_of_runs_older_than_a_field() -> None:
+    runs = runs_of({"er": [0.1, 0.2], "cl2r": [0.2, 0.3]}).assign(**{"eval.order": [None, "stratified"] * 2})
+    table = shown_points(runs, ["method.name", "eval.order"])
+    assert [[cell.text for cell in row[:3]] for row in table.rows] == [
+        ["er", "stratified", "2"],
+        ["cl2r", "stratified", "2"],
+    ]
+
+
 def test_differences_of_one_seed() -> None:
     table = differences_table(runs_of({"er": [0.1], "cl2r": [0.2]}, "BC"))
     assert [cell.text for cell in table.rows[0]] == ["er", "cl2r", "-0.100", "–", "1", "–", "–", "n too small"]
@@ -172,6 +197,9 @@ def test_several_fields_budgets_and_variants_have_points() -> None:
     assert titles(made_study(grid={"scenario.n_tasks": [2, 3], "memory.per_class": [0, 5]})) == ["Points"]
     mixed = made_study(["er", "fan"], grid={"method.budget": ["cl2r", "native"]})
     assert titles(mixed) == ["Points"]
+    ablation = made_study()
+    budgets = ablation.runs.assign(**{"method.budget": ["cl2r", "cl2r", "native", "native"]})
+    assert titles(dataclasses.replace(ablation, runs=budgets)) == ["Points"]
     named = made_study(["er", "fan"])
     regimes = named.runs.assign(variant=["a", "a", "b", "b"])
     assert titles(dataclasses.replace(named, runs=regimes)) == ["Points"]

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from made_study import made_study, write_made
 
 from analysis import Study
 from cl2r.cli import main
+from cl2r.errors import InputError
 from cl2r.study.folder import StudyFolder
 from cl2r.study.frames import write_frames
 from cl2r.study.report import find_source
@@ -132,9 +134,9 @@ def test_ctrl_c_leaves_a_page_that_stands_still(
         if late:
             build = Watch._build
 
-            def interrupted(watch: Watch, live: list[str] | None = None, refresh: float | None = None) -> None:
+            def interrupted(watch: Watch, live: list[str], refresh: float) -> None:
                 build(watch, live, refresh)
-                if refresh and len(pages) == 2:
+                if len(pages) == 2:
                     raise KeyboardInterrupt
 
             monkeypatch.setattr(Watch, "_build", interrupted)
@@ -224,6 +226,86 @@ def test_a_disk_that_is_away_for_a_moment(
     assert follower.said[1].startswith("cannot read young at the moment: no matrix.parquet at ")
     assert [page.refresh for page in pages] == [10, None]
     assert len(follower.said) == 5
+
+
+def test_half_copied_files_are_waited_for(tmp_path: Path, made: Study, pages: list[Page]) -> None:
+    """A frame, then about.json, which tells whether the study is running."""
+    place = write_made(dataclasses.replace(made, about={**made.about, "ended": None}), tmp_path / "copy")
+    frame, about = place / "matrix.parquet", place / "about.json"
+    whole = frame.read_bytes()
+    frame.write_bytes(whole[:-20])
+
+    def end() -> None:
+        frame.write_bytes(whole)
+        about.write_text(json.dumps(made.about))
+
+    follower = Follower(place, lambda: frame.write_bytes(whole), lambda: about.write_text("{"), end)
+    assert follower.watch.run() == 0
+    assert follower.said[1].startswith("cannot read copy at the moment: matrix.parquet at ")
+    assert follower.said[3].startswith("cannot read copy at the moment: about.json at ")
+    assert [page.refresh for page in pages] == [10, None]
+
+
+@pytest.mark.parametrize("fault", [OSError("away"), InputError("damaged")])
+def test_an_error_while_looking_for_the_driver(
+    folder: StudyFolder, made: Study, pages: list[Page], fault: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    enter(folder, made, 0)
+    answers: list[bool | Exception] = [True, fault, True, False]
+
+    def is_running(_: Watch) -> bool:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(Watch, "is_running", is_running)
+    follower = Follower(folder.path, *[lambda: None] * 3)
+    assert follower.watch.run() == 0
+    assert follower.said[2] == f"cannot read young at the moment: {fault}"
+    assert [page.refresh for page in pages] == [10, None]
+
+
+def test_a_study_that_cannot_be_read_at_its_end(tmp_path: Path, made: Study, pages: list[Page]) -> None:
+    """For a moment: its last state is shown. For longer: the state before, on a page that stands still."""
+    for mended in (True, False):
+        place = write_made(dataclasses.replace(made, about={**made.about, "ended": None}), tmp_path / f"copy {mended}")
+        frame = place / "runs.parquet"
+        made.runs.iloc[:1].to_parquet(frame, index=False)
+
+        def end(place: Path = place, frame: Path = frame) -> None:
+            (place / "about.json").write_text(json.dumps(made.about))
+            frame.write_bytes(b"half")
+
+        mend = [lambda frame=frame: made.runs.to_parquet(frame, index=False)] if mended else [lambda: None] * 2
+        follower = Follower(place, end, *mend)
+        assert follower.watch.run() == 0
+        assert follower.actions == []
+        assert [(len(page.runs), page.refresh) for page in pages[-2:]] == [(1, 10), (1 + mended, None)]
+    assert len(pages) == 4
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_ctrl_c_during_the_last_page_waits(
+    folder: StudyFolder, made: Study, pages: list[Page], first: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second one, and one after the study has ended."""
+    enter(folder, made, 0)
+    write = Watch._write
+
+    def interrupted(watch: Watch, study: Study, live: list[str] | None = None, refresh: float | None = None) -> None:
+        if refresh is None:
+            signal.raise_signal(signal.SIGINT)
+        write(watch, study, live, refresh)
+
+    monkeypatch.setattr(Watch, "_write", interrupted)
+    before = signal.getsignal(signal.SIGINT)
+    with contextlib.ExitStack() as driver:
+        driver.enter_context(folder.driver_lock())
+        follower = Follower(folder.path, stop if first else driver.close)
+        assert follower.watch.run() == (130 if first else 0)
+    assert [page.refresh for page in pages] == [10, None]
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_the_command(

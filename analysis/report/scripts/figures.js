@@ -1,6 +1,14 @@
 // Figures. Text and grid take their colours from the style sheet, so that dark mode and paper need no redrawing.
 
-const PLOT_SETTINGS = { displaylogo: false, responsive: true, modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"] };
+// Only these buttons: Plotly has others that send the data to a server.
+const PLOT_SETTINGS = {
+  displaylogo: false,
+  responsive: true,
+  plotlyServerURL: "",
+  showSendToCloud: false,
+  showEditInChartStudio: false,
+  modeBarButtons: [["zoom2d", "pan2d", "resetScale2d", "toImage"]],
+};
 const NARROW = 700;
 const PAPER_WIDTH = 660;
 
@@ -45,18 +53,23 @@ function setUpView(node) {
   return drawView(node, views[select ? Number(select.value) : 0]);
 }
 
+// Names as they are: Plotly reads tags in them, and figures to fill in.
+function plainText(text) {
+  return text.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;").replace(/%\{/g, "%&#123;");
+}
+
 function lossTraces(run, schedule) {
   const steps = schedule.epoch.map((_, place) => place + 1);
   const where = schedule.epoch.map((epoch, place) => `task ${schedule.task[place]}, ${schedule.stage[place]}, epoch ${epoch}`);
   return Object.entries(run.terms).map(([term, values], place) => ({
     type: "scatter",
     mode: "lines",
-    name: term,
+    name: plainText(term),
     x: steps,
     y: values,
     customdata: where,
     line: { color: report.colours[place % report.colours.length], width: 1.6 },
-    hovertemplate: `${term} %{y:.4g}<br>%{customdata}<extra></extra>`,
+    hovertemplate: `${plainText(term)} %{y:.4g}<br>%{customdata}<extra></extra>`,
   }));
 }
 

@@ -77,12 +77,16 @@ function drawGrid(block) {
   byId("matrix").querySelector(".matrix").classList.toggle("wide", block.tasks > 12);
 }
 
+function missingInterval(block) {
+  return block.seeds > 1 ? "no spread" : "not recorded";
+}
+
 function detailLines(cell, block) {
   const lines = [
     ["queries by model t", String(cell.t)],
     ["gallery by model k", String(cell.k)],
     [block.metricName, shownNumber(cell.accuracy)],
-    [block.seeds > 1 ? "95 % over seeds" : "95 % over pairs", shownInterval(cell.low, cell.high) || "not recorded"],
+    [block.seeds > 1 ? "95 % over seeds" : "95 % over pairs", shownInterval(cell.low, cell.high) || missingInterval(block)],
   ];
   if (cell.t === cell.k) return lines;
   lines.push(["C[k,k]", shownNumber(cell.own)], ["difference", shownNumber(cell.difference, true)]);
@@ -106,6 +110,7 @@ function showDetail(t, k) {
     node.tabIndex = row === t && column === k ? 0 : -1;
   }
   Object.assign(chosen, { t, k });
+  noteSoon();
 }
 
 function gridCell(node) {
@@ -134,16 +139,22 @@ function drawScores(block) {
   byId("matrix-scores").replaceChildren(...parts);
 }
 
-function drawLegend() {
-  const scale = shownNumber(matrices.scale[chosen.metric] ?? null);
+function rampNode(scale) {
   const ramp = element("span", {}, `C[t,k] − C[k,k]: -${scale}`);
   ramp.append(element("span", { class: "ramp", "aria-hidden": "true" }), `+${scale} and beyond`);
-  const samples = [["compatible", "compatible (of a mean: in every seed)"], ["self", "C[k,k]"]].map(([name, words]) => {
+  return ramp;
+}
+
+// One task has nothing to compare: there is neither a scale nor a compatible cell.
+function drawLegend() {
+  const scale = matrices.scale[chosen.metric];
+  const kinds = [["compatible", "compatible (of a mean: in every seed)"], ["self", "C[k,k]"]].slice(scale ? 0 : 1);
+  const samples = kinds.map(([name, words]) => {
     const sample = element("span");
     sample.append(element("span", { class: `sample ${name}`, "aria-hidden": "true" }), words);
     return sample;
   });
-  byId("matrix-legend").replaceChildren(ramp, ...samples);
+  byId("matrix-legend").replaceChildren(...(scale ? [rampNode(shownNumber(scale))] : []), ...samples);
 }
 
 function fillSelect(select, options, value) {
@@ -165,7 +176,8 @@ function showChoice() {
   const group = matrices.groups[choices.group[chosen.choice]];
   remember("matrix", { group, name: choices.name[chosen.choice], pairs, metric });
   drawLosses(choices, chosen.choice, group);
-  byId("matrix-grid").replaceChildren();
+  byId("matrix-caption").textContent = `${group}, ${choices.name[chosen.choice]}: ${metric} on ${pairs} pairs`;
+  for (const id of ["matrix-grid", "matrix-scores", "matrix-legend"]) byId(id).replaceChildren();
   if (!chosen.block) {
     byId("matrix-detail").textContent = "This run has no matrix on these pairs.";
     return;
@@ -190,6 +202,8 @@ function showGroup() {
 function setUpMatrix() {
   if (!matrices) return;
   const kept = recall("matrix") || {};
+  [chosen.t, chosen.k] = recall("cell") || [0, 0];
+  noted.cell = () => [chosen.t, chosen.k];
   const group = Math.max(0, matrices.groups.indexOf(kept.group));
   fillSelect(byId("matrix-group"), matrices.groups.map((name, place) => [place, name]), group);
   fillSelect(byId("matrix-pairs"), matrices.pairs.map((name) => [name, name]), kept.pairs || "report");

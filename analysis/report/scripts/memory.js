@@ -17,6 +17,46 @@ function recall(key) {
   return memory[key];
 }
 
+// What changes too often to be written down every time: how to find out, by its key.
+const noted = { scroll: scrollPlace, open: openLists, focus: focusPlace, boxes: innerScroll };
+let waiting = 0;
+
+function note() {
+  for (const [key, find] of Object.entries(noted)) memory[key] = find();
+  keepMemory();
+}
+
+function noteSoon() {
+  clearTimeout(waiting);
+  waiting = setTimeout(note, 250);
+}
+
+function openLists() {
+  return [...document.querySelectorAll("details[open]")].map((node) => node.id);
+}
+
+function restoreLists() {
+  for (const id of recall("open") || []) document.getElementById(id)?.setAttribute("open", "");
+}
+
+function focusPlace() {
+  const { id, dataset } = document.activeElement;
+  return id ? `#${CSS.escape(id)}` : dataset.t ? `td[data-t="${dataset.t}"][data-k="${dataset.k}"]` : "";
+}
+
+function restoreFocus() {
+  const node = recall("focus") ? document.querySelector(recall("focus")) : null;
+  if (node) node.focus({ preventScroll: true });
+}
+
+function innerScroll() {
+  return [...document.querySelectorAll(".table .scroll")].map((box) => [box.parentElement.id, box.scrollLeft, box.scrollTop]);
+}
+
+function restoreInnerScroll() {
+  for (const [id, left, top] of recall("boxes") || []) document.getElementById(id)?.querySelector(".scroll").scrollTo(left, top);
+}
+
 // A section and the way into it, not pixels from the top: a later report may be longer above.
 function scrollPlace() {
   const sections = [...document.querySelectorAll("section")];
@@ -32,12 +72,8 @@ function restoreScroll() {
   window.scrollTo({ top: top + place.offset, behavior: "instant" });
 }
 
-function watchScroll() {
-  let waiting = 0;
-  window.addEventListener("scroll", () => {
-    clearTimeout(waiting);
-    waiting = setTimeout(() => remember("scroll", scrollPlace()), 250);
-  });
+function watchPlaces() {
+  for (const kind of ["scroll", "toggle", "focusin", "focusout"]) document.addEventListener(kind, noteSoon, { capture: true });
   window.addEventListener("hashchange", keepMemory);
 }
 
@@ -62,7 +98,7 @@ function keepReloading(seconds) {
   setInterval(() => {
     const early = Date.now() - opened < seconds * 1000 || Date.now() - touched < AT_EASE;
     if (early || recall("paused") || document.hidden) return;
-    remember("scroll", scrollPlace());
+    note();
     location.reload();
   }, 500);
 }

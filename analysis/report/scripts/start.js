@@ -4,10 +4,13 @@ async function start() {
   setUpTables();
   setUpMatrix();
   setUpPrinting();
+  restoreLists();
+  restoreInnerScroll();
+  restoreFocus();
   restoreScroll();
   await setUpFigures();
   restoreScroll();
-  watchScroll();
+  watchPlaces();
   if (report.refresh) keepReloading(report.refresh);
   document.documentElement.dataset.ready = "yes";
 }

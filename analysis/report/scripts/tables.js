@@ -1,4 +1,4 @@
-// Tables: sorting by a click or a key on a heading, a filter, and copies as text.
+// Tables: sorting by buttons in the headings, a filter, and copies as text.
 
 function sortKey(row, column) {
   const cell = row.cells[column];
@@ -40,20 +40,15 @@ function makeSortable(table) {
   const id = table.closest(".table").id;
   [...table.tHead.rows[0].cells].forEach((head, column) => {
     head.setAttribute("aria-sort", "none");
-    head.tabIndex = 0;
-    head.title = "sort by this column";
-    const sort = () => {
+    const button = element("button", { type: "button", id: `sort-${id}-${column}`, title: "sort by this column" });
+    button.append(...head.childNodes);
+    head.append(button);
+    head.addEventListener("click", () => {
       // The best first: figures begin at the top, text at A.
       const turned = { ascending: "descending", descending: "ascending" }[head.getAttribute("aria-sort")];
       const direction = turned || (head.classList.contains("num") ? "descending" : "ascending");
       sortTable(table, column, direction);
       remember(`sort ${id}`, [column, direction]);
-    };
-    head.addEventListener("click", sort);
-    head.addEventListener("keydown", (event) => {
-      if (event.key !== "Enter" && event.key !== " ") return;
-      event.preventDefault();
-      sort();
     });
   });
   const kept = recall(`sort ${id}`);
