@@ -3,7 +3,6 @@
 import socket
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -79,13 +78,6 @@ def test_entries_keep_their_kinds() -> None:
     cleaned = {"a": {"token": "…", "none": None, "secret": None}, "b": ["~/y", "z"], "c": [1, {"password": "…"}]}
     assert anonymous_entries(entries) == cleaned
     assert anonymous_entries({"n": 0.5, "yes": True}) == {"n": 0.5, "yes": True}
-
-
-def test_long_texts_take_no_time() -> None:
-    began = time.perf_counter()
-    for part in ("x.y-", "a/b=", "token", "://", "-a "):
-        assert len(anonymous(part * 10_000)) == len(part) * 10_000
-    assert time.perf_counter() - began < 5
 
 
 def test_needs_neither_torch_nor_ray() -> None:

@@ -13,14 +13,12 @@ import numpy as np
 import pandas as pd
 import pytest
 from made_study import made_study
+from report_text import embedded_data, readable, summary
 
 from analysis import Study
-from analysis.groups import group_fields
 from analysis.report import build_report, write_report
 from analysis.report.compact import embedded
-from analysis.report.labels import labelled
 from analysis.report.losses import training_losses
-from analysis.report.summary import findings
 from analysis.report.sweep import Sweep, sweep_plots
 from analysis.report.words import duration, listed, moment, size
 
@@ -28,27 +26,8 @@ NASTY = '</script><script>alert("x")</script><img src=x onerror=alert(1)>'
 SPACE = {"method.lambda_base": {"low": 0.1, "high": 100.0, "log": True}, "memory.per_class": [1, 5]}
 
 
-def embedded_data(page: str) -> dict[str, Any]:
-    """The figures of the page."""
-    found = re.search(r'<script type="application/json" id="report-data">(.*?)</script>', page, re.S)
-    assert found is not None
-    data: dict[str, Any] = json.loads(found[1])
-    return data
-
-
-def readable(page: str) -> str:
-    """The page without style and scripts."""
-    return re.sub(r"<(script|style)\b.*?</\1>", "", page, flags=re.S)
-
-
 def sections(page: str) -> list[str]:
     return re.findall(r'<section id="([a-z]+)"', page)
-
-
-def summary(study: Study) -> str:
-    """What the report says in words."""
-    fields = group_fields(study.runs)
-    return "\n".join(f"{part.word}: {part.text}" for part in findings(study, labelled(study, fields), fields))
 
 
 def plots(study: Study) -> Sweep:

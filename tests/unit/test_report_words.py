@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from made_study import made_study
-from test_report import embedded_data, readable, summary
+from report_text import embedded_data, readable, summary
 
 from analysis import Study
 from analysis.report import build_report
