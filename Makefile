@@ -8,7 +8,7 @@ SHORT := --set optim.epochs=16 --set 'optim.milestones=[11,14]'
 HALF := --set optim.epochs=10 --set 'optim.milestones=[7,9]'
 BROWSERS := chromium chromium-browser google-chrome google-chrome-stable
 
-.PHONY: help study ablation methods report browser bench-methods bench-ray bench-pairs bench-decoding test test-slow lint format clean
+.PHONY: help study ablation methods report browser bench-methods bench-ray bench-pairs bench-decoding bench-report test test-slow lint format clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,6 +45,9 @@ bench-pairs: $(READY) ## Distances and TAR@FAR of IJB-C's 15.7 million pairs (a 
 
 bench-decoding: $(READY) ## How fast large JPEGs come (a minute)
 	@$(BIN)/python tests/benchmarks/decoding.py
+
+bench-report: $(READY) ## Seconds and size of the page of 500 runs (a minute)
+	@$(BIN)/python tests/benchmarks/report_page.py
 
 browser: ## Install Chromium for the tests of the report, if there is none and this is a Debian with root
 	@for name in $(BROWSERS); do command -v $$name >/dev/null && exit 0; done; \

@@ -5,7 +5,6 @@ import json
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -316,9 +315,7 @@ def test_nothing_is_fetched(page: str) -> None:
 def test_many_runs_stay_small() -> None:
     grid = {"memory.per_class": [0, 5, 10, 20, 50], "method.lambda_base": [1.0, 3.0]}
     many = made_study(["er", "cl2r", "lwf", "lucir", "bic"], range(10), 10, grid)
-    began = time.perf_counter()
     page = build_report(many)
-    assert time.perf_counter() - began < 60
     assert len(page.encode()) < 15e6
     assert len(embedded_data(page)["matrices"]["blocks"]["start"]) == 2 * (500 + 50)
 
