@@ -7,7 +7,7 @@ import pandas as pd
 from analysis.cells import EMPTY, figure_cell
 from analysis.groups import in_order
 from analysis.report.compact import floats
-from analysis.report.words import counted, duration, size
+from analysis.report.words import counted, described, duration, size
 from analysis.study import Study
 from analysis.table import Cell, Table
 
@@ -71,11 +71,8 @@ def cost_lines(study: Study, runs: pd.DataFrame) -> list[str]:
     ]
     if study.about.get("seconds"):
         lines.append(f"Wall time of the study: {duration(study.about['seconds'])}.")
-    resources = study.about.get("resources") or {}
-    if resources:
-        lines.append(
-            "Resources: " + ", ".join(f"{str(key).replace('_', ' ')} {value}" for key, value in resources.items()) + "."
-        )
+    if resources := described(study.about.get("resources")):
+        lines.append(f"Resources: {resources}.")
     if "stored_bytes" in runs and runs["stored_bytes"].notna().any():
         stored = floats(runs["stored_bytes"])
         low, high = size(pd.Series(stored).min()), size(pd.Series(stored).max())

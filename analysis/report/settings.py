@@ -1,5 +1,6 @@
 """How the runs were configured, and where and by what they were run."""
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +10,7 @@ import yaml
 
 from analysis.groups import config_fields, short
 from analysis.report.displayed import named_data
-from analysis.report.words import NOT_RECORDED, size
+from analysis.report.words import NOT_RECORDED, described, size
 from analysis.study import Study
 from cl2r.privacy import anonymous_entries
 
@@ -59,16 +60,12 @@ def environment(about: Mapping[str, Any]) -> list[Entry]:
     """Command, version, machine and packages, as far as they were recorded."""
     machine = dict(about.get("environment") or {})
     packages = dict(machine.pop("packages", None) or {})
-    entries: dict[str, Any] = {"command": " ".join(map(str, about.get("command") or []))}
+    entries: dict[str, Any] = {"command": shlex.join(map(str, about.get("command") or []))}
     entries |= {"cl2r": about.get("version"), "commit": about.get("commit")}
     entries |= {str(key): value for key, value in machine.items() if key != "memory_bytes"}
     entries["memory"] = size(machine["memory_bytes"]) if machine.get("memory_bytes") else None
-    entries |= {"resources": _mapping(about.get("resources")), "packages": _mapping(packages)}
+    entries |= {"resources": described(about.get("resources")), "packages": described(packages)}
     return [(key, _text(value)) for key, value in entries.items()] if about else []
-
-
-def _mapping(values: Mapping[str, Any] | None) -> str:
-    return ", ".join(f"{str(key).replace('_', ' ')} {value}" for key, value in (values or {}).items())
 
 
 def _text(value: Any) -> str:

@@ -1,6 +1,6 @@
 """Numbers, times and sizes as the report writes them, and lists of names in a sentence."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -65,6 +65,12 @@ def listed(names: Sequence[str], most: int = 6) -> str:
     if any("," in name for name in names):
         return "; ".join(names)
     return f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def described(values: Mapping[str, Any] | None) -> str:
+    """`workers 2, retries 2`: names and values, but for what is unset or off."""
+    known = {key: value for key, value in (values or {}).items() if value is not None and value is not False}
+    return ", ".join(f"{str(key).replace('_', ' ')} {value}" for key, value in known.items())
 
 
 def data_names(runs: pd.DataFrame) -> list[str]:

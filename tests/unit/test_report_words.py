@@ -1,6 +1,7 @@
 """What the report says of a study, and what it must not: states, intervals, names of people."""
 
 import dataclasses
+import html
 from typing import Any
 
 import numpy as np
@@ -142,6 +143,19 @@ def test_nobody_and_no_secret_is_shown() -> None:
     assert "on birds" in text
     assert "er in ~/x" in text
     assert runs["data.name"].iloc[0] == "/srv/babbage.private/birds.npz", "frames stay as they are"
+
+
+def test_the_command_can_be_given_again_and_what_is_off_is_not_listed() -> None:
+    study = made_study(seeds=[0])
+    about = {
+        **study.about,
+        "command": ["cl2r", "study", "--set", "optim.milestones=[11, 14]"],
+        "resources": {"workers": 2, "gpus_per_worker": 0, "accelerator": None, "sync_batchnorm": False},
+    }
+    text = html.unescape(readable(build_report(dataclasses.replace(study, about=about))))
+    assert "cl2r study --set 'optim.milestones=[11, 14]'" in text
+    assert text.count("workers 2, gpus per worker 0") == 2
+    assert "accelerator" not in text
 
 
 def test_data_sets_of_one_name_stay_apart() -> None:
