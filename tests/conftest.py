@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,9 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from command_line import Command, Outputs
 from opened_page import PROGRAMS, Open, Opened, watch
 from quick import blobs, quick_config, train
 
+from cl2r.cli import main
 from cl2r.engine.run import RunResult
 
 _CACHE = tempfile.TemporaryDirectory(prefix="cl2r-cache-")
@@ -94,3 +97,19 @@ def open_report(browser: Any) -> Iterator[Open]:
     yield opened
     for context in contexts:
         context.close()
+
+
+@pytest.fixture
+def cl2r(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Command:
+    """Run `cl2r ...` in an empty folder; gives exit code, stdout and stderr."""
+    (tmp_path / "cwd").mkdir()
+    monkeypatch.chdir(tmp_path / "cwd")
+
+    def call(*words: object) -> Outputs:
+        monkeypatch.setattr(sys, "argv", ["cl2r", *map(str, words)])
+        with pytest.raises(SystemExit) as stopped:
+            main()
+        out, err = capsys.readouterr()
+        return stopped.value.code, out, err
+
+    return call

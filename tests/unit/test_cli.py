@@ -4,42 +4,23 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import yaml
+from command_line import Command
 from PIL import Image
 from quick import flat_quick, set_options
 from small_study import tree
 
 from cl2r import __version__
-from cl2r.cli import main, study_names
+from cl2r.cli import study_names
 from cl2r.config import field_keys
 from cl2r.engine.plan import plan_run
 from cl2r.layers import override, read_layer, resolve
 from cl2r.methods.catalog import ADAPTERS, METHODS
 from cl2r.study.folder import StudyFolder
-
-Outcome = tuple[int | str | None, str, str]
-Command = Callable[..., Outcome]
-
-
-@pytest.fixture
-def cl2r(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Command:
-    """Run `cl2r ...` in an empty folder; gives exit code, stdout and stderr."""
-    (tmp_path / "cwd").mkdir()
-    monkeypatch.chdir(tmp_path / "cwd")
-
-    def call(*words: str) -> Outcome:
-        monkeypatch.setattr(sys, "argv", ["cl2r", *words])
-        with pytest.raises(SystemExit) as stopped:
-            main()
-        out, err = capsys.readouterr()
-        return stopped.value.code, out, err
-
-    return call
 
 
 def quick_options(**settings: object) -> list[str]:

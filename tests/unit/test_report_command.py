@@ -3,43 +3,23 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
 import pytest
+from command_line import Command, Outputs
 from made_ledger import Page, enter, made_folder, record_pages
 from made_study import made_study, write_made
 
 from analysis import Study, load_study
-from cl2r.cli import main
 from cl2r.rayrun.driver import Outcome
 from cl2r.rayrun.resources import Resources
 from cl2r.study import command
 from cl2r.study.folder import StudyFolder
 from cl2r.study.frames import write_frames
 from cl2r.study.report import find_source
-
-Outputs = tuple[int | str | None, str, str]
-Command = Callable[..., Outputs]
-
-
-@pytest.fixture
-def cl2r(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Command:
-    """Run `cl2r ...` in an empty folder; gives exit code, stdout and stderr."""
-    (tmp_path / "cwd").mkdir()
-    monkeypatch.chdir(tmp_path / "cwd")
-
-    def call(*words: object) -> Outputs:
-        monkeypatch.setattr(sys, "argv", ["cl2r", *map(str, words)])
-        with pytest.raises(SystemExit) as stopped:
-            main()
-        out, err = capsys.readouterr()
-        return stopped.value.code, out, err
-
-    return call
 
 
 @pytest.fixture
