@@ -8,7 +8,7 @@ SHORT := --set optim.epochs=16 --set 'optim.milestones=[11,14]'
 HALF := --set optim.epochs=10 --set 'optim.milestones=[7,9]'
 BROWSERS := chromium chromium-browser google-chrome google-chrome-stable
 
-.PHONY: help study ablation methods report browser bench-methods bench-ray bench-pairs bench-decoding bench-report test test-slow lint format clean
+.PHONY: help study ablation methods report browser bench-methods bench-ray bench-pairs bench-decoding bench-report soak test test-slow lint audit format clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -49,6 +49,9 @@ bench-decoding: $(READY) ## How fast large JPEGs come (a minute)
 bench-report: $(READY) ## Seconds and size of the page of 500 runs (a minute)
 	@$(BIN)/python tests/benchmarks/report_page.py
 
+soak: $(READY) ## 200 trials while processes, nodes, files and clocks are disturbed (about 7 minutes on 2 cores)
+	@$(BIN)/python tests/faults/soak.py
+
 browser: ## Install Chromium for the tests of the report, if there is none and this is a Debian with root
 	@for name in $(BROWSERS); do command -v $$name >/dev/null && exit 0; done; \
 	without="tests in a browser will $$([ -n "$$CI" ] && echo fail || echo be skipped)"; \
@@ -73,6 +76,18 @@ lint: $(READY) ## Style and types
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
+
+# --strict: without it, packages that the service does not know, or does not answer about, count as sound. A local part
+# of a version (torch 2.9+cpu) is not known there; this project is none of its packages.
+audit: $(READY) ## Look for known vulnerabilities of all that is installed (asks PyPI; fails if it gets no answer)
+	@$(BIN)/python -m pip list --format freeze --exclude-editable >$(VENV)/installed.txt
+	@sed 's/+.*//' $(VENV)/installed.txt >$(VENV)/audited.txt
+	@grep -q == $(VENV)/audited.txt || { echo "audit: nothing is installed in $(VENV)" >&2; exit 1; }
+	@$(BIN)/pip-audit --strict --no-deps --disable-pip --progress-spinner off --requirement $(VENV)/audited.txt \
+		2>$(VENV)/audit.log; code=$$?; tail -n 1 $(VENV)/audit.log >&2; \
+	if [ $$code -ne 0 ] && ! grep -q '^Found ' $(VENV)/audit.log; then \
+		echo "audit: not done, so nothing is known: the service gave no answer, see $(VENV)/audit.log" >&2; \
+	fi; exit $$code
 
 format: $(READY) ## Let ruff rewrite what it can
 	@$(BIN)/ruff check --fix .

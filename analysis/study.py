@@ -10,12 +10,15 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 import yaml
-from pyarrow import fs
+from pyarrow import parquet
 
 from analysis.frames import Frames
 from analysis.pivot import finished, pair_column, pivot
+from cl2r import files
 from cl2r.errors import InputError
 
+MOST_CELLS = 10**9
+"""Of a frame; the epochs of 10,000 runs have a tenth of it."""
 MARKS = ("runs.parquet", "study.yaml")
 FRAMES = ("runs", "tasks", "matrix", "curves")
 """In the order of reading: drivers write `runs` last, so a study that is still running has the rows of all its runs."""
@@ -54,43 +57,39 @@ class Study(Frames):
 
 @dataclass(frozen=True)
 class Place:
-    """A folder on some file system, and how the user wrote it (a URI keeps its query string)."""
+    """The folder of a study, and how the user wrote it (an address keeps its query string)."""
 
-    files: Any
-    path: str
+    root: files.Place
     shown: str
 
     @property
     def name(self) -> str:
         """Of the folder."""
-        return self.path.rpartition("/")[2]
+        return self.root.name
 
     def has(self, name: str) -> bool:
         """Whether there is such a file or folder."""
-        return bool(self.files.get_file_info(f"{self.path}/{name}").type != fs.FileType.NotFound)
+        return (self.root / name).exists()
 
     def child(self, name: str) -> "Place":
         """A folder below it."""
         head, mark, query = self.shown.partition("?") if "://" in self.shown else (self.shown, "", "")
-        return Place(self.files, f"{self.path}/{name}", f"{head.rstrip('/')}/{name}{mark}{query}")
+        return Place(self.root / name, f"{head.rstrip('/')}/{name}{mark}{query}")
 
     def folders(self) -> list[str]:
-        """What folders there are below it."""
-        entries = self.files.get_file_info(fs.FileSelector(self.path, allow_not_found=True))
-        return sorted(entry.base_name for entry in entries if entry.type == fs.FileType.Directory)
+        """What there is below it."""
+        return [path.name for path in files.listed(self.root, "*")]
 
     def read(self, name: str) -> bytes | None:
         """The content of a file; None if there is none."""
-        if not self.has(name):
+        try:
+            return (self.root / name).read_bytes()
+        except FileNotFoundError:
             return None
-        with self.files.open_input_file(f"{self.path}/{name}") as file:
-            return bytes(file.read())
 
-    def stamp(self) -> list[tuple[str, int | None, int | None]]:
+    def stamp(self) -> list[Any]:
         """What changes when the frames do."""
-        names = [*(f"{name}.parquet" for name in FRAMES), "about.json"]
-        found = self.files.get_file_info([f"{self.path}/{name}" for name in names])
-        return [(entry.base_name, entry.mtime_ns, entry.size) for entry in found]
+        return [files.stamp(self.root / name) for name in (*(f"{name}.parquet" for name in FRAMES), "about.json")]
 
 
 def load_study(path_or_uri: str | Path) -> Study:
@@ -135,7 +134,7 @@ def _mapping(place: Place, name: str, parse: Callable[[bytes], Any]) -> dict[str
     """The content of a file of text; empty without the file."""
     try:
         content = parse(place.read(name) or b"{}")
-    except (ValueError, yaml.YAMLError) as error:
+    except (ValueError, RecursionError, yaml.YAMLError) as error:
         raise _damaged(place, name, str(error)) from error
     if not isinstance(content or {}, dict):
         raise _damaged(place, name, "it holds no mapping")
@@ -147,13 +146,8 @@ def _damaged(place: Place, name: str, why: str) -> InputError:
 
 
 def _place(source: str | Path) -> Place:
-    if isinstance(source, Path) or "://" not in source:
-        return Place(fs.LocalFileSystem(), str(Path(source).expanduser().resolve()), str(source))
-    try:
-        files, path = fs.FileSystem.from_uri(source)
-    except pa.ArrowInvalid as error:
-        raise InputError(f"cannot read the address {source}: {error}") from error
-    return Place(files, path, source)
+    found = source if isinstance(source, Path) else files.place(source)
+    return Place(found.expanduser().resolve() if isinstance(found, Path) else found, str(source))
 
 
 def _choose(place: Place) -> Place:
@@ -179,6 +173,14 @@ def _read(place: Place, name: str) -> pd.DataFrame:
             f"no {name} at {place.shown} yet; `cl2r status {place.name}` shows how far the study is"
         )
     try:
+        _refuse_huge(content)
         return pd.read_parquet(io.BytesIO(content))
-    except (OSError, ValueError, pa.ArrowException) as error:  # of bytes that are here: no network is to blame
+    except (OSError, LookupError, TypeError, ValueError, pa.ArrowException) as error:  # of bytes that are here
         raise _damaged(place, name, str(error)) from error
+
+
+def _refuse_huge(content: bytes) -> None:
+    """A few bytes of Parquet may stand for any number of equal values."""
+    claimed = parquet.read_metadata(io.BytesIO(content))
+    if claimed.num_rows * claimed.num_columns > MOST_CELLS:
+        raise ValueError(f"{claimed.num_rows} rows of {claimed.num_columns} columns are more than a study has")

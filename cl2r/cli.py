@@ -4,7 +4,7 @@ import importlib
 import sys
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import yaml
@@ -15,6 +15,11 @@ from cl2r.config import Config, field_keys
 from cl2r.errors import InputError, exit_code, nearest
 from cl2r.layers import from_dotted, override, presets, read_layer, resolve
 from cl2r.methods.catalog import ADAPTERS, METHODS, complaints, method_info, sections, split_name
+from cl2r.privacy import without_secrets
+
+if TYPE_CHECKING:
+    from cl2r.files import Place
+    from cl2r.stopping import Termination
 
 
 class KeyType(click.ParamType):  # type: ignore[type-arg]  # generic in recent click only
@@ -26,6 +31,18 @@ class KeyType(click.ParamType):  # type: ignore[type-arg]  # generic in recent c
         """Config fields, each followed by `=`."""
         keys = (f"{key}=" for key in field_keys())
         return [CompletionItem(key) for key in keys if key.startswith(incomplete)]
+
+
+class PlaceType(click.ParamType):  # type: ignore[type-arg]  # generic in recent click only
+    """A folder, or an address such as s3://bucket/folder."""
+
+    name = "place"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """`cl2r.files.place`, which is imported only by those who need it."""
+        from cl2r.files import place
+
+        return place(value) if isinstance(value, str) else value
 
 
 def _complete_presets(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
@@ -56,7 +73,8 @@ def cli(context: click.Context) -> None:
 @click.option("--method", metavar="NAME", shell_complete=_complete_methods, help="See `cl2r methods`.")
 @click.option("--seed", type=int, help="Seed of every random stream.")
 @click.option("--set", "overrides", multiple=True, type=KeyType(), help="Override a field, e.g. method.lambda_base=3.")
-@click.option("--out", type=click.Path(path_type=Path), default=Path("results"), show_default=True, metavar="DIR")
+@click.option("--out", type=PlaceType(), default="results", show_default=True, metavar="DIR")
+@click.option("--grace", default=60.0, show_default=True, metavar="SECONDS", help="To finish an epoch after SIGTERM.")
 @click.option("--show-config", is_flag=True, help="Print the resolved config and stop.")
 def run(
     preset: str,
@@ -66,7 +84,8 @@ def run(
     method: str | None,
     seed: int | None,
     overrides: tuple[str, ...],
-    out: Path,
+    out: "Place",
+    grace: float,
     show_config: bool,
 ) -> None:
     """Train one chain of models and print its compatibility matrix. PRESET is a name or a YAML file."""
@@ -84,7 +103,7 @@ def run(
     if show_config:
         click.echo(describe(config))
     else:
-        _train(config, out)
+        _train(config, out, grace)
 
 
 def _option_layers(options: dict[str, Any]) -> list[dict[str, Any]]:
@@ -111,7 +130,14 @@ def _inline(value: Any) -> str:
     return yaml.safe_dump(value, sort_keys=False, default_flow_style=True, width=1000).removesuffix("...\n").rstrip()
 
 
-def _train(config: Config, out: Path) -> None:
+def _train(config: Config, out: "Place", grace: float) -> None:
+    from cl2r.stopping import Termination
+
+    with Termination(grace).listening() as termination:
+        _run_chain(config, out, termination)
+
+
+def _run_chain(config: Config, out: "Place", termination: "Termination") -> None:
     from cl2r.engine.plan import plan_run
     from cl2r.engine.records import write_run
     from cl2r.engine.run import execute
@@ -122,7 +148,8 @@ def _train(config: Config, out: Path) -> None:
     click.echo(describe(config))
     progress = ProgressLine(len(plan.keys))
     try:
-        result = execute(plan, out, progress)
+        with termination.patience():
+            result = execute(plan, out, progress, termination.asked)
     finally:
         progress.close()
     folder = write_run(result, out)
@@ -178,8 +205,8 @@ def plan(context: click.Context, name: str, words: tuple[str, ...]) -> int:
 
 _storage_option = click.option(
     "--storage",
-    type=click.Path(path_type=Path),
-    default=Path("results"),
+    type=PlaceType(),
+    default="results",
     envvar="CL2R_STORAGE",
     show_default=True,
     metavar="DIR",
@@ -189,7 +216,7 @@ _storage_option = click.option(
 @cli.command()
 @click.argument("name", required=False)
 @_storage_option
-def status(name: str | None, storage: Path) -> None:
+def status(name: str | None, storage: "Place") -> None:
     """Show how far studies are, from their ledgers: all of them, or NAME in detail."""
     from cl2r.study import status as state
 
@@ -208,7 +235,7 @@ def status(name: str | None, storage: Path) -> None:
 @click.option("--figures", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="Write figures there.")
 def report(
     study: str | None,
-    storage: Path,
+    storage: "Place",
     out: Path | None,
     watch: bool,
     interval: float,
@@ -316,14 +343,18 @@ def _check_dataset(name: str, root: Path, full: bool) -> int:
     from cl2r.data.download import how_to_get
 
     result = check_dataset(name, root)
-    result.decode(full, click.echo)
+
+    def say(line: str) -> None:
+        click.echo(without_secrets(line))
+
+    result.decode(full, say)
     for line in result.found:
-        click.echo(f"ok     {line}")
+        say(f"ok     {line}")
     for line in result.wrong:
-        click.echo(f"wrong  {line}")
+        say(f"wrong  {line}")
     if not result.complete:
-        click.echo(f"get it {how_to_get(name)}")
-    click.echo(f"{name} in {root}: " + ("complete" if result.complete else f"to mend: {len(result.wrong)}"))
+        say(f"get it {how_to_get(name)}")
+    say(f"{name} in {root}: " + ("complete" if result.complete else f"to mend: {len(result.wrong)}"))
     return 0 if result.complete else 2
 
 

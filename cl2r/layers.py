@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from cl2r.config import Config, field_keys, field_types
 from cl2r.errors import InputError, nearest
 from cl2r.methods.catalog import ADAPTERS, METHODS, MethodInfo, family_of, sections, split_name, telling_fields
+from cl2r.privacy import without_secrets
 
 
 def presets() -> dict[str, Path]:
@@ -73,6 +74,7 @@ def resolve(layers: Iterable[Mapping[str, Any]]) -> Config:
     _refuse_yes_for_numbers(merged)
     merged["method"]["name"] = _canonical_name(METHODS[base], merged)
     _check_sections(merged)
+    _refuse_secrets(merged)
     try:
         return Config.model_validate(merged)
     except ValidationError as error:
@@ -133,6 +135,15 @@ def _refuse_yes_for_numbers(merged: Mapping[str, Any]) -> None:
         value = _field(merged, dotted)
         if isinstance(value, bool) and kind is not bool:
             raise InputError(f"config: {dotted}: not a yes-or-no field (got {value})")
+
+
+def _refuse_secrets(value: Any, name: str = "") -> None:
+    """A config is written into frames and reports."""
+    if isinstance(value, Mapping):
+        for key, entry in value.items():
+            _refuse_secrets(entry, f"{name}.{key}" if name else str(key))
+    elif isinstance(value, str) and without_secrets(value) != value:
+        raise InputError(f"config: {name}: holds a login or a token, which would be written into frames; leave it out")
 
 
 def _one_form_of_tasks(layer: Mapping[str, Any]) -> Mapping[str, Any]:

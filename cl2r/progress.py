@@ -5,6 +5,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TextIO
 
+from cl2r.privacy import without_secrets
+
 if TYPE_CHECKING:  # who only shows progress need not wait for torch
     from cl2r.engine.task_loop import EpochReport
 
@@ -77,7 +79,7 @@ class ProgressLine:
     def say(self, line: str) -> None:
         """A line worth keeping."""
         self._clear()
-        print(f"{self.label}{line}", file=self.stream, flush=True)
+        print(f"{self.label}{without_secrets(line)}", file=self.stream, flush=True)
 
     def warn(self, line: str) -> None:
         """A line that must be seen."""

@@ -27,7 +27,7 @@ from analysis.paper.budget import preset_fields
 from analysis.paper.items import ITEMS, Item
 from analysis.paper.report import Report, document
 from cl2r.errors import InputError, exit_code, nearest
-from cl2r.files import write_file
+from cl2r.files import Place, staged, write_file
 from cl2r.study.command import given, run_command, storage_root, study_parser
 from cl2r.study.folder import StudyFolder
 from cl2r.study.spec import Study
@@ -107,7 +107,7 @@ def check_out(out: Path) -> None:
 
 
 def present(
-    name: str, frames: dict[str, pd.DataFrame], preset: str, folder: Path, out: Path | None, command: str
+    name: str, frames: dict[str, pd.DataFrame], preset: str, folder: Place, out: Path | None, command: str
 ) -> str:
     """The report as text; figures are drawn into the study's folder, and with `out` beside that file too."""
     item = ITEMS[name]
@@ -117,7 +117,9 @@ def present(
         from analysis.paper.figures import draw, save
 
         drawn = draw(item, frames)
-        lines.append("figure: " + ", ".join(map(str, save(drawn, folder / name.replace(" ", "_")))))
+        with staged(folder) as here:
+            saved = save(drawn, here / name.replace(" ", "_"))
+        lines.append("figure: " + ", ".join(str(folder / path.name) for path in saved))
         images = [path.name for path in save(drawn, out.with_suffix(""))][:1] if out else []
     if out is not None:
         write_file(out, document(report, frames, command, images).encode())

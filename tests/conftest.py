@@ -5,6 +5,7 @@ import re
 import shutil
 import sys
 import tempfile
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,13 @@ import numpy as np
 import pytest
 import torch
 from command_line import Command, Outputs
+from object_server import BUCKET, object_server
 from opened_page import PROGRAMS, Open, Opened, watch
 from quick import blobs, quick_config, train
 
 from cl2r.cli import main
 from cl2r.engine.run import RunResult
+from cl2r.objects import ObjectPath
 
 _CACHE = tempfile.TemporaryDirectory(prefix="cl2r-cache-")
 os.environ["XDG_CACHE_HOME"] = _CACHE.name  # for this process and those it starts
@@ -57,6 +60,19 @@ def finished_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def finished(tiny: Path, finished_root: Path) -> RunResult:
     """An undisturbed quick run of CL²R."""
     return train(quick_config(tiny), finished_root)
+
+
+@pytest.fixture(scope="session")
+def object_query() -> Iterator[str]:
+    """The query of addresses of an object store on this machine."""
+    with object_server() as query:
+        yield query
+
+
+@pytest.fixture
+def remote(object_query: str) -> ObjectPath:
+    """An empty folder of that store."""
+    return ObjectPath(f"s3://{BUCKET}/{uuid.uuid4().hex}?{object_query}")
 
 
 @pytest.fixture(scope="module")

@@ -14,6 +14,7 @@ from cl2r.engine.plan import Plan, plan_run
 from cl2r.engine.run import RunResult, execute
 from cl2r.engine.store import LinkStore
 from cl2r.engine.task_loop import EpochReport
+from cl2r.files import Place
 from cl2r.layers import resolve
 from cl2r.methods.base import TaskData
 
@@ -76,19 +77,19 @@ def quick_config(data: Path, *layers: Mapping[str, Any]) -> Config:
     return resolve([QUICK, {"data": {"name": str(data)}}, *layers])
 
 
-def train(config: Config, root: Path, listener: Recorder | None = None) -> RunResult:
+def train(config: Config, root: Place, listener: Recorder | None = None) -> RunResult:
     """Plan and execute."""
     return execute(plan_run(config), root, listener or Recorder())
 
 
-def chain_tensors(plan: Plan, root: Path) -> list[dict[str, torch.Tensor]]:
+def chain_tensors(plan: Plan, root: Place) -> list[dict[str, torch.Tensor]]:
     """Everything every link holds, features included, task by task."""
     store = LinkStore(root, lambda line: None)
     links = [(store.state(key), store.features(key)) for key in plan.keys]
     return [state | {f"features/{name}": tensor for name, tensor in features.items()} for state, features in links]
 
 
-def assert_same_chain(plan: Plan, root: Path, other: Path) -> None:
+def assert_same_chain(plan: Plan, root: Place, other: Place) -> None:
     """Bit for bit the same weights, memory and features in both stores."""
     for one, two in zip(chain_tensors(plan, root), chain_tensors(plan, other), strict=True):
         assert one.keys() == two.keys()

@@ -7,22 +7,21 @@ is there as a whole or not at all. What is there already stays as it is.
 import hashlib
 import http.client
 import shutil
-import tarfile
-import zipfile
-import zlib
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Literal
 from urllib.request import urlopen
 
 from cl2r.data import lfw
 from cl2r.data.check import Say, home
 from cl2r.data.pair_list import PAIR_LIST
+from cl2r.data.unpack import unpack
 from cl2r.errors import InputError, nearest
 
 CHUNK = 2**20
 TIMEOUT = 60.0  # seconds without a byte
-DAMAGED = (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError)
+LARGEST = 2**31
+"""Bytes of an archive; those below have an eighth of it."""
 
 
 @dataclass(frozen=True)
@@ -172,12 +171,20 @@ def _stream(archive: Archive, root: Path, part: Path, say: Say) -> str:
             size = int(response.headers.get("Content-Length", 0)) / 1e6
             say(f"{archive.url}: fetching {archive.file}, {size:.1f} MB")
             while chunk := response.read(CHUNK):
+                _refuse_endless(archive, file.tell() + len(chunk))
                 digest.update(chunk)
                 file.write(chunk)
     except (OSError, http.client.HTTPException) as error:
         by_hand = f"try again, or get {archive.target} by hand and put it into {root}"
         raise OSError(f"{archive.url}: cannot be fetched ({error}); {by_hand}") from error
     return digest.hexdigest()
+
+
+def _refuse_endless(archive: Archive, size: int) -> None:
+    if size > LARGEST:
+        raise InputError(
+            f"{archive.url}: more than {LARGEST / 1e9:.1f} GB: not the published {archive.file}, nothing is kept"
+        )
 
 
 def _require_digest(archive: Archive, digest: str) -> None:
@@ -188,23 +195,6 @@ def _require_digest(archive: Archive, digest: str) -> None:
 
 def _unpack(archive: Archive, path: Path, aside: Path) -> None:
     aside.mkdir()
-    try:
-        if archive.file.endswith(".zip"):
-            _unzip(archive, path, aside)
-        else:
-            with tarfile.open(path) as tar:
-                tar.extractall(aside, filter="data")
-    except DAMAGED as error:
-        why = " ".join(str(error).split())
-        raise InputError(f"{archive.url}: cannot be unpacked ({why}), nothing is kept") from error
+    unpack(path, aside, archive.url, archive.file.endswith(".zip"))
     if not (aside / archive.target).is_dir():
         raise InputError(f"{archive.url}: no folder {archive.target} in it, nothing is kept")
-
-
-def _unzip(archive: Archive, path: Path, aside: Path) -> None:
-    """Refuse what would land outside, which `zipfile` would silently move inside."""
-    with zipfile.ZipFile(path) as packed:
-        for name in packed.namelist():
-            if ".." in PurePosixPath(name).parts or name.startswith("/") or "\\" in name or ":" in name:
-                raise InputError(f"{archive.url}: member {name!r} would leave the folder, nothing is kept")
-        packed.extractall(aside)

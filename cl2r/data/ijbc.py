@@ -81,6 +81,9 @@ def open_images(folder: Path, names: list[str], size: int, channels: int) -> Laz
 def _require_all(folder: Path, names: list[str]) -> None:
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder, nor aligned/ beside it")
+    outside = next((name for name in names if "/" in name or name in (".", "..")), None)
+    if outside is not None:
+        raise InputError(f"{folder}: {IMAGES_LIST} names {outside[:80]!r}, expected names of files in this folder")
     with os.scandir(folder) as entries:
         there = {entry.name for entry in entries}
     missing = [name for name in names if name not in there]

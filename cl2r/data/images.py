@@ -26,6 +26,10 @@ Fit = Literal["centre", "whole"]
 """centre: the centre square, scaled; whole: the whole image, squeezed where it is not a square."""
 
 MODES = {1: "L", 3: "RGB"}
+FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
+"""Pillow would try others too, whatever a file is called: to read EPS it starts Ghostscript."""
+MOST_PIXELS = 2**28 // 3
+"""Pillow's own limit, 89 million, above which it only warns until twice as many."""
 IN_MEMORY_BYTES = 2 * 2**30
 """Decoded sets up to this size are held as one array."""
 BLOCK = 256  # images decoded by one job of the thread pool
@@ -139,7 +143,8 @@ class LazyImages:
         """The image, 8 bits a channel; a JPEG is decoded at the smallest fraction that has `at_least` pixels a side."""
         name, mode = self.encoded.name(row), MODES[self.channels]
         try:
-            image = Image.open(io.BytesIO(self.encoded.read(row)))
+            image = Image.open(io.BytesIO(self.encoded.read(row)), formats=FORMATS)
+            _refuse_huge(name, image.size)
             image.draft(mode, (at_least, at_least))
             _refuse_deep(name, image.mode)
             return image.convert(mode)
@@ -191,6 +196,14 @@ def fitted(image: Image.Image, size: int, fit: Fit) -> Image.Image:
     left, top = (width - side) / 2, (height - side) / 2
     box = (left, top, left + side, top + side) if fit == "centre" else None
     return image if image.size == (size, size) else image.resize((size, size), Image.Resampling.BILINEAR, box=box)
+
+
+def _refuse_huge(name: str, size: tuple[int, int]) -> None:
+    """Before anything is decoded: a few bytes may stand for any number of equal pixels."""
+    if size[0] * size[1] > MOST_PIXELS:
+        raise InputError(
+            f"{name}: {size[0]} × {size[1]} pixels, more than {MOST_PIXELS / 1e6:.0f} million; scale it down"
+        )
 
 
 def _refuse_deep(name: str, mode: str) -> None:

@@ -1,5 +1,6 @@
 """A data set in one .npz file: x_train, y_train, x_open, y_open and, optionally, class_names."""
 
+import math
 import zipfile
 import zlib
 from pathlib import Path
@@ -12,7 +13,13 @@ from cl2r.data.dataset import Images, ImageSet, Labels, require_disjoint
 from cl2r.errors import InputError
 
 REQUIRED = ("x_train", "y_train", "x_open", "y_open")
-UNREADABLE = (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error)
+UNREADABLE = (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, MemoryError, NotImplementedError)
+GROWTH = 100
+"""How many times larger than its file the content may be; drawings of few strokes reach 50."""
+ALWAYS_BYTES = 2**32
+"""Content that is never too large."""
+
+MAGIC = b"\x93NUMPY"
 
 Array = npt.NDArray[np.generic]
 
@@ -62,11 +69,43 @@ def _read_keys(path: Path, archive: np.lib.npyio.NpzFile) -> dict[str, Array]:
         present = ", ".join(archive.files) or "nothing"
         raise InputError(f"{path}: {', '.join(missing)} missing; the file holds {present}")
     wanted = [*REQUIRED, *(key for key in ("class_names",) if key in archive.files)]
+    _refuse_bombs(path, archive, wanted)
     return {key: _read_key(path, archive, key) for key in wanted}
+
+
+def _refuse_bombs(path: Path, archive: np.lib.npyio.NpzFile, keys: list[str]) -> None:
+    """By the sizes that members declare, of which `zipfile` reads no more; nothing is unpacked before."""
+    total = sum(_member(archive, key).file_size for key in keys)
+    cap = max(ALWAYS_BYTES, GROWTH * path.stat().st_size)
+    if total > cap:
+        grows = f"{total / 1e9:.1f} GB of arrays in a file of {path.stat().st_size / 1e6:.1f} MB"
+        raise InputError(f"{path}: {grows}; if that is right, write it with numpy.savez, without compression")
+
+
+def _member(archive: np.lib.npyio.NpzFile, key: str) -> zipfile.ZipInfo:
+    assert archive.zip is not None
+    names = archive.zip.namelist()
+    return archive.zip.getinfo(f"{key}.npy" if f"{key}.npy" in names else key)
+
+
+def _require_content(archive: np.lib.npyio.NpzFile, key: str) -> None:
+    """Numpy makes room for the shape that an array claims before it reads a byte of it."""
+    assert archive.zip is not None
+    member = _member(archive, key)
+    with archive.zip.open(member) as stream:
+        if stream.read(len(MAGIC)) != MAGIC:
+            raise ValueError("no array")
+        version = stream.read(2)
+        header = np.lib.format.read_array_header_1_0 if version[:1] == b"\1" else np.lib.format.read_array_header_2_0
+        shape, _, dtype = header(stream)
+        left = member.file_size - stream.tell()
+    if not dtype.hasobject and math.prod(shape) * dtype.itemsize > left:
+        raise ValueError(f"it claims the shape {shape} but has {left} bytes")
 
 
 def _read_key(path: Path, archive: np.lib.npyio.NpzFile, key: str) -> Array:
     try:
+        _require_content(archive, key)
         array: Array = archive[key]
     except UNREADABLE as error:
         if "allow_pickle" in str(error):

@@ -30,6 +30,7 @@ WHOLE, FIRST, LAST = 0, 1, 3  # flags
 FRAME = struct.Struct("<II")
 HEADER = struct.Struct("<IfQQ")
 HEAD_WORDS = 9  # frame, header and first further label: all that a label needs
+LARGEST = 2**26  # bytes of a record: it holds one image, of a face
 BLOCK = 2**16  # heads gathered at a time
 
 Words = npt.NDArray[np.uint32]
@@ -84,6 +85,8 @@ class RecordFile:
             if (flag in (WHOLE, FIRST)) != (not parts):
                 raise InputError(f"{self.name(row)} at byte {offset} is in parts that do not fit; get the file again")
             parts.append(part)
+            if sum(map(len, parts)) > LARGEST:
+                raise InputError(f"{self.name(row)} has more than {LARGEST} bytes; get the file again")
             if flag in (WHOLE, LAST):
                 return MAGIC.to_bytes(4, "little").join(parts)
             offset += FRAME.size + _padded(len(part))
@@ -92,8 +95,8 @@ class RecordFile:
         frame = os.pread(self._descriptor, FRAME.size, offset)
         magic, word = FRAME.unpack(frame) if len(frame) == FRAME.size else (0, 0)
         length = word & ((1 << LENGTH_BITS) - 1)
-        part = os.pread(self._descriptor, length, offset + FRAME.size) if magic == MAGIC else b""
-        if magic != MAGIC or len(part) < length:
+        part = os.pread(self._descriptor, min(length, LARGEST + 1), offset + FRAME.size) if magic == MAGIC else b""
+        if magic != MAGIC or len(part) < min(length, LARGEST + 1):
             raise InputError(f"{self.name(row)} at byte {offset} is cut short or no record; get the file again")
         return word >> LENGTH_BITS, part
 
@@ -146,6 +149,7 @@ def _heads(path: Path, words: Words, size: int, keys: Labels, offsets: Labels) -
     _refuse(path, keys, heads[:, 0] != MAGIC, "does not begin with the magic number")
     lengths = (heads[:, 1] & ((1 << LENGTH_BITS) - 1)).astype(np.int64)
     _refuse(path, keys, offsets + FRAME.size + lengths > size, f"is cut short by the end of the file ({size} bytes)")
+    _refuse(path, keys, lengths > LARGEST, f"has more than {LARGEST} bytes")
     _refuse(path, keys, lengths < HEADER.size, "is too short for its header")
     _refuse(path, keys, ~np.isin(heads[:, 1] >> LENGTH_BITS, (WHOLE, FIRST)), "begins in the middle of another")
     return heads
@@ -171,11 +175,13 @@ def _image_rows(path: Path, keys: Labels, end: float) -> Labels:
     """Rows of the keys 1..end-1."""
     if not end.is_integer() or end < 2:
         raise InputError(f"{path}: record 0 says that images end before key {end}, expected a whole number above 1")
-    wanted = np.arange(1, int(end))
-    missing = np.setdiff1d(wanted, keys, assume_unique=True)
-    if len(missing):
-        raise InputError(f"{path.with_suffix('.idx')}: no line for record {missing[0]} ({len(missing)} such)")
-    return np.searchsorted(keys, wanted)
+    first, last = np.searchsorted(keys, [1, int(min(end, keys[-1] + 1))])
+    missing = int(end) - 1 - int(last - first)
+    if missing:
+        gaps = np.flatnonzero(keys[first:last] != np.arange(1, last - first + 1))
+        absent = (gaps[0] if len(gaps) else last - first) + 1
+        raise InputError(f"{path.with_suffix('.idx')}: no line for record {absent} ({missing} such)")
+    return np.arange(first, last)
 
 
 def _labels(path: Path, keys: Labels, heads: Words) -> Labels:

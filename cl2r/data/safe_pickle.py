@@ -6,6 +6,7 @@ Arrays are made by classes of this module: numpy's own types believe whatever me
 import io
 import pickle
 import re
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,9 @@ _BROKEN = (
     MemoryError,
     BufferError,
     OSError,
+    AssertionError,
+    RecursionError,
+    struct.error,
 )
 
 
@@ -106,8 +110,12 @@ _ALLOWED: dict[tuple[str, str], Any] = {
 }
 
 
-class _PlainUnpickler(pickle.Unpickler):
-    """Knows arrays and nothing else that could be called."""
+class _PlainUnpickler(pickle._Unpickler):
+    """Knows arrays and nothing else that could be called.
+
+    It is Python's, not the faster one in C: that one makes room for 64 GB where a few bytes ask it to remember a value
+    under a large number.
+    """
 
     def find_class(self, module: str, name: str) -> Any:
         """Arrays only."""

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from cl2r.config import fields, scalar, to_yaml
 from cl2r.engine.evaluation import Evaluation
 from cl2r.engine.plan import Plan
 from cl2r.engine.run import RunResult
-from cl2r.files import write_file
+from cl2r.files import Place, write_file
 from cl2r.link_keys import telling
 from cl2r.methods.catalog import method_info
 
@@ -33,7 +32,7 @@ def run_name(plan: Plan) -> str:
     return f"{plan.dataset.name}-{config.method.name}-T{len(plan.keys)}-s{config.seed}-{digest.hexdigest()[:8]}"
 
 
-def write_run(result: RunResult, root: Path) -> Path:
+def write_run(result: RunResult, root: Place) -> Place:
     """Write everything below `root`/runs/<name>; an equal run writes the same files again."""
     name = run_name(result.plan)
     folder = root / "runs" / name

@@ -6,7 +6,6 @@ import time
 import uuid
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -22,12 +21,14 @@ from cl2r.engine.link_features import GALLERY, LinkFeatures, stored
 from cl2r.engine.pixels import training_pixels
 from cl2r.engine.plan import Plan
 from cl2r.engine.store import LinkStore, Tensors, check_writable
-from cl2r.engine.task_loop import EpochReport, TaskLoop, TaskRecord, TrainingImages
+from cl2r.engine.task_loop import EpochReport, TaskLoop, TaskRecord, TrainingImages, stopped
 from cl2r.engine.workers import ALONE, Workers
+from cl2r.files import Place
 from cl2r.memory import sample_task
 from cl2r.methods.base import Method, TaskData, TaskInfo
 from cl2r.methods.catalog import method_info
 from cl2r.methods.registry import build_method
+from cl2r.stopping import Stop, never
 
 Rows = npt.NDArray[np.int64]
 
@@ -80,10 +81,10 @@ def training_images(plan: Plan, device: torch.device, loaders: int) -> TrainingI
     )
 
 
-def execute(plan: Plan, root: Path, listener: Listener) -> RunResult:
+def execute(plan: Plan, root: Place, listener: Listener, stop: Stop = never) -> RunResult:
     """Train the links that are missing below `root`, then evaluate the chain from stored features."""
     began = time.perf_counter()
-    chain = Chain(plan, root, listener, owner=uuid.uuid4().hex)
+    chain = Chain(plan, root, listener, owner=uuid.uuid4().hex, stop=stop)
     for task in chain.tasks:
         chain.reach(task)
     return chain.result(time.perf_counter() - began)
@@ -92,11 +93,14 @@ def execute(plan: Plan, root: Path, listener: Listener) -> RunResult:
 class Chain:
     """Walks the tasks in order, training only those whose link is not in the store.
 
-    `owner` is written into the links that are trained, so that a frame can tell them from those found.
+    `owner` is written into the links that are trained, so that a frame can tell them from those found. `stop` is asked
+    before every task and after every epoch.
     """
 
-    def __init__(self, plan: Plan, root: Path, listener: Listener, owner: str, workers: Workers = ALONE) -> None:
-        self.plan, self.listener, self.owner, self.workers = plan, listener, owner, workers
+    def __init__(
+        self, plan: Plan, root: Place, listener: Listener, owner: str, workers: Workers = ALONE, stop: Stop = never
+    ) -> None:
+        self.plan, self.listener, self.owner, self.workers, self.stop = plan, listener, owner, workers, stop
         if self.workers.first:
             check_writable(root)
         if plan.config.threads:
@@ -123,6 +127,8 @@ class Chain:
     def reach(self, task: int) -> None:
         """Have link `task`: find it, wait for another process that trains it, or train it. Links before it exist."""
         key = self.plan.keys[task - 1]
+        if self.workers.from_first(self.stop):
+            raise stopped(f"before task {task}")
         if self._found(key):
             self._say(f"task {task}: reused link {key}")
             return
@@ -181,7 +187,7 @@ class Chain:
     def _loop(self) -> TaskLoop:
         config = self.plan.config
         images = training_images(self.plan, self.device, config.data.loaders)
-        return TaskLoop(config, images, self.listener.epoch, self.workers)
+        return TaskLoop(config, images, self.listener.epoch, self.workers, self.stop)
 
     def _train(self, task: int) -> None:
         key = self.plan.keys[task - 1]

@@ -18,9 +18,10 @@ from cl2r.config import Config
 from cl2r.engine.pixels import Look, Pixels
 from cl2r.engine.store import Partial
 from cl2r.engine.workers import ALONE, Workers
-from cl2r.errors import TrainingError
+from cl2r.errors import StoppedError, TrainingError
 from cl2r.methods.base import Batch, Method, Stage
 from cl2r.seeding import numpy_stream, torch_stream
+from cl2r.stopping import Stop, never
 
 Rows = npt.NDArray[np.int64]
 
@@ -67,12 +68,16 @@ class TaskRecord:
 
 @dataclass
 class TaskLoop:
-    """Trains one task. `report` hears of every epoch; those to be remembered are saved."""
+    """Trains one task. `report` hears of every epoch; those to be remembered are saved.
+
+    The first worker asks `stop` after every epoch; if it says so, that epoch is saved and all workers leave.
+    """
 
     config: Config
     data: TrainingImages
     report: Callable[[EpochReport], None]
     workers: Workers = ALONE
+    stop: Stop = never
 
     def run(
         self, method: Method, new: Rows, memory: Rows, resume: Partial | None, save: Callable[[Partial], None]
@@ -95,11 +100,13 @@ class TaskLoop:
                 batches = self.batches(method.task.index, *rows, number, epoch, stage.batching)
                 report = self.epoch(method, network, stage, optimiser, epoch, batches)
                 record.add(report)
-                if not self.workers.first:
-                    continue
-                self.report(report)
-                if (epoch + 1) % stage.save_every == 0:
-                    save(Partial(number, epoch + 1, _snapshot(method.network, optimiser), vars(record)))
+                stopping = self.workers.from_first(self.stop)
+                if self.workers.first:
+                    self.report(report)
+                    if stopping or (epoch + 1) % stage.save_every == 0:
+                        save(Partial(number, epoch + 1, _snapshot(method.network, optimiser), vars(record)))
+                if stopping:
+                    raise stopped(f"after epoch {epoch + 1} of task {method.task.index}")
         return record
 
     def batches(
@@ -181,6 +188,11 @@ class TaskLoop:
         _check_finite(means, task, epoch + 1)
         seconds = time.perf_counter() - began
         return EpochReport(task, stage.name, epoch + 1, stage.epochs, lr, images, seconds, means)
+
+
+def stopped(when: str) -> StoppedError:
+    """What is raised on all workers when they were asked to stop."""
+    return StoppedError(f"stopped by SIGTERM {when}; the same command goes on from there")
 
 
 def _check_finite(losses: dict[str, float], task: int, epoch: int) -> None:

@@ -3,11 +3,18 @@
 import contextlib
 import logging
 import os
-from collections.abc import Iterator
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from cl2r.errors import InputError
-from cl2r.rayrun.resources import Resources
+from cl2r.rayrun.resources import Node, Resources, described
+
+Say = Callable[[str], None]
+FIRST_COMPLAINT_SECONDS = 30.0
+LAST_COMPLAINT_SECONDS = 3600.0
 
 _ALWAYS = {
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.1",  # each report waits for the next poll; the default is 2 s
@@ -33,7 +40,7 @@ def set_environment(verbose: bool) -> None:
 
 
 @contextlib.contextmanager
-def cluster(resources: Resources, verbose: bool) -> Iterator[int]:
+def cluster(resources: Resources, verbose: bool, say: Say | None = None) -> Iterator[int]:
     """A connected Ray; yields how many trials run side by side.
 
     With RAY_ADDRESS (set inside a Ray job) that cluster is joined; else a Ray of this process alone is started. An
@@ -53,18 +60,69 @@ def cluster(resources: Resources, verbose: bool) -> Iterator[int]:
     started = not ray.is_initialized()
     if started:
         ray.init(**options)
+    complaints = Complaints(resources, say or _to_stderr)
     try:
-        yield _concurrency(resources, ray.cluster_resources(), local=address == "local")
+        yield _concurrency(resources, alive_nodes(), address == "local", complaints)
     finally:
+        complaints.stop()
         if started:
             ray.shutdown()
 
 
-def _concurrency(resources: Resources, there: dict[str, float], local: bool) -> int:
-    fitting = resources.fit_into(there)
-    if fitting < 1 and local:
-        wanted = ", ".join(f"{amount:g} {name}" for name, amount in resources.per_worker().items())
-        have = ", ".join(f"{there.get(name, 0):g} {name}" for name in ("CPU", "GPU"))
-        raise InputError(f"{resources.workers} workers of {wanted} each do not fit into this machine ({have})")
-    # An autoscaled cluster may still be empty: ask, and it grows.
-    return min(resources.max_concurrent or max(1, fitting), fitting if local else 10**6)
+def alive_nodes() -> list[Node]:
+    """What every node of the cluster has, free or not."""
+    import ray
+
+    return [node["Resources"] for node in ray.nodes() if node["Alive"]]
+
+
+def _concurrency(resources: Resources, nodes: Sequence[Node], local: bool, complaints: "Complaints") -> int:
+    fitting = resources.fit_into(*resources.suitable(nodes))
+    if local:
+        if fitting < 1:
+            raise InputError(f"this machine ({_inventory(nodes)}) has no room for {resources.described()}")
+        return min(resources.max_concurrent or fitting, fitting)
+    if fitting < 1 and resources.max_concurrent is None:
+        # How far a cluster may grow is known to its autoscaler alone; it grows for what is asked.
+        complaints.say("note: the cluster has no room for a trial now: it grows to 1; --max-concurrent N: to N")
+    complaints.start()
+    return resources.max_concurrent or max(1, fitting)
+
+
+class Complaints(threading.Thread):
+    """Says, less and less often, that no trial can be placed while the nodes of the cluster are what they are.
+
+    A cluster that is about to grow needs a while; one that will never have what is asked for (an accelerator
+    misspelt) would keep everyone waiting for ever.
+    """
+
+    def __init__(self, resources: Resources, say: Say) -> None:
+        super().__init__(name="complaints", daemon=True)
+        self.resources, self.say, self.done = resources, say, threading.Event()
+
+    def run(self) -> None:
+        """Look now and then until `stop`."""
+        pause = FIRST_COMPLAINT_SECONDS
+        while not self.done.wait(pause):
+            nodes = alive_nodes()
+            if self.resources.fit_into(*self.resources.suitable(nodes)):
+                pause = FIRST_COMPLAINT_SECONDS
+            else:
+                self.say(f"no room for a trial ({self.resources.described()}) in the cluster: {_inventory(nodes)}")
+                pause = min(2 * pause, LAST_COMPLAINT_SECONDS)
+
+    def stop(self) -> None:
+        """End the thread, if there is one."""
+        self.done.set()
+        if self.is_alive():
+            self.join()
+
+
+def _inventory(nodes: Sequence[Node]) -> str:
+    """What there is, e.g. `1 node with 0 CPU; 2 nodes with 8 CPU, 4 GPU, accelerator H100`."""
+    kinds = Counter(map(described, nodes))
+    return "; ".join(f"{count} node{'s' * (count > 1)} with {kind}" for kind, count in kinds.items()) or "no nodes"
+
+
+def _to_stderr(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

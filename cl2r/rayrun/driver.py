@@ -1,14 +1,18 @@
 """The driver of a study: what is still to do, Ray Tune to do it, and what came of it."""
 
-import shutil
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from cl2r.engine.store import LinkStore
+from cl2r.errors import StoppedError
+from cl2r.files import remove_tree
+from cl2r.objects import ObjectPath
 from cl2r.progress import clock
 from cl2r.rayrun.cluster import cluster, set_environment
 from cl2r.rayrun.resources import Resources
+from cl2r.stopping import Marker, Termination
 from cl2r.study.about import update_about, write_about
 from cl2r.study.folder import StudyFolder
 from cl2r.study.frames import write_frames
@@ -16,6 +20,9 @@ from cl2r.study.jobs import Job, trunk_jobs
 from cl2r.study.ledger import finished
 from cl2r.study.live import LiveView
 from cl2r.study.spec import Study
+
+NEAR, FAR = 0.5, 5.0
+"""Seconds between two looks at what is running: on a disk, in an object store."""
 
 
 @dataclass(frozen=True)
@@ -31,20 +38,55 @@ class Outcome:
 
 
 def run_study(
-    study: Study, jobs: Sequence[Job], folder: StudyFolder, owner: str, resources: Resources, verbose: bool = False
+    study: Study,
+    jobs: Sequence[Job],
+    folder: StudyFolder,
+    owner: str,
+    resources: Resources,
+    verbose: bool = False,
+    termination: Termination | None = None,
 ) -> Outcome:
-    """Do what the ledger does not have yet. `jobs` are those of a grid, or representatives of a sweep."""
+    """Do what the ledger does not have yet. `jobs` are those of a grid, or representatives of a sweep.
+
+    After SIGTERM training processes save their epoch, and the study stays open.
+    """
+    try:
+        return _run_study(study, jobs, folder, owner, resources, verbose, termination or Termination())
+    except ConnectionError:
+        raise
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno else error
+        raise OSError(f"{folder.path}: {reason}; once that is mended, the same command goes on") from error
+
+
+def _run_study(
+    study: Study,
+    jobs: Sequence[Job],
+    folder: StudyFolder,
+    owner: str,
+    resources: Resources,
+    verbose: bool,
+    termination: Termination,
+) -> Outcome:
     began = time.perf_counter()
     total = expected_runs(study, jobs, folder)
-    shutil.rmtree(folder.live, ignore_errors=True)  # left behind by processes that were killed
+    remove_tree(folder.live)  # left behind by processes that were killed
     folder.ledger.write("opened", "driver", {"resources": asdict(resources), "runs": total})
+    opened = folder.ledger.last("opened")["driver"]
     write_about(folder, asdict(resources), total)
+    marker = Marker(folder.path)
+    marker.remove()
     try:
-        _run(study, jobs, folder, owner, resources, verbose, total)
+        with termination.patience(marker.put):
+            _run(study, jobs, folder, owner, resources, verbose, total, termination)
     finally:
         write_frames(folder)
     outcomes = list(folder.ledger.outcomes().values())
     counts = {kind: sum(event.kind == kind for event in outcomes) for kind in ("finished", "failed", "pruned")}
+    settled = [event for event in outcomes if event.kind != "failed" or event > opened]
+    if termination.requested and len(settled) < total:
+        done = f"{counts['finished']} of {total} runs finished"
+        raise StoppedError(f"stopped by SIGTERM: {done}; the same command goes on")
     folder.ledger.write("closed", "driver", counts)
     update_about(folder)
     missing = 0 if study.is_sweep else total - len(outcomes)
@@ -67,6 +109,7 @@ def _run(
     resources: Resources,
     verbose: bool,
     total: int,
+    termination: Termination,
 ) -> None:
     set_environment(verbose)
     from cl2r.rayrun.search import OptunaSource  # imports Ray, which reads its environment then
@@ -74,23 +117,29 @@ def _run(
     outcomes = folder.ledger.outcomes()
     unfinished = [job for job in jobs if not finished(outcomes, (run.name for run in job.runs))]
     source = OptunaSource(study, folder) if study.is_sweep else None
-    if not (source.waiting if source else unfinished):
+    if termination.requested or not (source.waiting if source else unfinished):
         return
     store = LinkStore(folder.storage, lambda line: None)
-    queue = trunk_jobs(unfinished, [key for job in jobs for run in job.runs for key in run.keys if store.present(key)])
+    queue = trunk_jobs(unfinished, store.among(key for job in jobs for run in job.runs for key in run.keys))
     queue += [] if source else unfinished
     totals = Totals(folder, store, [] if study.is_sweep else unfinished, total)
-    view = LiveView(folder.live, totals.line)
-    with cluster(resources, verbose) as concurrent:
+    view = LiveView(folder.live, totals.line, interval=FAR if isinstance(folder.path, ObjectPath) else NEAR)
+    with cluster(resources, verbose, view.say) as concurrent:
+        termination.listen()  # Ray has put its own handler there
+        from cl2r.rayrun.head import HeadWatch
         from cl2r.rayrun.tuning import Monitor, tune_jobs
 
         monitor = Monitor(folder, view.say, total)
         view.start()
+        watch = HeadWatch(view.say)
+        watch.start()
         try:
             early_stopping = study.spec.search.early_stopping
-            tune_jobs(queue, source, folder, owner, resources, concurrent, early_stopping, monitor)
+            stopping = termination.asked
+            tune_jobs(queue, source, folder, owner, resources, concurrent, early_stopping, monitor, stopping)
             monitor.tell_news()
         finally:
+            watch.done.set()
             view.stop()
 
 
@@ -100,12 +149,12 @@ class Totals:
     def __init__(self, folder: StudyFolder, store: LinkStore, jobs: Sequence[Job], total: int) -> None:
         self.folder, self.store, self.total, self.began = folder, store, total, time.monotonic()
         keys = {key for job in jobs for run in job.runs for key in run.keys}
-        self.missing = {key for key in keys if not store.present(key)}
+        self.missing = keys - store.among(keys)
         self.links = len(self.missing)
 
     def line(self) -> str:
         """Runs ended, links trained, time left."""
-        self.missing = {key for key in self.missing if not self.store.present(key)}
+        self.missing -= self.store.among(self.missing)
         outcomes = self.folder.ledger.outcomes().values()
         failed = sum(event.kind == "failed" for event in outcomes)
         parts = [f"{len(outcomes)} of {self.total} runs"] + [f"{failed} failed"] * (failed > 0)

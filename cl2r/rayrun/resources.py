@@ -1,11 +1,16 @@
 """What a run may use of the cluster. None of it is part of what a study is: it may change between two commands."""
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 
 from cl2r.errors import InputError
+
+Node = Mapping[str, float]
+"""Amounts by Ray's names of resources."""
+ACCELERATOR = "accelerator_type:"
 
 
 @dataclass(frozen=True)
@@ -53,7 +58,7 @@ class Resources:
         if self.gpus_per_worker:
             wanted["GPU"] = self.gpus_per_worker
         if self.accelerator:
-            wanted[f"accelerator_type:{self.accelerator}"] = 0.001
+            wanted[ACCELERATOR + self.accelerator] = 0.001
         return wanted
 
     def per_trial(self) -> dict[str, float]:
@@ -63,7 +68,36 @@ class Resources:
         """
         return self.per_worker() if self.workers == 1 else {"node:__internal_head__": 0.001}
 
-    def fit_into(self, cluster: dict[str, float]) -> int:
-        """How many trials fit side by side."""
-        needs = {name: amount * self.workers for name, amount in self.per_worker().items() if name in ("CPU", "GPU")}
-        return int(min(cluster.get(name, 0) // amount for name, amount in needs.items()))
+    def suitable(self, nodes: Iterable[Node]) -> list[Node]:
+        """Those of `nodes` that have the accelerator."""
+        return [node for node in nodes if not self.accelerator or ACCELERATOR + self.accelerator in node]
+
+    def fit_into(self, *nodes: Node) -> int:
+        """How many trials fit side by side into empty suitable nodes. A trial may span nodes, a worker may not."""
+        return sum(map(self._worker_places, nodes)) // self.workers
+
+    def _worker_places(self, node: Node) -> int:
+        """Amounts are counted as Ray counts them, in ten-thousandths."""
+        needs = {name: amount for name, amount in self.per_worker().items() if name in ("CPU", "GPU")}
+        return min(round(node.get(name, 0) * 1e4) // round(amount * 1e4) for name, amount in needs.items())
+
+    def described(self) -> str:
+        """A trial's wishes, e.g. `2 workers of 1 CPU, 1 GPU, accelerator A100 each`."""
+        wishes = described(self.per_worker())
+        return f"a worker of {wishes}" if self.workers == 1 else f"{self.workers} workers of {wishes} each"
+
+    def loader_note(self, loaders: int) -> str | None:
+        """What to say of decoding processes that have no CPU of their own."""
+        if self.cpus_per_worker >= 1 + loaders:
+            return None
+        return (
+            f"note: data.loaders={loaders} are processes beside the one that trains, and --cpus-per-worker is "
+            f"{self.cpus_per_worker}: {1 + loaders} would give each a CPU"
+        )
+
+
+def described(amounts: Node) -> str:
+    """CPUs, GPUs and accelerators among Ray's names of resources."""
+    shown = [f"{amounts.get(name, 0):g} {name}" for name in ("CPU", "GPU") if name == "CPU" or amounts.get(name)]
+    kinds = (name.removeprefix(ACCELERATOR) for name in sorted(amounts) if name.startswith(ACCELERATOR))
+    return ", ".join([*shown, *(f"accelerator {kind}" for kind in kinds)])

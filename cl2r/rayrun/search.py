@@ -8,20 +8,23 @@ import math
 import warnings
 from collections import defaultdict
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import optuna
 from optuna.storages import JournalStorage
-from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
 
 from cl2r.config import fields
 from cl2r.errors import InputError
+from cl2r.rayrun.attempts import Attempts
 from cl2r.seeding import derive
+from cl2r.stopping import Stop, never
 from cl2r.study.folder import StudyFolder
 from cl2r.study.jobs import Job, plan_job
+from cl2r.study.journal import journal
 from cl2r.study.ledger import DIED, Event, Kind, finished
 from cl2r.study.space import distributions
 from cl2r.study.spec import OBJECTIVES, Study, sweep_point
@@ -150,13 +153,14 @@ def _died(event: Event | None) -> bool:
 
 
 def open_optuna(study: Study, folder: StudyFolder) -> optuna.Study:
-    """The study in Optuna's own storage, which optuna-dashboard opens."""
+    """The study in Optuna's own storage."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     search = study.spec.search
-    folder.path.mkdir(parents=True, exist_ok=True)
+    if isinstance(folder.path, Path):
+        folder.path.mkdir(parents=True, exist_ok=True)
     opened = optuna.create_study(
         study_name=folder.name,
-        storage=JournalStorage(JournalFileBackend(str(folder.journal))),
+        storage=JournalStorage(journal(folder.journal)),
         directions=[OBJECTIVES[name][1] for name in search.objectives],
         load_if_exists=True,
         pruner=optuna.pruners.SuccessiveHalvingPruner(min_resource=2, reduction_factor=2),
@@ -204,22 +208,29 @@ class JobSearcher(Unsaved, Searcher):  # type: ignore[misc]  # Ray has no types
         folder: StudyFolder,
         concurrent: int,
         common: dict[str, Any],
+        attempts: Attempts | None = None,
+        stopping: Stop = never,
     ) -> None:
         super().__init__()
         self.waiting = list(jobs)
+        self.attempts, self.stopping = attempts, stopping
+        self.tried_again: set[str] = set()
         self.source, self.folder, self.concurrent, self.common = source, folder, concurrent, common
         self.running: dict[str, Job] = {}
         self.handed_out = 0
+        self.exhausted = source is None
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
-        """Tune's question. None: not now."""
+        """Tune's question. None: not now. Nothing is the last answer while a process that runs may still die."""
+        if self.stopping():
+            return str(Searcher.FINISHED)
         if len(self.running) >= self.concurrent:
             return None
         job = self._ready()
         if job is None and self._fetch():
             job = self._ready()
         if job is None:
-            return None if self.waiting else str(Searcher.FINISHED)
+            return None if self.waiting or self.running else str(Searcher.FINISHED)
         self.running[trial_id] = job
         self.handed_out += 1
         lasts = START_SECONDS if self.handed_out <= self.concurrent and self.concurrent > 1 else 0
@@ -235,9 +246,10 @@ class JobSearcher(Unsaved, Searcher):  # type: ignore[misc]  # Ray has no types
 
     def _fetch(self) -> bool:
         """Ask Optuna, but never for more than one point ahead: it learns from every trial that ends."""
-        if self.source is None or any(job.depth is None for job in self.waiting):
+        if self.source is None or self.exhausted or any(job.depth is None for job in self.waiting):
             return False
         job = self.source.next()
+        self.exhausted = job is None
         self.waiting += [job] if job else []
         return job is not None
 
@@ -245,8 +257,22 @@ class JobSearcher(Unsaved, Searcher):  # type: ignore[misc]  # Ray has no types
         """The scheduler looks at results."""
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
-        """Free the place; enter a trial that was stopped early in the ledger."""
+        """Free the place; enter a trial that was stopped early in the ledger.
+
+        One whose process died may have another attempt. Of one that leaves because all do, nothing is said to anyone:
+        it stays open, and the next command hands it out again.
+        """
         job = self.running.pop(trial_id)
+        if self.stopping():
+            self.tried_again.add(trial_id)
+            return
+        if (result or {}).get("stopped"):  # by an earlier driver, whose marker a node still saw
+            self.waiting.insert(0, job)
+            return
+        if error and self.attempts and self.attempts.another(job):
+            self.tried_again.add(trial_id)
+            self.waiting.insert(0, job)
+            return
         if job.depth is not None:
             return
         pruned = not error and not (result or {}).get("ended")

@@ -2,6 +2,7 @@
 
 import json
 import socket
+import sys
 import time
 import traceback
 from typing import Any
@@ -10,15 +11,19 @@ import torch
 from ray import tune
 
 from cl2r.engine.workers import Workers
+from cl2r.privacy import errors_without_secrets, without_secrets
 from cl2r.rayrun.resources import Resources
+from cl2r.stopping import Marker
 from cl2r.study.jobs import Job
 from cl2r.study.walk import enter_failures, study_folder, walk
 
 
+@errors_without_secrets()
 def run_trial(config: dict[str, Any]) -> None:
-    """The trainable. Its last report says that it came to its end; what came of the runs is in the ledger.
+    """The trainable. Its last report says that it came to its end, or was asked to stop; what came of the runs is in
+    the ledger.
 
-    What a second attempt may mend (OSError) is raised, so that Tune makes one; so does the death of this process.
+    What a second attempt may mend (OSError) is raised: like the death of this process, it leads to one.
     """
     began = time.monotonic()
     job, resources = Job.from_plain(json.loads(config["job"])), Resources(**config["resources"])
@@ -34,10 +39,12 @@ def run_trial(config: dict[str, Any]) -> None:
     except OSError:
         raise
     except Exception as error:
-        traceback.print_exc()
+        print(without_secrets(traceback.format_exc()), file=sys.stderr, flush=True)
         enter_failures(job, folder, one_line(error))
-    time.sleep(max(0.0, began + config["lasts"] - time.monotonic()))
-    tune.report({"ended": True})
+    stop = Marker(folder.path)
+    while time.monotonic() < began + config["lasts"] and not stop():
+        time.sleep(0.1)
+    tune.report({"stopped": True} if stop() else {"ended": True})
 
 
 def _drive(job: Job, study: str, owner: str, resources: Resources) -> None:

@@ -1,7 +1,6 @@
 """The one call of Ray Tune, and what its driver says about trials as they end."""
 
 import json
-import shutil
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -12,10 +11,15 @@ from typing import Any
 from ray import tune
 from ray.tune.schedulers import FIFOScheduler
 
+from cl2r.engine.store import LinkStore
+from cl2r.files import remove_tree
+from cl2r.privacy import without_secrets
 from cl2r.progress import clock
+from cl2r.rayrun.attempts import Attempts
 from cl2r.rayrun.resources import Resources
 from cl2r.rayrun.search import EarlyStopping, JobSearcher, OptunaSource, Unsaved
 from cl2r.rayrun.trial import run_trial
+from cl2r.stopping import Stop, never
 from cl2r.study.folder import StudyFolder
 from cl2r.study.frames import write_frames
 from cl2r.study.jobs import Job
@@ -35,10 +39,13 @@ def tune_jobs(
     concurrent: int,
     early_stopping: bool,
     monitor: "Monitor",
+    stopping: Stop = never,
 ) -> None:
     """Run the jobs, then what `source` gives. Tune's own files are of no use afterwards and are removed."""
     common = {"study": str(folder.path), "owner": owner, "resources": asdict(resources)}
-    searcher = JobSearcher(jobs, source, folder, concurrent, common)
+    attempts = Attempts(LinkStore(folder.storage, monitor.say), resources.retries)
+    searcher = JobSearcher(jobs, source, folder, concurrent, common, attempts, stopping)
+    monitor.tried_again = searcher.tried_again
     scratch = folder.path / "ray" / uuid.uuid4().hex[:8]
     try:
         tune.Tuner(
@@ -56,11 +63,10 @@ def tune_jobs(
                 storage_path=str(scratch),
                 verbose=0,
                 callbacks=[monitor],
-                failure_config=tune.FailureConfig(max_failures=resources.retries),
             ),
         ).fit()
     finally:
-        shutil.rmtree(folder.path / "ray", ignore_errors=True)
+        remove_tree(folder.path / "ray")
 
 
 class Monitor(Unsaved, tune.Callback):  # type: ignore[misc]  # Ray has no types
@@ -68,6 +74,7 @@ class Monitor(Unsaved, tune.Callback):  # type: ignore[misc]  # Ray has no types
 
     def __init__(self, folder: StudyFolder, say: Say, total: int) -> None:
         self.folder, self.say, self.total = folder, say, total
+        self.tried_again: set[str] = set()
         self._heard = {event.path for event in folder.ledger.events()}
         self._next_frames = time.monotonic() + 10
 
@@ -76,15 +83,17 @@ class Monitor(Unsaved, tune.Callback):  # type: ignore[misc]  # Ray has no types
         self.tell_news()
         if time.monotonic() > self._next_frames:
             began = time.monotonic()
-            write_frames(self.folder)
+            try:
+                write_frames(self.folder)
+            except OSError as error:  # they are written again at the end, and that must succeed
+                self.say(f"note: the frames cannot be written now: {error}")
             self._next_frames = time.monotonic() + max(10, 20 * (time.monotonic() - began))
 
-    def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        """A process died; Tune starts it again."""
-        self.say(f"{_job(trial).runs[0].title}: {_reason(trial)}; it goes on from its last epoch")
-
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        """No attempts are left."""
+        """A process died, or could not go on; the searcher has just decided whether there is another attempt."""
+        if trial.trial_id in self.tried_again:
+            self.say(f"{_job(trial).runs[0].title}: {_reason(trial)}; it goes on from its last epoch")
+            return
         enter_failures(_job(trial), self.folder, _reason(trial))
         self.tell_news()
 
@@ -108,7 +117,8 @@ def _reason(trial: Any) -> str:
     last = text.rstrip().rsplit("Failure #", 1)[-1]
     if not last or "The actor is dead" in last or "The actor died" in last or "ActorUnavailable" in last:
         return DIED
-    return last.splitlines()[-1][:500]
+    line = last.splitlines()[-1]
+    return DIED if line.endswith(DIED) else without_secrets(line)[:500]
 
 
 def _news(event: Event) -> str:

@@ -4,18 +4,25 @@ import argparse
 import dataclasses
 import os
 from collections.abc import Callable, Sequence
+from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pandas as pd
 
+from cl2r.config import DataConfig
 from cl2r.data import load_dataset
+from cl2r.data.images import LazyImages
 from cl2r.engine.plan import plan_run
-from cl2r.engine.store import check_writable
+from cl2r.engine.store import LinkStore, check_writable
 from cl2r.errors import InputError
+from cl2r.files import Place, place
+from cl2r.objects import ObjectPath
+from cl2r.privacy import without_secrets
 from cl2r.progress import clock
 from cl2r.rayrun.driver import expected_runs, run_study
 from cl2r.rayrun.resources import Resources
+from cl2r.stopping import GRACE_SECONDS, Termination
 from cl2r.study.cost import smallest_batch
 from cl2r.study.folder import StudyFolder, digest
 from cl2r.study.frames import FRAMES
@@ -26,9 +33,17 @@ from cl2r.study.sweep import corner_jobs, representative_jobs
 Show = Callable[[dict[str, pd.DataFrame], Study], str]
 
 
+class _Parser(argparse.ArgumentParser):
+    """Complains without repeating secrets."""
+
+    def error(self, message: str) -> NoReturn:
+        """Usage and one line; ends the program."""
+        super().error(without_secrets(message))
+
+
 def study_parser(name: str, doc: str | None) -> argparse.ArgumentParser:
     """A parser with the options of every study."""
-    parser = argparse.ArgumentParser(name, description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = _Parser(name, description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     what = parser.add_argument_group("what")
     what.add_argument("--preset", help="a preset, or a YAML file of config sections")
     what.add_argument("--data", metavar="PATH", help="a data set by name, an .npz file or a folder")
@@ -37,7 +52,9 @@ def study_parser(name: str, doc: str | None) -> argparse.ArgumentParser:
     what.add_argument("--seeds", type=int, nargs="+", metavar="N")
     what.add_argument("--set", action="append", default=[], dest="overrides", metavar="KEY=VALUE", help="for every run")
     where = parser.add_argument_group("where")
-    where.add_argument("--storage", type=Path, metavar="DIR", help="links, ledger and frames (default: results)")
+    where.add_argument(
+        "--storage", metavar="DIR", help="links, ledger and frames; s3://bucket/folder (default: results)"
+    )
     where.add_argument("--name", help="of the study (default: its file, data and a digest of its specification)")
     how = parser.add_argument_group("how")
     how.add_argument("--workers", type=int, default=1, help="processes a run (default: 1)")
@@ -46,7 +63,9 @@ def study_parser(name: str, doc: str | None) -> argparse.ArgumentParser:
     how.add_argument("--accelerator", metavar="NAME", help="only nodes with this accelerator, e.g. A100")
     how.add_argument("--max-concurrent", type=int, metavar="N", help="trials side by side (default: as many as fit)")
     how.add_argument("--sync-batchnorm", action="store_true", help="batch norm over all workers (GPUs only)")
-    how.add_argument("--retries", type=int, default=2, metavar="N", help="attempts after a process died (default: 2)")
+    how.add_argument("--retries", type=int, default=2, metavar="N", help="after deaths without progress (default: 2)")
+    patience = "for epochs under way after SIGTERM (default: 60)"
+    how.add_argument("--grace", type=float, default=GRACE_SECONDS, metavar="SECONDS", help=patience)
     how.add_argument("--plan", action="store_true", help="say what it would cost; start nothing")
     how.add_argument("--gpu-price", type=float, default=4.10, metavar="USD", help="of an A100 hour, for --plan")
     how.add_argument("-v", "--verbose", action="store_true", help="Ray's own messages too")
@@ -55,6 +74,13 @@ def study_parser(name: str, doc: str | None) -> argparse.ArgumentParser:
 
 def run_command(args: argparse.Namespace, path: Path, changes: dict[str, Any], show: Show) -> int:
     """Plan everything, run what is missing, print the table. 0, or 1 if a run failed."""
+    with Termination(args.grace).listening() as termination:
+        return _command(args, path, changes, show, termination)
+
+
+def _command(
+    args: argparse.Namespace, path: Path, changes: dict[str, Any], show: Show, termination: Termination
+) -> int:
     study = read_study(path, {**_changes(args), **changes}, _overrides(args), args.tasks)
     resources = _resources(args)
     jobs = representative_jobs(study) if study.is_sweep else grid_jobs(study)
@@ -73,16 +99,25 @@ def run_command(args: argparse.Namespace, path: Path, changes: dict[str, Any], s
     folder.check_name(identity)
     with folder.driver_lock():
         owner = folder.claim_name(identity)
-        return _run(study, jobs, folder, owner, resources, args.verbose, show)
+        return _run(study, jobs, folder, owner, resources, args.verbose, show, termination)
 
 
 def _run(
-    study: Study, jobs: Sequence[Job], folder: StudyFolder, owner: str, resources: Resources, verbose: bool, show: Show
+    study: Study,
+    jobs: Sequence[Job],
+    folder: StudyFolder,
+    owner: str,
+    resources: Resources,
+    verbose: bool,
+    show: Show,
+    termination: Termination,
 ) -> int:
     print(f"study {folder.name}: {expected_runs(study, jobs, folder)} runs", flush=True)
-    before = set(os.listdir(folder.storage / "links"))
-    outcome = run_study(study, jobs, folder, owner, resources, verbose)
-    frames = {name: pd.read_parquet(folder.path / f"{name}.parquet") for name in FRAMES}
+    if note := _loader_note(jobs[0].runs[0].config.data, resources):
+        print(note, flush=True)
+    before = LinkStore(folder.storage, print).keys()
+    outcome = run_study(study, jobs, folder, owner, resources, verbose, termination)
+    frames = {name: pd.read_parquet(BytesIO((folder.path / f"{name}.parquet").read_bytes())) for name in FRAMES}
     if outcome.finished:
         print(f"\n{show(frames, study)}\n")
     for _, row in frames["runs"].query("status == 'failed'").iterrows():
@@ -92,7 +127,8 @@ def _run(
     trained = set(frames["tasks"].query("not reused")["key"]) - before
     counts = f"{outcome.finished} runs finished, {outcome.failed} failed, {outcome.pruned} stopped early"
     print(f"{counts}; {len(trained)} links trained in {clock(outcome.seconds)}")
-    print(f"frames: {folder.path}/{{{','.join(FRAMES)}}}.parquet", flush=True)
+    every = ",".join(FRAMES)
+    print(f"frames: {folder.path / f'{{{every}}}.parquet'}", flush=True)
     from cl2r.study.report import leave_report  # not before training: its libraries take a while to load
 
     for line in leave_report(folder):
@@ -120,18 +156,24 @@ def _resources(args: argparse.Namespace) -> Resources:
     return Resources(**{name: getattr(args, name) for name in names})
 
 
+def _loader_note(data: DataConfig, resources: Resources) -> str | None:
+    """Only images that are decoded while training have loaders."""
+    images = load_dataset(data.name, data.size, data.channels, data.root).x_train
+    return resources.loader_note(data.loaders) if isinstance(images, LazyImages) else None
+
+
 def _fingerprints(jobs: Sequence[Job]) -> list[str]:
     sets = {run.config.data for job in jobs for run in job.runs}
     return sorted(load_dataset(data.name, data.size, data.channels, data.root).fingerprint for data in sets)
 
 
-def storage_root(given: Path | None) -> Path:
+def storage_root(given: str | None) -> Place:
     """Absolute: workers have other working directories. A Ray job's own directory vanishes with the cluster."""
     uploaded = any(part.startswith("_ray_pkg_") for part in Path.cwd().parts)
-    default = Path.home() / "cl2r-results" if uploaded else Path("results")
-    storage = given or Path(os.environ.get("CL2R_STORAGE", default))
-    if "://" in str(storage) or ":/" in str(storage):
-        raise InputError(f"--storage {storage}: give a path; a study is written to a disk that all its nodes share")
+    default = str(Path.home() / "cl2r-results" if uploaded else Path("results"))
+    storage = place(given or os.environ.get("CL2R_STORAGE") or default)
+    if isinstance(storage, ObjectPath):
+        return storage
     if uploaded and not storage.is_absolute():
         raise InputError(f"--storage {storage}: give an absolute path; this job's directory goes with the cluster")
     return storage.absolute()

@@ -14,7 +14,6 @@ import time
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -24,6 +23,8 @@ from cl2r.engine.figures import flops as flops_of
 from cl2r.engine.figures import support_rows
 from cl2r.engine.link_features import GALLERY, OPEN, PROJECTION, SUPPORT, SUPPORT_OLD
 from cl2r.engine.plan import Plan
+from cl2r.engine.store import DamagedError, LinkStore
+from cl2r.files import Place
 from cl2r.methods.base import Batch
 from cl2r.study.dry_run import Counted, DryChain, Known, drawn
 
@@ -161,12 +162,12 @@ def _file_bytes(tensors: Mapping[str, Tensor]) -> int:
 # ---------------------------------------------------------------- speed on this machine
 
 
-def measured_speed(root: Path, costs: Sequence[LinkCost]) -> dict[SpeedGroup, float]:
+def measured_speed(root: Place, costs: Sequence[LinkCost]) -> dict[SpeedGroup, float]:
     """FLOP/s of each group: the median over those of its links that are below `root`."""
     return {group: statistics.median(speeds) for group, speeds in _stored_speeds(root, costs).items()}
 
 
-def speed_source(root: Path, costs: Sequence[LinkCost], calibrated: Collection[SpeedGroup]) -> str:
+def speed_source(root: Place, costs: Sequence[LinkCost], calibrated: Collection[SpeedGroup]) -> str:
     """How the speeds came about, for `describe`: the groups in `calibrated` from steps, the others from links."""
     stored = sum(len(v) for group, v in _stored_speeds(root, costs).items() if group not in calibrated)
     links = [f"from {stored} stored link{'s' * (stored != 1)}"] if stored else []
@@ -174,14 +175,15 @@ def speed_source(root: Path, costs: Sequence[LinkCost], calibrated: Collection[S
     return " and ".join(links + steps)
 
 
-def _stored_speeds(root: Path, costs: Sequence[LinkCost]) -> dict[SpeedGroup, list[float]]:
+def _stored_speeds(root: Place, costs: Sequence[LinkCost]) -> dict[SpeedGroup, list[float]]:
     speeds: defaultdict[SpeedGroup, list[float]] = defaultdict(list)
-    for cost in _distinct(costs):
+    store = LinkStore(root, lambda line: None)
+    there = store.among(cost.key for cost in costs)
+    for cost in (cost for cost in _distinct(costs) if cost.key in there):
         try:
-            record = json.loads((root / "links" / cost.key / "record.json").read_bytes())
-            speeds[cost.speed_group].append(cost.flops / record["seconds"])
-        except (FileNotFoundError, ValueError, KeyError, TypeError, ZeroDivisionError):
-            continue  # no link, or a damaged one, which the run reports and trains again: it tells no speed
+            speeds[cost.speed_group].append(cost.flops / store.record(cost.key)["seconds"])
+        except (DamagedError, ValueError, KeyError, TypeError, ZeroDivisionError):
+            continue  # a damaged link, which the run reports and trains again, tells no speed
     return {group: found for group, found in speeds.items() if found}
 
 

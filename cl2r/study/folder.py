@@ -5,6 +5,7 @@ import fcntl
 import hashlib
 import json
 import os
+import signal
 import socket
 import time
 import uuid
@@ -15,8 +16,10 @@ from typing import IO, Any
 
 import yaml
 
+from cl2r.claims import HeldError, Ticket, is_held
 from cl2r.errors import InputError
-from cl2r.files import write_file
+from cl2r.files import Place, write_file
+from cl2r.objects import ObjectPath
 from cl2r.study.ledger import Ledger
 
 
@@ -24,7 +27,7 @@ from cl2r.study.ledger import Ledger
 class StudyFolder:
     """`storage`/studies/`name`; links are in `storage`, shared by all studies."""
 
-    storage: Path
+    storage: Place
     name: str
 
     def __post_init__(self) -> None:
@@ -32,17 +35,17 @@ class StudyFolder:
             raise InputError(f"--name {self.name}: a study's name is one folder's name")
 
     @property
-    def path(self) -> Path:
+    def path(self) -> Place:
         """The study's own folder."""
         return self.storage / "studies" / self.name
 
     @property
-    def specification(self) -> Path:
+    def specification(self) -> Place:
         """What the name stands for."""
         return self.path / "study.yaml"
 
     @property
-    def about(self) -> Path:
+    def about(self) -> Place:
         """Where and how it was run."""
         return self.path / "about.json"
 
@@ -52,12 +55,12 @@ class StudyFolder:
         return Ledger(self.path / "ledger")
 
     @property
-    def live(self) -> Path:
+    def live(self) -> Place:
         """What is happening."""
         return self.path / "live"
 
     @property
-    def journal(self) -> Path:
+    def journal(self) -> Place:
         """Optuna's storage."""
         return self.path / "optuna.journal"
 
@@ -73,16 +76,21 @@ class StudyFolder:
         """The id of the study, if the name stands for this specification or for none yet (then empty)."""
         if not self.specification.exists():
             return ""
-        stored = yaml.safe_load(self.specification.read_text())
+        stored = yaml.safe_load(self.specification.read_bytes())
         if stored["specification"] != yaml.safe_load(yaml.safe_dump(identity)):
             raise InputError(_refusal(self.name, stored["specification"], identity))
         return str(stored["id"])
 
     @contextlib.contextmanager
     def driver_lock(self) -> Iterator[None]:
-        """Refuse a second driver of the same study on this machine. The system frees the lock of a dead one."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        with (self.path / "driver.lock").open("a+") as file:
+        """Refuse a second driver of the same study. The lock of a dead one is freed."""
+        path = self.path / "driver.lock"
+        if isinstance(path, ObjectPath):
+            with self._driver_ticket(path):
+                yield
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a+") as file:
             if not _try_lock(file, fcntl.LOCK_EX, attempts=5):  # `cl2r status` looks at the lock for a moment
                 file.seek(0)
                 raise InputError(f"study {self.name!r} is being run by {file.read().strip()}")
@@ -90,16 +98,30 @@ class StudyFolder:
             print(f"process {os.getpid()} on {socket.gethostname()}", file=file, flush=True)
             yield
 
-    def is_driven(self) -> bool:
-        """Whether a driver on this machine is at work."""
+    @contextlib.contextmanager
+    def _driver_ticket(self, folder: ObjectPath) -> Iterator[None]:
+        """The same in an object store. Who is taken for dead there must stop: another driver may be at work."""
         try:
-            with (self.path / "driver.lock").open() as file:
+            with Ticket(folder, on_loss=lambda: os.kill(os.getpid(), signal.SIGTERM)).held(wait=False):
+                yield
+        except HeldError as error:
+            raise InputError(f"study {self.name!r} is being run by {error}") from error
+
+    def is_driven(self) -> bool:
+        """Whether a driver is at work: on this machine, or, by an object store, on any."""
+        path = self.path / "driver.lock"
+        if isinstance(path, ObjectPath):
+            return is_held(path)
+        try:
+            with path.open() as file:
                 return not _try_lock(file, fcntl.LOCK_SH)
         except FileNotFoundError:
             return False
 
     def driver_is_elsewhere(self) -> bool:
         """Whether the last driver sat on another machine, so that its lock need not be felt here."""
+        if isinstance(self.path, ObjectPath):
+            return False
         try:
             host = (self.path / "driver.lock").read_text().rpartition(" on ")[2].strip()
         except FileNotFoundError:

@@ -11,7 +11,7 @@ from cl2r.config import field_types, scalar
 from cl2r.files import write_file
 from cl2r.methods.catalog import sections
 from cl2r.study.folder import StudyFolder
-from cl2r.study.ledger import Event
+from cl2r.study.ledger import Event, read_events
 
 FRAMES = ("runs", "tasks", "matrix", "curves")
 _METRICS = [f"{metric}{end}" for metric in ("AC", "BC", "FC") for end in ("", "_low", "_high")] + ["mean_accuracy"]
@@ -43,7 +43,8 @@ _ALWAYS = {
 
 def study_frames(folder: StudyFolder) -> dict[str, pd.DataFrame]:
     """Every run that ended, finished, failed or stopped early, in the order of trials; an empty study has no rows."""
-    entries = [(event, event.read()) for event in folder.ledger.outcomes().values()]
+    outcomes = list(folder.ledger.outcomes().values())
+    entries = list(zip(outcomes, read_events(outcomes), strict=True))
     entries.sort(key=lambda entry: (entry[1]["trial"], entry[1]["config"]["seed"]))
     rows: dict[str, list[dict[str, Any]]] = {name: [] for name in FRAMES}
     for event, content in entries:

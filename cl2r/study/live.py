@@ -4,6 +4,7 @@ Training processes may sit on other machines, so they leave word in files of the
 owns the terminal, reads them. Nothing here is a result: the files are gone when their runs are.
 """
 
+import contextlib
 import json
 import math
 import os
@@ -15,9 +16,11 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, TextIO, TypeVar
 
+from cl2r.files import Place, listed, modified
+from cl2r.objects import ObjectPath
+from cl2r.privacy import without_secrets
 from cl2r.progress import TimeLeft, clock, figures, whereabouts
 
 if TYPE_CHECKING:
@@ -66,7 +69,7 @@ class LiveRow:
 class LiveFile:
     """Listens to a run and keeps `<folder>/<label>.json` current. Lines that must be seen go to `on_warn`."""
 
-    folder: Path
+    folder: Place
     label: str
     run: str
     title: str
@@ -78,13 +81,13 @@ class LiveFile:
     _written: float = -math.inf
 
     @property
-    def path(self) -> Path:
+    def path(self) -> Place:
         """The file."""
         return self.folder / f"{self.label}.json"
 
     def say(self, line: str) -> None:
         """For the log of the process."""
-        print(f"{self.label}: {line}", flush=True)
+        print(f"{self.label}: {without_secrets(line)}", flush=True)
 
     def warn(self, line: str) -> None:
         """For the log, and for whoever should hear of it."""
@@ -100,12 +103,16 @@ class LiveFile:
         """Rewrite the file, unless that was done less than `interval` seconds ago."""
         self._left.epoch(report)
         if time.monotonic() - self._written >= self.interval:
-            self._write(self._row(report))
+            try:
+                self._write(self._row(report))
+            except OSError as error:  # nothing here is a result: training goes on
+                self.say(f"note: cannot say how far it is: {error}")
             self._written = time.monotonic()
 
     def close(self) -> None:
         """The run has ended: remove the file."""
-        self.path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # whoever starts a driver next removes it
+            self.path.unlink(missing_ok=True)
 
     def _row(self, report: "EpochReport") -> LiveRow:
         return LiveRow(
@@ -123,19 +130,23 @@ class LiveFile:
         """Seen whole or not at all; never flushed to disk, for it is worth nothing after a crash."""
         entry = asdict(row)
         del entry["stale"]  # for the reader to judge
-        self.folder.mkdir(parents=True, exist_ok=True)
-        aside = self.path.with_name(f".{self.path.name}.{uuid.uuid4().hex}")
-        aside.write_text(json.dumps(entry))
-        aside.replace(self.path)
+        path, content = self.path, json.dumps(entry).encode()
+        if isinstance(path, ObjectPath):
+            path.write_bytes(content)
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        aside = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+        aside.write_bytes(content)
+        aside.replace(path)
 
 
-def read_live(folder: Path) -> list[LiveRow]:
+def read_live(folder: Place) -> list[LiveRow]:
     """The training processes that left word below `folder`, in the order of their labels."""
     rows = []
-    for path in sorted(folder.glob("*.json")):
+    for path in listed(folder, "*.json"):
         try:
             entry = json.loads(path.read_text())
-            touched = path.stat().st_mtime
+            touched = modified(path)
         except FileNotFoundError:  # its run ended between the listing and the reading
             continue
         rows.append(LiveRow(**entry, stale=time.time() - touched > STALE_SECONDS))
@@ -152,7 +163,7 @@ class LiveView:
 
     def __init__(
         self,
-        folder: Path,
+        folder: Place,
         totals: Callable[[], str],
         stream: TextIO | None = None,
         interval: float = 0.5,
@@ -184,7 +195,7 @@ class LiveView:
     def say(self, line: str) -> None:
         """A line worth keeping, above the block. Any thread may call this."""
         with self._lock:
-            self._draw(self._block, above=f"{line}\n")
+            self._draw(self._block, above=f"{without_secrets(line)}\n")
 
     def refresh(self) -> None:
         """Redraw the block, or let the heart beat if its time has come."""

@@ -7,10 +7,11 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Literal
-from urllib.parse import unquote, urlsplit
 
 from analysis.study import Place, Study, find_study, read_specification, read_study
+from cl2r import files
 from cl2r.errors import InputError, nearest
+from cl2r.privacy import without_secrets
 from cl2r.study import status
 from cl2r.study.about import read_about
 from cl2r.study.folder import StudyFolder
@@ -49,22 +50,21 @@ class Source:
         return Path(f"{self.name}-report.html")
 
 
-def find_source(study: str | None, storage: Path) -> Source:
+def find_source(study: str | None, storage: files.Place) -> Source:
     """A study by its name below `storage`, by its folder or by its address; without any of them the only one there."""
     if study is None:
-        return _local(_only_study(storage).path)
+        return _source(_only_study(storage).path)
     if "://" in study:
-        local = urlsplit(study).scheme == "file"
-        return _local(Path(unquote(urlsplit(study).path))) if local else Source(find_study(study), None, None)
+        return _source(files.place(study))
     names = [folder.name for folder in status.studies(storage)]
     if study in names:
-        return _local(StudyFolder(storage, study).path)
+        return _source(StudyFolder(storage, study).path)
     if Path(study).is_dir():
-        return _local(Path(study))
+        return _source(Path(study))
     raise InputError(f"no study {study!r} below {storage / 'studies'}{nearest(study, names)}, and no such folder")
 
 
-def _only_study(storage: Path) -> StudyFolder:
+def _only_study(storage: files.Place) -> StudyFolder:
     found = status.studies(storage)
     if not found:
         raise InputError(f"no studies below {storage / 'studies'}")
@@ -74,11 +74,12 @@ def _only_study(storage: Path) -> StudyFolder:
     return found[0]
 
 
-def _local(path: Path) -> Source:
-    place = find_study(path)
-    whole = Path(place.path)
-    driven = whole.parent.name == "studies" and (whole / "ledger").is_dir()
-    return Source(place, Path(place.shown), StudyFolder(whole.parent.parent, whole.name) if driven else None)
+def _source(path: files.Place) -> Source:
+    place = find_study(path if isinstance(path, Path) else str(path))
+    whole = place.root
+    driven = whole.parent.name == "studies" and place.has("ledger")
+    disk = Path(place.shown) if isinstance(path, Path) else None
+    return Source(place, disk, StudyFolder(whole.parent.parent, whole.name) if driven else None)
 
 
 def current_study(folder: StudyFolder, place: Place) -> Study:
@@ -103,7 +104,7 @@ def report(source: Source, out: Path | None, tables: Form | None, figures: Path 
         line = _write_figures(study, figures)
         print(line, file=sys.stderr) if tables else say(line)
     if tables is None:
-        say(_write_page(study, path))
+        say(_write_page(study, path.parent, path.name))
         return
     if study.runs.empty:
         raise InputError(f"no run of {study.name} has ended: there is no table to show")
@@ -130,11 +131,11 @@ def leave_report(folder: StudyFolder) -> list[str]:
     Whatever goes wrong here is said and no more: the runs are done and the frames are written.
     """
     try:
-        study = read_study(find_study(folder.path))
+        study = read_study(_source(folder.path).place)
     except Exception as error:  # as in `_attempt`
         return [f"no report: {_reason(error)}; see `cl2r report --help`"]
     figures = partial(_write_figures, study, folder.path / "figures")
-    page = partial(_write_page, study, folder.path / "report.html")
+    page = partial(_write_page, study, folder.path)
     lines = [_attempt("figures", figures)] if len(study.finished) else []
     return [*lines, _attempt("report", page)]
 
@@ -147,17 +148,20 @@ def _attempt(what: str, write: Callable[[], str]) -> str:
 
 
 def _reason(error: Exception) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())
+    return without_secrets(" ".join(f"{type(error).__name__}: {error}".split()))
 
 
-def _write_figures(study: Study, folder: Path) -> str:
+def _write_figures(study: Study, folder: files.Place) -> str:
     from analysis.plots import write_figures
 
-    written = write_figures(study, folder)
+    with files.staged(folder) as here:
+        written = write_figures(study, here)
     return f"figures: {folder} ({len({path.stem for path in written})})"
 
 
-def _write_page(study: Study, path: Path) -> str:
+def _write_page(study: Study, folder: files.Place, name: str = "report.html") -> str:
     from analysis.report import write_report
 
-    return f"report: {write_report(study, path)}"
+    with files.staged(folder) as here:
+        write_report(study, here / name)
+    return f"report: {folder / name}"

@@ -1,21 +1,21 @@
 """The state of studies, read from their ledgers. Needs neither torch nor Ray, and touches nothing."""
 
 import time
-from pathlib import Path
 from typing import Literal
 
 from cl2r.errors import InputError, nearest
+from cl2r.files import Place, listed
 from cl2r.progress import clock
 from cl2r.study.folder import StudyFolder
 from cl2r.study.live import STALE_SECONDS, read_live
 
 
-def studies(storage: Path) -> list[StudyFolder]:
+def studies(storage: Place) -> list[StudyFolder]:
     """The studies below `storage`."""
-    return [StudyFolder(storage, path.parent.name) for path in sorted(storage.glob("studies/*/study.yaml"))]
+    return [StudyFolder(storage, path.parent.name) for path in listed(storage, "studies/*/study.yaml")]
 
 
-def find_study(storage: Path, name: str) -> StudyFolder:
+def find_study(storage: Place, name: str) -> StudyFolder:
     """The study called `name` below `storage`."""
     names = [folder.name for folder in studies(storage)]
     if name not in names:
@@ -23,7 +23,7 @@ def find_study(storage: Path, name: str) -> StudyFolder:
     return StudyFolder(storage, name)
 
 
-def overview(storage: Path) -> str:
+def overview(storage: Place) -> str:
     """A line a study."""
     found = studies(storage)
     if not found:
@@ -32,7 +32,7 @@ def overview(storage: Path) -> str:
     return "\n".join(f"{folder.name:<{width}}  {_state(folder)}" for folder in found)
 
 
-def status(storage: Path, name: str) -> str:
+def status(storage: Place, name: str) -> str:
     """One study: counts, what is running, what failed and why."""
     folder = find_study(storage, name)
     lines = [f"{name}: {_state(folder)}", *(f"  {line}" for line in running(folder))]

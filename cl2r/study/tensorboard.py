@@ -2,15 +2,16 @@
 
 import math
 from numbers import Real
-from pathlib import Path
 from typing import Any
 
 from tensorboardX import SummaryWriter
 from tensorboardX.proto.summary_pb2 import Summary
 
+from cl2r.files import Place, staged
+
 
 def write_task(
-    folder: Path, task: int, epochs_before: int, curves: list[dict[str, Any]], scalars: dict[str, float]
+    folder: Place, task: int, epochs_before: int, curves: list[dict[str, Any]], scalars: dict[str, float]
 ) -> None:
     """Write epochs as `train/<key>`, counted over the whole run, and figures of the task as `task/<name>`.
 
@@ -20,7 +21,7 @@ def write_task(
     suffix = f".task{task:04d}"
     for former in folder.glob(f"events.*{suffix}"):
         former.unlink(missing_ok=True)
-    with SummaryWriter(str(folder), filename_suffix=suffix) as writer:
+    with staged(folder) as here, SummaryWriter(str(here), filename_suffix=suffix) as writer:
         for step, row in enumerate(curves, start=epochs_before + 1):
             _add(writer, step, "train", row)
         _add(writer, task, "task", scalars)

@@ -6,7 +6,6 @@ It runs unchanged in a Tune trial (one worker) and in every worker of Ray Train;
 import math
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from cl2r.config import fields
@@ -14,7 +13,10 @@ from cl2r.engine.plan import plan_run
 from cl2r.engine.records import frames
 from cl2r.engine.run import Chain
 from cl2r.engine.workers import Workers
-from cl2r.errors import InputError, TrainingError
+from cl2r.errors import InputError, StoppedError, TrainingError
+from cl2r.files import place
+from cl2r.objects import ObjectPath
+from cl2r.stopping import Marker
 from cl2r.study.folder import StudyFolder
 from cl2r.study.jobs import Job, Run
 from cl2r.study.ledger import finished
@@ -25,12 +27,17 @@ Report = Callable[[dict[str, Any]], None]
 
 
 def walk(job: Job, folder: StudyFolder, owner: str, workers: Workers, report: Report) -> None:
-    """Train what is missing of the job's runs. Training that cannot succeed is a failed run, not an exception."""
+    """Train what is missing of the job's runs. Training that cannot succeed is a failed run, not an exception.
+
+    Asked to stop by the driver's marker, it leaves with its epoch saved and without any outcome.
+    """
     try:
         _walk(job, folder, owner, workers, report)
     except (TrainingError, InputError) as error:
         if workers.first:
             enter_failures(job, folder, str(error))
+    except StoppedError as error:
+        print(f"{job.label}: {error}", flush=True)
 
 
 def enter_failures(job: Job, folder: StudyFolder, reason: str) -> None:
@@ -52,10 +59,11 @@ def _walk(job: Job, folder: StudyFolder, owner: str, workers: Workers, report: R
     began = time.perf_counter()
     outcomes = workers.from_first(folder.ledger.outcomes)
     live = [_live_file(job, run, folder) for run in job.runs]
+    stop = Marker(folder.path)
     try:
         chains = workers.together(
             lambda: [
-                Chain(plan_run(run.config), folder.storage, listener, owner, workers)
+                Chain(plan_run(run.config), folder.storage, listener, owner, workers, stop)
                 for run, listener in zip(job.runs, live, strict=True)
             ]
         )
@@ -78,7 +86,8 @@ def _walk(job: Job, folder: StudyFolder, owner: str, workers: Workers, report: R
 def _live_file(job: Job, run: Run, folder: StudyFolder) -> LiveFile:
     label = run.name if job.depth is None else job.label
     tasks = len(run.keys) if job.depth is None else job.depth
-    live = LiveFile(folder.live, label, run.name, run.title, tasks, trunk=job.depth is not None)
+    interval = 5.0 if isinstance(folder.path, ObjectPath) else 1.0
+    live = LiveFile(folder.live, label, run.name, run.title, tasks, job.depth is not None, interval)
     live.on_warn = lambda line: folder.ledger.write("noted", run.name, {"line": line})
     return live
 
@@ -125,4 +134,5 @@ def _without_nan(value: Any) -> Any:
 
 def study_folder(path: str) -> StudyFolder:
     """The folder object of a study's path."""
-    return StudyFolder(Path(path).parent.parent, Path(path).name)
+    whole = place(path)
+    return StudyFolder(whole.parent.parent, whole.name)

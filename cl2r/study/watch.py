@@ -11,6 +11,8 @@ from typing import Any
 
 from analysis.study import Study, read_about
 from cl2r.errors import InputError
+from cl2r.files import listed, stamp
+from cl2r.privacy import without_secrets
 from cl2r.study import status
 from cl2r.study.report import Say, Source
 
@@ -116,7 +118,7 @@ class Watch:
         if folder is None:
             return self.source.place.stamp()
         events = [event.path.name for event in folder.ledger.events()]
-        live = [(path.name, _touched(path)) for path in sorted(folder.live.glob("*.json"))]
+        live = [(path.name, stamp(path)) for path in listed(folder.live, "*.json")]
         return (self.source.place.stamp(), events, live)
 
     def live(self) -> list[str]:
@@ -140,7 +142,7 @@ class Watch:
         return f"{self.source.name} is not being run: {status.counts(folder)}"
 
     def _say_unreadable(self, error: Exception) -> None:
-        self._say_once(f"cannot read {self.source.name} at the moment: {error}")
+        self._say_once(without_secrets(f"cannot read {self.source.name} at the moment: {error}"))
 
     def _say_once(self, line: str) -> None:
         if line not in self._said:
@@ -159,10 +161,3 @@ def _uninterrupted() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before or signal.SIG_DFL)
-
-
-def _touched(path: Path) -> int:
-    try:
-        return path.stat().st_mtime_ns
-    except FileNotFoundError:  # its run has just ended
-        return 0

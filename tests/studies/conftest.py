@@ -27,8 +27,11 @@ def ray_folder() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session")
-def small_ray(ray_folder: Path) -> Iterator[None]:
-    """Two CPUs, and two GPUs in name only; studies in this process use it instead of starting one each."""
+def small_ray(ray_folder: Path, object_query: str) -> Iterator[None]:
+    """Two CPUs, and two GPUs in name only; studies in this process use it instead of starting one each.
+
+    Its processes inherit the credentials of the object store, which therefore comes first.
+    """
     os.environ["RAY_TMPDIR"] = str(ray_folder)
     set_environment(verbose=False)
     ray.init(

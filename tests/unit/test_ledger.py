@@ -144,3 +144,17 @@ def test_writing_leaves_earlier_files_as_they_were(tmp_path: Path) -> None:
     assert before.items() <= after.items()
     assert len(after) == 6
     assert all(json.loads(content) for _, _, content in after.values())
+
+
+def test_times_never_go_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock is put back by an hour between two events, and again: their order stays that of writing."""
+    ledger, hour = Ledger(tmp_path), 3600 * 10**9
+    now = time.time_ns()
+    for number, kind in enumerate(("opened", "failed", "failed", "closed")):
+        monkeypatch.setattr(time, "time_ns", lambda late=number: now - late * hour)
+        ledger.write(kind, "run", {"number": number})
+    assert [event.read()["number"] for event in ledger.events()] == [0, 1, 2, 3]
+    assert ledger.outcomes()["run"].read()["number"] == 2
+    monkeypatch.setattr(time, "time_ns", lambda: now + hour)
+    ledger.write("noted", "run", {"number": 4})
+    assert ledger.events()[-1].time_ns == now + hour, "a clock that goes right is believed"

@@ -1,19 +1,16 @@
 """Studies read from a disk and from object storage, and their pivot."""
 
-from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import quote
 
 import numpy as np
 import pandas as pd
 import pytest
 from made_study import ABOUT, made_study, write_made
-from moto.server import ThreadedMotoServer
-from pyarrow import fs
 
 from analysis import Study, load_study
 from analysis.study import find_study
 from cl2r.errors import InputError
+from cl2r.objects import ObjectPath
 
 ROWS = [  # method, memory.per_class, status, BC, tuning_BC
     ("er", 20, "finished", -0.2, -0.5),
@@ -150,7 +147,7 @@ def test_a_study_that_is_still_running(tmp_path: Path) -> None:
 
 
 def test_an_address_of_no_known_kind_is_named() -> None:
-    with pytest.raises(InputError, match="gopher://host/study"):
+    with pytest.raises(InputError, match="gopher://host"):
         load_study("gopher://host/study")
 
 
@@ -217,47 +214,26 @@ def test_pivot_names_the_nearest(study: Study, arguments: dict[str, str], messag
         study.pivot(**arguments)
 
 
-@pytest.fixture
-def query(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Object storage on this machine, as the query string of its addresses."""
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "nobody")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "nothing")
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    for name in ("AWS_SESSION_TOKEN", "AWS_PROFILE", "AWS_ENDPOINT_URL", "HTTP_PROXY", "http_proxy"):
-        monkeypatch.delenv(name, raising=False)
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield f"region=eu-west-1&scheme=http&endpoint_override={quote(f'{host}:{port}', safe='')}"
-    server.stop()
-
-
-def upload(folder: Path, address: str) -> None:
-    """Copy a folder to object storage; the bucket is made first."""
-    files, path = fs.FileSystem.from_uri(f"{address}&allow_bucket_creation=true")
-    files.create_dir(path.partition("/")[0])
-    fs.copy_files(str(folder), path, fs.LocalFileSystem(), files)
-
-
-def test_a_study_in_object_storage(tmp_path: Path, query: str) -> None:
+def test_a_study_in_object_storage(tmp_path: Path, remote: ObjectPath) -> None:
     local = write_study(tmp_path / "sizes")
     (local / "study.yaml").write_text("id: x\nspecification: {seeds: [0, 1]}\n")
     (local / "about.json").write_text('{"format": 1}')
-    upload(local, f"s3://lab/deep/studies/sizes?{query}")
-    for address in (f"s3://lab/deep/studies/sizes?{query}", f"s3://lab/deep?{query}", f"s3://lab/deep/?{query}"):
+    folder, root = remote / "studies" / "sizes", str(remote)
+    folder.upload(local)
+    for address in (str(folder), root, root.replace("?", "/?")):
         study = load_study(address)
         assert study.name == "sizes"
         pd.testing.assert_frame_equal(study.runs, load_study(local).runs)
         assert len(study.curves) == len(ROWS)
         assert (study.specification, study.about) == ({"seeds": [0, 1]}, {"format": 1})
-    place = find_study(f"s3://lab/deep?{query}")
+    place = find_study(root)
     stamp = place.stamp()
     assert place.stamp() == stamp
     (local / "about.json").write_text('{"format": 1, "ended": null}')
-    upload(local, f"s3://lab/deep/studies/sizes?{query}")
+    folder.upload(local)
     assert place.stamp() != stamp
-    with pytest.raises(FileNotFoundError, match="no study at s3://lab/nowhere"):
-        load_study(f"s3://lab/nowhere?{query}")
-    upload(local, f"s3://lab/deep/studies/again?{query}")
-    with pytest.raises(FileNotFoundError, match=r"again, sizes; name one: s3://lab/deep/studies/again\?region="):
-        load_study(f"s3://lab/deep?{query}")
+    with pytest.raises(FileNotFoundError, match=r"no study at s3://lab/\w+/nowhere"):
+        load_study(str(remote / "nowhere"))
+    (remote / "studies" / "again").upload(local)
+    with pytest.raises(FileNotFoundError, match=r"again, sizes; name one: s3://lab/\w+/studies/again\?region="):
+        load_study(root)

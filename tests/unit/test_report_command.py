@@ -115,7 +115,7 @@ def test_a_name_goes_before_a_folder(cl2r: Command, storage: Path, tmp_path: Pat
             ["sizes", "--out", "taken/new/x.html"],
             "--out taken/new/x.html: {1}/cwd/taken is a file; name one in a folder",
         ),
-        (["gopher://host/study"], "gopher://host/study"),
+        (["gopher://host/study"], "cannot use the address gopher://host"),
     ],
 )
 def test_what_is_refused(cl2r: Command, storage: Path, words: list[str], fault: str, pages: list[Page]) -> None:

@@ -53,3 +53,12 @@ def test_the_driver_of_several_workers_takes_no_cpu() -> None:
 )
 def test_how_many_trials_fit(options: dict[str, Any], cluster: dict[str, float], trials: int) -> None:
     assert Resources(**options).fit_into(cluster) == trials
+
+
+def test_decoding_processes_want_cpus_of_their_own() -> None:
+    assert Resources(cpus_per_worker=5).loader_note(4) is None
+    assert Resources(cpus_per_worker=4).loader_note(4) == (
+        "note: data.loaders=4 are processes beside the one that trains, and --cpus-per-worker is 4: "
+        "5 would give each a CPU"
+    )
+    assert Resources().loader_note(0) is None

@@ -1,0 +1,118 @@
+"""A small study to which things happen: how it is run, in this process or another, and what must come out."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import ray
+from study_frames import assert_same_frames, finished_events
+
+from cl2r.engine.store import PARTIAL
+from cl2r.errors import exit_code
+from cl2r.study.folder import StudyFolder
+from cl2r.study.status import status
+from studies import ablation
+
+NAME = "faulty"
+EPOCHS, TASKS = 5, 2
+PATIENCE_SECONDS = 240
+DRIVER = Path(__file__).with_name("driver.py")
+
+
+def wait_for(found: Callable[[], object], what: str) -> None:
+    """Until it is true."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not found():
+        assert time.monotonic() < deadline, f"waited in vain for {what}"
+        time.sleep(0.02)
+
+
+@dataclass
+class Faulty:
+    """The study `faulty` below `storage`, of the same specification as `calm` below `undisturbed`."""
+
+    undisturbed: Path
+    preset: Path
+    storage: Path
+    output: pytest.CaptureFixture[str]
+    cells: tuple[str, ...] = ("cl2r",)
+
+    @property
+    def words(self) -> list[str]:
+        """The command."""
+        return ["--preset", str(self.preset), "--storage", str(self.storage), "--name", NAME, "--cells", *self.cells]
+
+    @property
+    def folder(self) -> StudyFolder:
+        """What it leaves behind."""
+        return StudyFolder(self.storage, NAME)
+
+    @property
+    def path(self) -> Path:
+        """The same as a path."""
+        return self.storage / "studies" / NAME
+
+    @property
+    def marker(self) -> Path:
+        """What asks training processes to stop."""
+        return self.path / "stop"
+
+    def run(self, *options: str) -> tuple[int, str]:
+        """The command in this process; exit code and standard error."""
+        code = exit_code("ablation", lambda: ablation.main([*self.words, *options]))
+        return code, self.output.readouterr().err
+
+    @contextlib.contextmanager
+    def driver(self, log: Path, *options: str, address: str | None = None) -> Iterator[subprocess.Popen[bytes]]:
+        """The command in a process of its own; it joins the Ray of these tests."""
+        joined = address or ray.get_runtime_context().gcs_address
+        with log.open("w") as file:
+            process = subprocess.Popen(
+                [sys.executable, str(DRIVER), *self.words, *options],
+                stdout=file,
+                stderr=file,
+                env={**os.environ, "RAY_ADDRESS": joined},
+            )
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.wait()
+
+    def status(self) -> str:
+        """What `cl2r status` says."""
+        return status(self.storage, NAME)
+
+    def keys(self) -> list[str]:
+        """The keys of its links, in order."""
+        import pandas as pd
+
+        tasks = pd.read_parquet(self.undisturbed / "studies" / "calm" / "tasks.parquet")
+        return [str(key) for key in tasks.sort_values("task")["key"]]
+
+    def remembered_epoch(self, task: int) -> int:
+        """The epoch of an unfinished task that is saved."""
+        body = (self.storage / "partials" / self.keys()[task - 1] / PARTIAL).read_bytes().partition(b"\n")[2]
+        return int(json.loads(body)["epoch"])
+
+    def assert_whole(self) -> None:
+        """The frames are those of the undisturbed study; every run is there once; nothing is left lying about."""
+        assert_same_frames((self.storage, NAME), (self.undisturbed, "calm"))
+        runs, count = finished_events(self.storage, NAME), len(self.cells)
+        assert len(runs) == len(set(runs)) == count
+        assert f"{count} of {count} runs finished" in self.status()
+        assert "interrupted" not in self.status()
+        assert list((self.storage / "partials").iterdir()) == []
+
+    def end(self, process: subprocess.Popen[bytes], kind: signal.Signals) -> int:
+        """Send a signal and wait for the end; the exit code."""
+        process.send_signal(kind)
+        return process.wait(PATIENCE_SECONDS)

@@ -1,0 +1,190 @@
+"""Faults at chosen points of training. Nothing in the product knows of them.
+
+A test lays out tokens, a file a fault: at which point, under which circumstances, what is to happen. It hands Ray Tune
+`run_trial` of this module in place of the real one; every process that trains then looks for tokens at every point, and
+takes one by renaming it, so that a fault happens once, whoever comes first.
+"""
+
+import json
+import os
+import signal
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+VARIABLE = "CL2R_TEST_FAULTS"
+"""The folder of the tokens; Ray hands the environment on to its processes."""
+PATIENCE_SECONDS = 240
+HOUR = 3600.0
+MOMENT = 1.1
+"""Longer than a training process may look away from the driver's marker."""
+
+
+def lay(point: str, action: str = "kill", times: int = 1, argument: str = "", **where: int) -> None:
+    """Let it happen `times` times."""
+    for _ in range(times):
+        token = {"action": action, "argument": argument, "where": where}
+        (tokens() / f"{point}.{uuid.uuid4().hex[:8]}.json").write_text(json.dumps(token))
+
+
+def tokens() -> Path:
+    """Where they lie."""
+    return Path(os.environ[VARIABLE])
+
+
+def left() -> list[str]:
+    """Faults that have not happened."""
+    return sorted(path.name for path in tokens().glob("*.json"))
+
+
+def struck() -> int:
+    """How many have."""
+    return len(list(tokens().glob("*.struck")))
+
+
+def clear() -> None:
+    """Take all away."""
+    for path in tokens().iterdir():
+        path.unlink()
+
+
+def strike(point: str, place: Path | None = None, **where: int) -> None:
+    """Let happen what was planned for this point."""
+    for path in sorted(tokens().glob(f"{point}.*.json")):
+        try:
+            token = json.loads(path.read_text())
+            if token["where"].items() <= where.items():
+                path.rename(path.with_suffix(".struck"))
+                ACTIONS[token["action"]](token["argument"], place)
+                return
+        except FileNotFoundError:  # another process took it
+            continue
+
+
+def kill(_: str, __: Path | None) -> None:
+    """Without a word."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def hold(until: str, _: Path | None) -> None:
+    """Wait for a file; then a moment more."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not Path(until).exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    time.sleep(MOMENT)
+
+
+def flip(_: str, link: Path | None) -> None:
+    """One bit of the link."""
+    assert link is not None
+    path = link / "state.safetensors"
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(bytes(content))
+
+
+def tear(_: str, link: Path | None) -> None:
+    """The second half of the link's largest file."""
+    assert link is not None
+    path = link / "state.safetensors"
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def turn_back(_: str, __: Path | None) -> None:
+    """The clock of this process, by an hour, for good."""
+    now, now_ns = time.time, time.time_ns
+    time.time = lambda: now() - HOUR
+    time.time_ns = lambda: now_ns() - int(HOUR * 1e9)
+
+
+def fill(mount: str, _: Path | None) -> None:
+    """The disk, to its last block."""
+    with (Path(mount) / "filler").open("wb") as file:
+        try:
+            while True:
+                file.write(bytes(4096))
+                file.flush()
+        except OSError:
+            return
+
+
+ACTIONS: dict[str, Callable[[str, Path | None], None]] = {
+    action.__name__: action for action in (kill, hold, flip, tear, turn_back, fill)
+}
+
+
+# ---------------------------------------------------------------- in the processes that train
+
+
+def run_trial(config: dict[str, Any]) -> None:
+    """The trial, with faults; also where Ray Train's workers come from."""
+    from cl2r.rayrun import trial
+
+    install()
+    if config["resources"]["workers"] > 1:
+        from cl2r.rayrun import worker
+
+        worker._work = work  # type: ignore[assignment]
+    trial.run_trial(config)
+
+
+def work(config: dict[str, Any]) -> None:
+    """What every worker of Ray Train runs, with faults."""
+    from cl2r.rayrun import worker
+
+    install()
+    worker._work(config)
+
+
+def install() -> None:
+    """Wrap the functions that faults strike in; once a process."""
+    from cl2r.engine import run, store, task_loop
+
+    if hasattr(task_loop.TaskLoop, "faults"):
+        return
+    task_loop.TaskLoop.faults = True  # type: ignore[attr-defined]
+    task_loop.TaskLoop.batches = _batches(task_loop.TaskLoop.batches)  # type: ignore[method-assign]
+    store.write_file = _write_file(store.write_file)
+    run.Chain.reach = _reach(run.Chain.reach)  # type: ignore[method-assign]
+    run.Evaluator.__call__ = _evaluate(run.Evaluator.__call__)  # type: ignore[method-assign]
+
+
+def _batches(original: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
+    def batches(self: Any, task: int, new: Any, memory: Any, stage: int, epoch: int, batching: Any = None) -> Any:
+        for number, batch in enumerate(original(self, task, new, memory, stage, epoch, batching)):
+            if number == 1:
+                strike("batch", task=task, epoch=epoch + 1, rank=self.workers.rank)
+            yield batch
+
+    return batches
+
+
+def _write_file(original: Callable[..., None]) -> Callable[..., None]:
+    """Before the last file of an epoch, and of a link: the others are there."""
+
+    def write_file(path: Path, content: bytes) -> None:
+        if path.name == "partial.json":
+            strike("checkpoint", epoch=json.loads(content.partition(b"\n")[2])["epoch"])
+        if path.name == "manifest.json":
+            strike("link")
+        original(path, content)
+
+    return write_file
+
+
+def _reach(original: Callable[..., None]) -> Callable[..., None]:
+    def reach(self: Any, task: int) -> None:
+        original(self, task)
+        strike("between", self.store.root / self.plan.keys[task - 1], task=task, rank=self.workers.rank)
+
+    return reach
+
+
+def _evaluate(original: Callable[..., Any]) -> Callable[..., Any]:
+    def evaluate(self: Any, features: Any, *given: Any, **named: Any) -> Any:
+        strike("evaluation", tasks=len(features.models))
+        return original(self, features, *given, **named)
+
+    return evaluate

@@ -1,0 +1,92 @@
+"""Where trials run, as Ray's own tables tell it, on nodes whose GPUs are names."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from fake_nodes import A100, H100, FakeNodes, wait_for
+from quick import QUICK
+
+from cl2r.rayrun.resources import Resources
+
+pytestmark = pytest.mark.slow
+ONE_A100 = {"CPU": 1.0, "GPU": 1.0, "accelerator_type:A100": 0.001}
+
+
+@pytest.fixture(scope="module")
+def words(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """A study of two runs with no link in common."""
+    path = tmp_path_factory.mktemp("preset") / "tiny.yaml"
+    layer = {**QUICK, "data": {"name": str(tiny)}, "scenario": {"n_tasks": 2}}
+    path.write_text(yaml.safe_dump(layer))
+    return ["--preset", str(path), "--cells", "er", "cl2r", "--gpus-per-worker", "1"]
+
+
+@pytest.fixture
+def ray() -> Iterator[FakeNodes]:
+    """A head without CPUs, two nodes with A100s, one with others."""
+    with FakeNodes() as nodes:
+        nodes.add("a", **A100)
+        nodes.add("b", **A100)
+        nodes.add("other", **H100)
+        yield nodes
+
+
+def test_two_workers_a_trial(ray: FakeNodes, words: list[str], tmp_path: Path) -> None:
+    """Exactly two bundles a trial, on one node; drivers and controllers on the head; nothing on the other node."""
+    wish = ["--workers", "2", "--accelerator", "A100", "--max-concurrent", "2", "--storage", str(tmp_path)]
+    driver = ray.drive([*words, *wish])
+    _, said = driver.communicate()
+    assert driver.returncode == 0, said
+    drivers = [group for group in ray.groups() if "node:__internal_head__" in group["bundles"][0]]
+    trials = [group for group in ray.groups() if group not in drivers]
+    assert [group["nodes"] for group in drivers] == [["head"]] * len(drivers)
+    assert [group["bundles"] for group in trials] == [[ONE_A100, ONE_A100]] * 2
+    assert {group["strategy"] for group in trials} == {"PACK"}
+    assert all(group["nodes"] in (["a", "a"], ["b", "b"]) for group in trials)
+    trained = {(epoch.run, epoch.rank): epoch for epoch in ray.epochs}
+    assert set(trained) == {(run, rank) for run in ("er-0", "cl2r-0") for rank in (0, 1)}
+    assert all(epoch.assigned == ONE_A100 for epoch in trained.values())
+    workers = [actor for actor in ray.actors() if actor["kind"] == "RayTrainWorker"]
+    others = [actor for actor in ray.actors() if actor not in workers]
+    assert len(workers) == 4
+    assert {actor["node"] for actor in workers} <= {"a", "b"}
+    assert {actor["node"] for actor in others} == {"head"}
+    assert {actor["kind"] for actor in others} >= {"ImplicitFunc", "TrainController"}
+
+
+def test_what_ray_packs(ray: FakeNodes) -> None:
+    """A trial's workers sit on one node if they fit. Trials are not packed: each goes to the emptiest node.
+
+    A study is none the worse for it, for its trials are of one size: with two workers a trial, four GPUs a node take
+    two trials whatever the order. One with four workers, started while others use the nodes, may span them.
+    """
+    two = [Resources(workers=2, gpus_per_worker=1, accelerator="A100").per_worker()] * 2
+    placed = [ray.reserve(two) for _ in range(4)]
+    assert sorted(nodes for _, nodes in placed) == [["a", "a"]] * 2 + [["b", "b"]] * 2
+    for group, _ in placed:
+        ray.release(group)
+    one = [Resources(gpus_per_worker=1, accelerator="A100").per_trial()]
+    singles = [ray.reserve(one) for _ in range(4)]
+    assert sorted(node for _, (node,) in singles) == ["a", "a", "b", "b"]
+    _, four = ray.reserve(two * 2)
+    assert sorted(four) == ["a", "a", "b", "b"]
+
+
+def test_a_study_waits_for_its_accelerator(ray: FakeNodes, words: list[str], tmp_path: Path) -> None:
+    """It says at once that there is no room, after a while what there is; when a node comes it trains there."""
+    log = tmp_path / "log"
+    with log.open("w") as file:
+        driver = ray.drive([*words, "--accelerator", "L4", "--storage", str(tmp_path / "out")], output=file)
+    wait_for(lambda: "no room for a trial (" in log.read_text() or driver.poll() is not None, "a complaint")
+    assert "note: the cluster has no room for a trial now: it grows to 1; --max-concurrent N: to N" in log.read_text()
+    assert (
+        "no room for a trial (a worker of 1 CPU, 1 GPU, accelerator L4) in the cluster: 1 node with 0 CPU; "
+        "2 nodes with 4 CPU, 4 GPU, accelerator A100; 1 node with 4 CPU, 4 GPU, accelerator H100\n"
+    ) in log.read_text()
+    assert not ray.epochs
+    ray.add("new", num_cpus=1, num_gpus=1, resources={"accelerator_type:L4": 1})
+    driver.wait()
+    assert driver.returncode == 0, log.read_text()
+    assert {ray.name(epoch.node) for epoch in ray.epochs} == {"new"}

@@ -1,0 +1,31 @@
+"""An object store on this machine, for tests: the S3 of moto, on loopback."""
+
+import contextlib
+from collections.abc import Iterator
+from urllib.parse import quote
+
+import pytest
+from moto.server import ThreadedMotoServer
+from pyarrow import fs
+
+BUCKET = "lab"
+KEYS = {"AWS_ACCESS_KEY_ID": "nobody", "AWS_SECRET_ACCESS_KEY": "nothing", "AWS_EC2_METADATA_DISABLED": "true"}
+OTHERS = ("AWS_SESSION_TOKEN", "AWS_PROFILE", "AWS_ENDPOINT_URL", "HTTP_PROXY", "http_proxy")
+
+
+@contextlib.contextmanager
+def object_server() -> Iterator[str]:
+    """A running store with an empty bucket; gives the query of its addresses. Children inherit the credentials."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in KEYS.items():
+            patch.setenv(name, value)
+        for name in OTHERS:
+            patch.delenv(name, raising=False)
+        server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+        server.start()
+        host, port = server.get_host_and_port()
+        query = f"region=eu-west-1&scheme=http&endpoint_override={quote(f'{host}:{port}', safe='')}"
+        files, bucket = fs.FileSystem.from_uri(f"s3://{BUCKET}?{query}&allow_bucket_creation=true")
+        files.create_dir(bucket)
+        yield query
+        server.stop()
