@@ -64,10 +64,10 @@ browser: ## Install Chromium for the tests of the report, if there is none and t
 		echo "no browser: install chromium (Debian: sudo apt-get install chromium), or $$without"; \
 	fi
 
-# Studies are run alone: some of their tests watch how processes of Ray start side by side.
+# Studies and faults are run alone: some of their tests watch how processes of Ray start side by side.
 test: $(READY) browser ## Run the test suite
-	@$(BIN)/python -m pytest -m "not slow" -n 2 --dist loadfile --ignore tests/studies
-	@$(BIN)/python -m pytest -m "not slow" tests/studies
+	@$(BIN)/python -m pytest -m "not slow" -n 2 --dist loadfile --ignore tests/studies --ignore tests/faults
+	@$(BIN)/python -m pytest -m "not slow" tests/studies tests/faults
 
 test-slow: $(READY) ## Run the long checks (minutes)
 	@$(BIN)/python -m pytest -m slow

@@ -1,11 +1,12 @@
 """Writing files so that a reader, or a restart, never sees half of one; on a disk or in an object store."""
 
 import contextlib
+import errno
 import os
 import shutil
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -42,6 +43,26 @@ def write_file(path: Place, content: bytes) -> None:
     except OSError:
         aside.unlink(missing_ok=True)  # a full disk must not keep the half that fitted
         raise
+
+
+def write_folder(folder: Place, files: Mapping[str, bytes], last: tuple[str, bytes]) -> None:
+    """A folder that is seen whole or not at all: whoever reads it looks for the file `last` first.
+
+    On a disk it is written aside and renamed, an object store gets the last file last. A folder that is there stays.
+    """
+    if isinstance(folder, ObjectPath):
+        for name, content in [*files.items(), last]:
+            write_file(folder / name, content)
+        return
+    aside = folder.with_name(f".{folder.name}.{uuid.uuid4().hex}")
+    try:
+        for name, content in [*files.items(), last]:
+            write_file(aside / name, content)
+        aside.rename(folder)
+    except OSError as error:
+        shutil.rmtree(aside, ignore_errors=True)
+        if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+            raise
 
 
 def listed(folder: Place, pattern: str) -> list[Place]:

@@ -9,7 +9,6 @@ Tensors and JSON only; nothing that is read back can run code.
 """
 
 import contextlib
-import errno
 import hashlib
 import json
 import shutil
@@ -27,7 +26,7 @@ from torch import Tensor
 
 from cl2r.claims import claimed
 from cl2r.errors import InputError
-from cl2r.files import Place, remove_tree, write_file
+from cl2r.files import Place, remove_tree, write_file, write_folder
 from cl2r.objects import ObjectPath
 
 Tensors = dict[str, Tensor]
@@ -71,7 +70,7 @@ class LinkStore:
         if isinstance(self.root, ObjectPath):
             _put(self.root / key, files, manifest)
         else:
-            _rename(self.root, key, files | {MANIFEST: manifest})
+            write_folder(self.root / key, files, (MANIFEST, manifest))
         remove_tree(self.partials / key)
 
     def has(self, key: str) -> bool:
@@ -206,19 +205,6 @@ def _file_name(name: object) -> str:
     if not isinstance(name, str) or "/" in name or not name.startswith("stage"):
         raise ValueError(f"{name!r} is not the name of an epoch")
     return name
-
-
-def _rename(root: Path, key: str, files: dict[str, bytes]) -> None:
-    """On a disk: aside, then in place at once."""
-    aside = root / f".{key}.{uuid.uuid4().hex}"
-    try:
-        for name, content in files.items():
-            write_file(aside / name, content)
-        aside.rename(root / key)
-    except OSError as error:
-        shutil.rmtree(aside, ignore_errors=True)
-        if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
-            raise
 
 
 def _put(place: ObjectPath, files: dict[str, bytes], manifest: bytes) -> None:

@@ -20,6 +20,7 @@ from torch.nn import functional
 from cl2r.config import Config
 from cl2r.distillation import feature_distillation
 from cl2r.engine.figures import support_rows
+from cl2r.errors import InputError
 from cl2r.methods.base import Batch, Losses, Outputs, Stage, TaskData, TaskInfo
 from cl2r.methods.lucir import CosineClassifier, CosineNetwork, Lucir
 from cl2r.methods.options import FanOptions
@@ -158,15 +159,14 @@ class Fan(Lucir):
 
     def adapt_gallery(self, features: Tensor) -> Tensor:
         """ψ_t of stored features, of length one; the features themselves at task 1."""
+        if self.task.index > 1 and not isinstance(self.network.psi, Adaptation):
+            raise InputError(f"link {self.task.index} of this run keeps no ψ (an earlier version wrote it): train anew")
         with torch.no_grad():
             adapted: Tensor = self.network.psi(features)
         return adapted
 
-    def carry(self) -> dict[str, Tensor]:
-        """LUCIR's. ψ_t is done with once the stored galleries have passed it."""
-        return {name: tensor for name, tensor in super().carry().items() if not name.startswith(PSI)}
-
     def restore(self, tensors: dict[str, Tensor], task: TaskInfo) -> None:
-        """As LUCIR, with no ψ."""
-        self.network.psi = nn.Identity()
+        """As LUCIR, and ψ_t, which no later task needs, but whoever brings a gallery to the space of φ_t."""
+        has_psi = any(name.startswith(PSI) for name in tensors)
+        self.network.psi = self._fresh_psi(task) if has_psi else nn.Identity()
         super().restore(tensors, task)

@@ -13,10 +13,12 @@ import torch
 from method_case import Case, advanced, fingerprint, mixed
 from quick import EPOCHS, Interrupter, Recorder, assert_same_chain, quick_config, train
 from torch import nn
+from torch.nn import functional
 
 from cl2r.engine.evaluation import ChainFeatures, evaluate
 from cl2r.engine.run import RunResult
 from cl2r.engine.store import LinkStore
+from cl2r.errors import InputError
 from cl2r.methods.fan import Fan
 
 ADAPT_EPOCHS = 2
@@ -240,17 +242,29 @@ def test_psi_is_fresh_every_task_and_draws_from_its_own_stream():
     assert not third.out.weight.any()
 
 
-def test_carry_holds_no_psi_and_a_restored_method_goes_on_bitwise():
+def test_a_restored_method_has_the_same_psi_and_goes_on_bitwise():
     going_on, restored = fan(), fan(steps=1)  # also a method that has a ψ of its own can become another
     adapt(going_on, 2)
     carried = going_on.method.carry()
-    assert not any(name.startswith("psi") for name in carried)
+    assert any(name.startswith("psi.") for name in carried)
     restored.method.restore(carried, going_on.method.task)
+    stored = torch.randn(3, 64)
+    assert torch.equal(restored.method.adapt_gallery(stored), going_on.method.adapt_gallery(stored))
+    assert not torch.equal(restored.method.adapt_gallery(stored), functional.normalize(stored))
     for made in (going_on, restored):
         made.begin(3)
         made.step(mixed(made, 3))
         made.step(mixed(made, 3), stage=1)
     assert fingerprint(going_on.method.network) == fingerprint(restored.method.network)
+
+
+def test_a_link_without_psi_maps_nothing():
+    """Those of earlier versions: the gallery would stay where it is, without a word."""
+    made = fan()
+    carried = {name: tensor for name, tensor in made.method.carry().items() if not name.startswith("psi.")}
+    made.method.restore(carried, made.method.task)
+    with pytest.raises(InputError, match="keeps no ψ"):
+        made.method.adapt_gallery(torch.randn(3, 64))
 
 
 def test_without_memory_psi_still_has_its_pairs():

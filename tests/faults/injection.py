@@ -140,13 +140,14 @@ def work(config: dict[str, Any]) -> None:
 
 def install() -> None:
     """Wrap the functions that faults strike in; once a process."""
+    from cl2r import files
     from cl2r.engine import run, store, task_loop
 
     if hasattr(task_loop.TaskLoop, "faults"):
         return
     task_loop.TaskLoop.faults = True  # type: ignore[attr-defined]
     task_loop.TaskLoop.batches = _batches(task_loop.TaskLoop.batches)  # type: ignore[method-assign]
-    store.write_file = _write_file(store.write_file)
+    files.write_file = store.write_file = _write_file(files.write_file)
     run.Chain.reach = _reach(run.Chain.reach)  # type: ignore[method-assign]
     run.Evaluator.__call__ = _evaluate(run.Evaluator.__call__)  # type: ignore[method-assign]
 

@@ -1,5 +1,6 @@
 """What a study will cost: counts against what real runs did and recorded, sizes against real files, sums by hand."""
 
+import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -223,6 +224,7 @@ def store_record(root: Path, key: str, text: str) -> None:
     folder = root / "links" / key
     folder.mkdir(parents=True)
     (folder / "record.json").write_text(text)
+    (folder / "manifest.json").write_text(json.dumps({"record.json": hashlib.sha256(text.encode()).hexdigest()}))
 
 
 def test_speed_is_the_median_of_the_links_of_a_group(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from made_study import made_study, write_made
 from analysis import Study, load_study
 from cl2r.rayrun.driver import Outcome
 from cl2r.rayrun.resources import Resources
+from cl2r.stopping import Termination
 from cl2r.study import command
 from cl2r.study.folder import StudyFolder
 from cl2r.study.frames import write_frames
@@ -263,7 +264,9 @@ def end_study(folder: StudyFolder, monkeypatch: pytest.MonkeyPatch, **counts: in
     outcome = Outcome(**{"finished": 0, "failed": 0, "pruned": 0, "missing": 0, **counts}, seconds=1.0)
     monkeypatch.setattr(command, "run_study", lambda *_: write_frames(folder) and outcome)
     study: Any = SimpleNamespace(is_sweep=False)
-    return command._run(study, [], folder, "owner", Resources(), False, lambda *_: "the table")
+    monkeypatch.setattr(command, "_loader_note", lambda *_: None)
+    jobs: Any = [SimpleNamespace(runs=[SimpleNamespace(config=SimpleNamespace(data=None))])]
+    return command._run(study, jobs, folder, "owner", Resources(), False, lambda *_: "the table", Termination())
 
 
 def test_a_study_ends_with_figures_and_a_page(
