@@ -147,8 +147,13 @@ class ObjectPath:
 
     def below(self) -> list[str]:
         """The objects below, however deep, by their path from here; one listing."""
+        return [path for path, _ in self.sizes()]
+
+    def sizes(self) -> list[tuple[str, int]]:
+        """The same, with their bytes."""
         entries = self.files.get_file_info(fs.FileSelector(self.key, recursive=True, allow_not_found=True))
-        return [entry.path.removeprefix(f"{self.key}/") for entry in entries if entry.type == fs.FileType.File]
+        found = (entry for entry in entries if entry.type == fs.FileType.File)
+        return [(entry.path.removeprefix(f"{self.key}/"), int(entry.size)) for entry in found]
 
     def remove_tree(self) -> None:
         """Remove all objects below; nothing there is no error."""
