@@ -67,10 +67,12 @@ browser: ## Install Chromium for the tests of the report, if there is none and t
 # Studies and faults are run alone: some of their tests watch how processes of Ray start side by side.
 test: $(READY) browser ## Run the test suite
 	@$(BIN)/python -m pytest -m "not slow" -n 2 --dist loadfile --ignore tests/studies --ignore tests/faults
-	@$(BIN)/python -m pytest -m "not slow" tests/studies tests/faults
+	@$(BIN)/python -m pytest -m "not slow" tests/studies
+	@$(BIN)/python -m pytest -m "not slow" tests/faults
 
-test-slow: $(READY) ## Run the long checks (minutes)
-	@$(BIN)/python -m pytest -m slow
+test-slow: $(READY) ## Run the long checks (about half an hour)
+	@$(BIN)/python -m pytest -m slow --ignore tests/faults
+	@$(BIN)/python -m pytest -m slow tests/faults
 
 lint: $(READY) ## Style and types
 	@$(BIN)/ruff check .

@@ -26,6 +26,8 @@ from cl2r.study.jobs import Job
 from cl2r.study.ledger import DIED, Event
 from cl2r.study.walk import enter_failures
 
+GONE = ("The actor is dead", "The actor died", "ActorUnavailable", "The actor is temporarily unavailable")
+"""What Ray says of a process that was killed, or whose node was."""
 MANY = 10**9  # trials: as many as there are jobs
 Say = Callable[[str], None]
 
@@ -115,7 +117,7 @@ def _reason(trial: Any) -> str:
     path = Path(trial.error_file) if trial.error_file else None
     text = path.read_text() if path and path.exists() else ""
     last = text.rstrip().rsplit("Failure #", 1)[-1]
-    if not last or "The actor is dead" in last or "The actor died" in last or "ActorUnavailable" in last:
+    if not last or any(words in last for words in GONE):
         return DIED
     line = last.splitlines()[-1]
     return DIED if line.endswith(DIED) else without_secrets(line)[:500]

@@ -19,7 +19,7 @@ def test_the_ablation_is_that_of_a_disk(
     words = ["--preset", str(preset), "--storage", str(remote), "--name", "far", "--cells", *CELLS]
     assert ablation.main(words) == 0
     assert "2 runs finished, 0 failed, 0 stopped early; 6 links trained" in capsys.readouterr().out
-    far, near = load_study(str(remote)), load_study(undisturbed)
+    far, near = load_study(str(remote)), load_study(undisturbed / "studies" / "calm")
     for name in ("matrix", "curves", "runs"):
         one, two = (getattr(study, name) for study in (far, near))
         shared = [column for column in one if column not in (*VOLATILE, "trial", "links_trained")]
