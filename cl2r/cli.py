@@ -11,11 +11,13 @@ import yaml
 from click.shell_completion import CompletionItem, get_completion_class
 
 from cl2r import __version__
+from cl2r.cli_options import PlaceType, storage_option
 from cl2r.config import Config, field_keys
 from cl2r.errors import InputError, exit_code, nearest
 from cl2r.layers import from_dotted, override, presets, read_layer, resolve
 from cl2r.methods.catalog import ADAPTERS, METHODS, complaints, method_info, sections, split_name
 from cl2r.privacy import without_secrets
+from cl2r.search.commands import COMMANDS
 
 if TYPE_CHECKING:
     from cl2r.files import Place
@@ -31,18 +33,6 @@ class KeyType(click.ParamType):  # type: ignore[type-arg]  # generic in recent c
         """Config fields, each followed by `=`."""
         keys = (f"{key}=" for key in field_keys())
         return [CompletionItem(key) for key in keys if key.startswith(incomplete)]
-
-
-class PlaceType(click.ParamType):  # type: ignore[type-arg]  # generic in recent click only
-    """A folder, or an address such as s3://bucket/folder."""
-
-    name = "place"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """`cl2r.files.place`, which is imported only by those who need it."""
-        from cl2r.files import place
-
-        return place(value) if isinstance(value, str) else value
 
 
 def _complete_presets(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
@@ -203,19 +193,9 @@ def plan(context: click.Context, name: str, words: tuple[str, ...]) -> int:
     return result
 
 
-_storage_option = click.option(
-    "--storage",
-    type=PlaceType(),
-    default="results",
-    envvar="CL2R_STORAGE",
-    show_default=True,
-    metavar="DIR",
-)
-
-
 @cli.command()
 @click.argument("name", required=False)
-@_storage_option
+@storage_option
 def status(name: str | None, storage: "Place") -> None:
     """Show how far studies are, from their ledgers: all of them, or NAME in detail."""
     from cl2r.study import status as state
@@ -225,7 +205,7 @@ def status(name: str | None, storage: "Place") -> None:
 
 @cli.command()
 @click.argument("study", required=False)
-@_storage_option
+@storage_option
 @click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="Default: report.html in its folder.")
 @click.option("--watch", is_flag=True, help="Build it again while the study runs.")
 @click.option("--interval", type=click.FloatRange(min=1), default=10, show_default=True, metavar="SECONDS")
@@ -301,14 +281,17 @@ def _complete_datasets(_: click.Context, __: click.Parameter, incomplete: str) -
 @click.option("--check", is_flag=True, help="Say what FOLDER holds of data set NAME, and how to get the rest.")
 @click.option("--full", is_flag=True, help="With --check: decode every image, not one of each kind.")
 @click.option("--download", is_flag=True, help="Fetch what is free of data set NAME into FOLDER.")
-def datasets(name: str | None, folder: Path | None, check: bool, full: bool, download: bool) -> int:
+@click.option("--open-images", metavar="DIR", type=click.Path(path_type=Path), help="Write NAME's open images there.")
+def datasets(
+    name: str | None, folder: Path | None, check: bool, full: bool, download: bool, open_images: Path | None
+) -> int:
     """List the data sets, and how to bring your own. `cl2r datasets --check cifar100 DIR` looks at a folder.
 
     FOLDER is the root of the benchmarks; without it $CL2R_DATA, or `data`.
     """
-    if not (check or download):
+    if not (check or download or open_images):
         if full or name:
-            raise InputError("datasets: say --check or --download with a name")
+            raise InputError("datasets: say --check, --download or --open-images with a name")
         _list_datasets()
         return 0
     if name is None:
@@ -317,9 +300,19 @@ def datasets(name: str | None, folder: Path | None, check: bool, full: bool, dow
     from cl2r.data.download import download as fetch
 
     root = data_root(folder)
+    if open_images:
+        _write_open_images(name, root, open_images)
     if download:
         fetch(name, root, click.echo)
     return _check_dataset(name, root, full) if check else 0
+
+
+def _write_open_images(name: str, root: Path, folder: Path) -> None:
+    from cl2r.data import DATASETS, load_dataset
+    from cl2r.data.open_images import write_open_images
+
+    height, _, channels = DATASETS[name].image_shape if name in DATASETS else (32, 32, 3)
+    click.echo(f"{write_open_images(load_dataset(name, height, channels, str(root)), folder):,} images: {folder}")
 
 
 def _list_datasets() -> None:
@@ -356,6 +349,10 @@ def _check_dataset(name: str, root: Path, full: bool) -> int:
         say(f"get it {how_to_get(name)}")
     say(f"{name} in {root}: " + ("complete" if result.complete else f"to mend: {len(result.wrong)}"))
     return 0 if result.complete else 2
+
+
+for command in COMMANDS:
+    cli.add_command(command)
 
 
 @cli.command()

@@ -74,6 +74,8 @@ class ImageSet:
     """Official pairs, where the data set has them."""
     templates: Templates | None = None
     """Where templates and not single images are compared; then there are official pairs of them."""
+    open_names: tuple[str, ...] = ()
+    """Of the open classes, where they are known."""
 
     def __post_init__(self) -> None:
         _check_part(self.name, "train", self.x_train, self.y_train)

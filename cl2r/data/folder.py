@@ -35,4 +35,5 @@ def load_folder(root: str | Path, size: int = 32, channels: int = 3) -> ImageSet
         y_open=open_set.labels,
         class_names=train.classes,
         pairs=pairs,
+        open_names=open_set.classes,
     )

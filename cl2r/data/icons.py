@@ -23,4 +23,5 @@ def load_icons(root: Path | None = None, size: int = 32, channels: int = 1) -> I
         x_open=x[is_open],
         y_open=y[is_open] - open_from,
         class_names=tuple(names[:open_from]),
+        open_names=tuple(names[open_from:]),
     )

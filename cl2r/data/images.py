@@ -144,7 +144,7 @@ class LazyImages:
         name, mode = self.encoded.name(row), MODES[self.channels]
         try:
             image = Image.open(io.BytesIO(self.encoded.read(row)), formats=FORMATS)
-            _refuse_huge(name, image.size)
+            refuse_huge(name, image.size)
             image.draft(mode, (at_least, at_least))
             _refuse_deep(name, image.mode)
             return image.convert(mode)
@@ -198,7 +198,7 @@ def fitted(image: Image.Image, size: int, fit: Fit) -> Image.Image:
     return image if image.size == (size, size) else image.resize((size, size), Image.Resampling.BILINEAR, box=box)
 
 
-def _refuse_huge(name: str, size: tuple[int, int]) -> None:
+def refuse_huge(name: str, size: tuple[int, int]) -> None:
     """Before anything is decoded: a few bytes may stand for any number of equal pixels."""
     if size[0] * size[1] > MOST_PIXELS:
         raise InputError(

@@ -38,13 +38,7 @@ def _epoch(store: LinkStore, key: str) -> Epoch:
     try:
         entry = json.loads((store.partials / key / PARTIAL).read_bytes().partition(b"\n")[2])
         return int(entry["stage"]), int(entry["epoch"])
-    except (
-        FileNotFoundError,
-        NotADirectoryError,
-        ValueError,
-        KeyError,
-        TypeError,
-    ):  # none, or a damaged one, which is as good as none
+    except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError):  # none, or one as good as none
         return 0, 0
 
 

@@ -18,7 +18,7 @@ from cl2r.search.model import Model
 from cl2r.search.shards import Bad, Kept, Shard, Vectors, read_items, shard_name, write_shard
 from cl2r.search.snapshot import Card
 
-SHARD_BYTES, LARGEST_SHARD = 2**26, 4096
+SHARD_BYTES, LARGEST_SHARD = 2**25, 4096
 """Decoded pixels of a shard at most, and images."""
 Say = Callable[[str], None]
 
@@ -110,7 +110,8 @@ class _Job:
         unreadable = {name for name, _ in report.bad}
         report.added = sum(shard.items for shard in made) - len(replaced - unreadable)
         report.replaced = len(replaced - unreadable)
-        self._commit(made, replaced - unreadable, f"{sum(shard.items for shard in made)} images of {self.root}")
+        if any(shard.items for shard in made):
+            self._commit(made, replaced - unreadable, f"{sum(shard.items for shard in made)} images of {self.root}")
         return report
 
     def _taken_over(self, wanted: dict[str, ImageEntry]) -> list[Shard]:

@@ -107,7 +107,7 @@ class Model:
         with torch.inference_mode():
             carried: Tensor = torch.from_numpy(block).to(self.device)
             for step in range(task + 1, self.card.task + 1):
-                carried = self._method(step).adapt_gallery(carried)
+                carried = self.method(step).adapt_gallery(carried)
             return np.asarray(functional.normalize(carried.float()).cpu().numpy())
 
     @cached_property
@@ -125,10 +125,10 @@ class Model:
 
     def _extractor(self, task: int) -> nn.Module:
         if task not in self._extractors:
-            self._extractors[task] = self._method(task).extractor().eval()
+            self._extractors[task] = self.method(task).extractor().eval()
         return self._extractors[task]
 
-    def _method(self, task: int) -> Method:
+    def method(self, task: int) -> Method:
         """The method as link `task` left it."""
         if task not in self._methods:
             card = self.card

@@ -52,10 +52,15 @@ class Shard:
     @classmethod
     def parse(cls, entry: dict[str, Any]) -> "Shard":
         """From JSON. Names are never paths: what lies elsewhere is not read."""
-        for name in (entry["name"], entry["version"]):
-            if not str(name).replace("-", "").replace("_", "").isalnum():
-                raise ValueError(f"{name!r} is no name of a shard or a link")
+        for name in (entry["name"], entry["version"], entry["vectors"], entry["rows"]):
+            if not is_plain_name(name):
+                raise ValueError(f"{name!r} is no name of a shard or a link, and no checksum")
         return cls(**(entry | {"bad": tuple((str(name), str(why)) for name, why in entry["bad"])}))
+
+
+def is_plain_name(name: object) -> bool:
+    """Whether a name that was read from a file can be part of a path, and leads nowhere else."""
+    return isinstance(name, str) and name.replace("-", "").replace("_", "").isalnum()
 
 
 def shard_name(version: str, ids: Sequence[str], sizes: Sequence[int], kept: Kept) -> str:

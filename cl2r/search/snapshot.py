@@ -5,24 +5,28 @@ results/runs/RUN  the same as a path
 DIR               an exported model, on a disk or in an object store
 """
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import yaml
+from pydantic import TypeAdapter
 from safetensors import SafetensorError
 from safetensors.torch import load as tensors_from_bytes
 from safetensors.torch import save as tensors_to_bytes
 
 from cl2r.config import Config
-from cl2r.data.images import Fit, LazyImages
+from cl2r.data.images import MODES, Fit, LazyImages
 from cl2r.engine.plan import Plan, plan_run
 from cl2r.engine.store import LinkStore, Tensors
 from cl2r.errors import InputError, nearest
 from cl2r.files import Place, listed, place, write_folder
 from cl2r.layers import resolve
 from cl2r.methods.catalog import method_info
+from cl2r.search.shards import is_plain_name
 from cl2r.study.folder import StudyFolder
 
 CARD, SUPPORTS = "model.json", "supports.safetensors"
@@ -61,8 +65,7 @@ class Card:
     @property
     def method(self) -> str:
         """By name, with its adapter."""
-        adapter = self.config.get("adapter", {}).get("name", "none")
-        return str(self.config["method"]["name"]) + ("" if adapter == "none" else f"+{adapter}")
+        return str(self.config["method"]["name"])
 
 
 @dataclass(frozen=True)
@@ -87,12 +90,14 @@ def find_snapshot(text: str, storage: Place) -> Snapshot:
 
 
 def _split(text: str) -> tuple[str, int | None]:
-    run, mark, number = text.rpartition("@")
+    """Run and task; the query of an address (`?region=…`) comes after the task."""
+    address, question, query = text.partition("?") if "://" in text else (text, "", "")
+    run, mark, number = address.rpartition("@")
     if not mark:
         return text, None
     if not number.isdecimal() or int(number) < 1 or not run:
         raise InputError(f"--model {text}: give RUN@t with a task t from 1 on, or the folder of an exported model")
-    return run, int(number)
+    return run + question + query, int(number)
 
 
 def _refuse_damage(line: str) -> None:
@@ -103,6 +108,7 @@ def _find_run(run: str, storage: Place) -> tuple[Place, str, Config]:
     """Storage, name and config of a run: by its folder, by its name below the storage, or inside of a study."""
     folder = place(run)
     if (folder / "config.yaml").exists():
+        folder = folder.resolve() if isinstance(folder, Path) else folder  # also `.`, or a run's name alone
         return folder.parent.parent, folder.name, _config(folder)
     known = {path.parent.name: path.parent for path in listed(storage / "runs", "*/config.yaml")}
     in_studies = {
@@ -154,7 +160,8 @@ def from_links(plan: Plan, run: str, task: int | None, store: LinkStore) -> Snap
     needed, adapted = needed_states(card), needed_supports(card)
     for index in sorted({*needed, *adapted}):
         if not store.has(plan.keys[index - 1]):
-            raise InputError(f"--model {run}@{task}: link {plan.keys[index - 1]} of task {index} is not there")
+            missing = f"link {plan.keys[index - 1]} of task {index} is not there"
+            raise InputError(f"--model {run}@{task}: {missing}; the command that trained the run trains it again")
     supports = {}
     for index in adapted:
         features = store.features(plan.keys[index - 1])
@@ -204,40 +211,64 @@ def needed_supports(card: Card) -> list[int]:
 
 def write_export(snapshot: Snapshot, folder: Place) -> None:
     """A folder of safetensors and JSON; the card comes last, without it there is no model."""
-    if folder.exists() and listed(folder, "*"):
+    if isinstance(folder, Path) and folder.is_file():
+        raise InputError(f"{folder}: a file; export a model to a folder of its own")
+    if listed(folder, "*"):
         raise InputError(f"{folder}: not empty; export a model to a folder of its own")
     files = {_state_name(index): tensors_to_bytes(dict(state)) for index, state in snapshot.states.items()}
     if snapshot.supports:
         flat = {f"{index}/{key}": t for index, kept in snapshot.supports.items() for key, t in kept.items()}
         files[SUPPORTS] = tensors_to_bytes(flat)
-    card = json.dumps({"format": FORMAT, **asdict(snapshot.card)}, indent=1).encode()
-    write_folder(folder, files, (CARD, card))
+    said = {"files": {name: _digest(content) for name, content in files.items()}, "card": asdict(snapshot.card)}
+    entry = {"format": FORMAT, "sha256": _digest(json.dumps(said).encode()), **said}
+    write_folder(folder, files, (CARD, json.dumps(entry, indent=1).encode()))
 
 
 def _state_name(index: int) -> str:
     return f"task{index}.safetensors"
 
 
-def _tensors(folder: Place, name: str) -> Tensors:
-    return tensors_from_bytes((folder / name).read_bytes())
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 def read_export(folder: Place) -> Snapshot:
-    """What `write_export` wrote."""
+    """What `write_export` wrote, every byte of it; or InputError."""
     try:
         entry = json.loads((folder / CARD).read_bytes())
         if entry.pop("format") != FORMAT:
             raise InputError(f"{folder / CARD}: written by another version of cl2r")
-        lists = {key: tuple(value) for key, value in entry.items() if isinstance(value, list)}
-        card = Card(**(entry | lists))
-        states = {index: _tensors(folder, _state_name(index)) for index in needed_states(card)}
-        flat = _tensors(folder, SUPPORTS) if needed_supports(card) else {}
-        supports = {index: {key: flat[f"{index}/{key}"] for key in SUPPORT_KEYS} for index in needed_supports(card)}
-        return Snapshot(card, states, supports)
+        if entry.pop("sha256") != _digest(json.dumps(entry).encode()):
+            raise ValueError(f"{CARD}: the checksum differs")
+        return _snapshot(folder, _checked_card(entry["card"]), entry["files"])
     except FileNotFoundError as error:
         raise InputError(f"{folder}: the exported model is not whole ({error})") from error
-    except (ValueError, TypeError, KeyError, RecursionError, SafetensorError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, SafetensorError) as error:
         if isinstance(error, InputError):
             raise
         why = " ".join(f"{type(error).__name__}: {error}".split())
         raise InputError(f"{folder}: not an exported model ({why})") from error
+
+
+def _checked_card(entry: dict[str, Any]) -> Card:
+    """Whoever offers a model for download has written it: what it says is looked at before it is used."""
+    card = TypeAdapter(Card).validate_json(json.dumps(entry), strict=True)
+    if card.task < 1 or not len(card.keys) == len(card.classes) == card.task or not all(map(is_plain_name, card.keys)):
+        raise ValueError(f"task {card.task} with {len(card.keys)} links")
+    if card.size < 1 or card.channels not in MODES or not len(card.mean) == len(card.std) == card.channels:
+        raise ValueError(f"images of {card.size} pixels and {card.channels} channels")
+    Config.model_validate(dict(card.config))
+    return card
+
+
+def _snapshot(folder: Place, card: Card, digests: Mapping[str, str]) -> Snapshot:
+    def tensors(name: str) -> Tensors:
+        content = (folder / name).read_bytes()
+        if _digest(content) != digests[name]:
+            raise ValueError(f"{name}: the checksum differs")
+        return tensors_from_bytes(content)
+
+    states = {index: tensors(_state_name(index)) for index in needed_states(card)}
+    adapted = needed_supports(card)
+    flat = tensors(SUPPORTS) if adapted else {}
+    return Snapshot(card, states, {index: {key: flat[f"{index}/{key}"] for key in SUPPORT_KEYS} for index in adapted})

@@ -21,7 +21,7 @@ from studies import ablation
 
 FILES = sorted(path for path in CLUSTER.iterdir() if path.is_file())
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-PACKAGES = {"PIL": "pillow", "yaml": "pyyaml"}
+PACKAGES = {"PIL": "pillow", "faiss": "faiss-cpu", "yaml": "pyyaml"}
 """Whose name differs from the module's."""
 
 
