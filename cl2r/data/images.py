@@ -150,6 +150,8 @@ class LazyImages:
             return image.convert(mode)
         except InputError:
             raise
+        except Image.DecompressionBombError as error:  # Pillow itself refuses twice as many
+            raise InputError(f"{name}: more than {MOST_PIXELS / 1e6:.0f} million pixels; scale it down") from error
         except UNDECODABLE as error:
             why = "of no known format" if isinstance(error, UnidentifiedImageError) else error
             raise InputError(f"{name}: not a readable image, replace or remove it ({why})") from error

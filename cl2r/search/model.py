@@ -60,13 +60,22 @@ class Model:
 
     def embed(self, images: Images, task: int | None = None) -> Vectors:
         """φ_t(x)/‖φ_t(x)‖ of uint8 (N, H, W, C); of an older model of the chain where its state is at hand."""
+        self._refuse_others(images)
         extractor = self._extractor(task or self.card.task)
         rows = [self._embed(extractor, images[start : start + BATCH]) for start in range(0, len(images), BATCH)]
         return np.concatenate(rows) if rows else np.empty((0, self.dim), np.float32)
 
+    def _refuse_others(self, images: Images) -> None:
+        """The network would take images of any size, and one channel for three, and give vectors of no use."""
+        right = (self.card.size, self.card.size, self.card.channels)
+        if images.dtype != np.uint8 or images.shape[1:] != right:
+            found = f"{images.dtype} of shape {images.shape}"
+            raise InputError(f"{self.card.name}: expected images as uint8 of shape {('N', *right)}, found {found}")
+
     def _embed(self, extractor: nn.Module, images: Images) -> Vectors:
         with torch.inference_mode():
-            features = extractor(self.normalise(torch.from_numpy(images).to(self.device))).float()
+            batch = torch.from_numpy(np.array(images, order="C")).to(self.device)  # a copy, which PyTorch can own
+            features = extractor(self.normalise(batch)).float()
             return np.asarray(functional.normalize(features).cpu().numpy())
 
     @property
@@ -81,6 +90,7 @@ class Model:
 
     def toward(self, queries: Vectors, task: int, images: Images | None = None) -> Vectors:
         """Its queries as they meet a gallery of φ_k, k = `task`; slerp needs the images."""
+        self._refuse_later(task)
         if task == self.card.task:
             return queries
         if self.info.grows:
@@ -97,11 +107,16 @@ class Model:
 
     def carry(self, vectors: Vectors, task: int) -> Vectors:
         """Stored vectors of φ_k, k = `task`, in the space of φ_t: ψ_t ∘ … ∘ ψ_{k+1}."""
+        self._refuse_later(task)
         if not self.carries_gallery or task == self.card.task:
             return vectors
         blocks = [vectors[start : start + CARRIED] for start in range(0, len(vectors), CARRIED)]
-        mapped = [self._carry(np.asarray(block, np.float32), task) for block in blocks]
+        mapped = [self._carry(np.array(block, np.float32), task) for block in blocks]
         return np.concatenate(mapped) if mapped else vectors
+
+    def _refuse_later(self, task: int) -> None:
+        if not 1 <= task <= self.card.task:
+            raise InputError(f"{self.card.name}: it meets galleries of φ_1..φ_{self.card.task}, not of φ_{task}")
 
     def _carry(self, block: Vectors, task: int) -> Vectors:
         with torch.inference_mode():
@@ -135,9 +150,9 @@ class Model:
             method = build_method(self.config, card.channels, card.num_outputs)
             method.network.to(self.device)
             state = {name: tensor.to(self.device) for name, tensor in self.snapshot.states[task].items()}
-            memory = len(state.pop("memory"))
             old = sum(card.classes[: task - 1])
             try:
+                memory = len(state.pop("memory"))
                 method.restore(
                     {name.removeprefix("method/"): tensor for name, tensor in state.items()},
                     TaskInfo(task, old, card.classes[task - 1], memory),

@@ -28,7 +28,8 @@ section {{ display: grid; grid-template-columns: repeat(auto-fill, minmax(9.5rem
 section {{ margin-bottom: 2rem; }}
 figure {{ margin: 0; padding: .6rem; border: 1px solid #8884; border-radius: .5rem; overflow-wrap: anywhere; }}
 figure.query {{ border: 2px solid #2a6fdb; }}
-img {{ width: 100%; max-width: 128px; aspect-ratio: 1; object-fit: contain; background: #fff; image-rendering: pixelated; }}
+img {{ width: 100%; max-width: 128px; aspect-ratio: 1; object-fit: contain; background: #fff; }}
+img {{ image-rendering: pixelated; }}
 figcaption {{ font-size: .8rem; }}
 b {{ font-size: .95rem; }}
 .missing {{ aspect-ratio: 1; display: grid; place-items: center; }}

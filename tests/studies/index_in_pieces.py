@@ -1,0 +1,10 @@
+"""`cl2r` with shards of a few images, as a program of its own: its first argument is how many."""
+
+import sys
+
+from cl2r.cli import main
+from cl2r.search import indexing
+
+if __name__ == "__main__":
+    indexing.LARGEST_SHARD = int(sys.argv.pop(1))
+    main()
