@@ -8,7 +8,7 @@ SHORT := --set optim.epochs=16 --set 'optim.milestones=[11,14]'
 HALF := --set optim.epochs=10 --set 'optim.milestones=[7,9]'
 BROWSERS := chromium chromium-browser google-chrome google-chrome-stable
 
-.PHONY: help study ablation methods report browser bench-methods bench-ray bench-pairs bench-decoding bench-report soak test test-slow lint audit format clean
+.PHONY: help study ablation methods report browser bench-methods bench-ray bench-pairs bench-decoding bench-report bench-search search soak test test-slow lint audit format clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -27,6 +27,9 @@ ablation: $(READY) ## The same with all epochs of the preset and three seeds (th
 
 methods: $(READY) ## All methods and adapters, three seeds, half the preset's epochs (the README's table; about an hour on 2 cores)
 	@$(BIN)/python studies/methods.py --seeds 0 1 2 $(HALF)
+
+search: $(READY) ## Search after upgrades: ER and CL²R, three seeds, half the preset's epochs (the README's table; 15 minutes on 2 cores)
+	@$(BIN)/python studies/search.py --seeds 0 1 2 $(HALF)
 
 report: $(READY) ## The page of the newest study below results, or of STUDY=name
 	@study="$$STUDY"; \
@@ -48,6 +51,9 @@ bench-decoding: $(READY) ## How fast large JPEGs come (a minute)
 
 bench-report: $(READY) ## Seconds and size of the page of 500 runs (a minute)
 	@$(BIN)/python tests/benchmarks/report_page.py
+
+bench-search: $(READY) ## Indexes of a million vectors: build time, memory, queries a second, recall (half an hour)
+	@$(BIN)/python studies/search_scale.py
 
 soak: $(READY) ## 200 trials while processes, nodes, files and clocks are disturbed (about 7 minutes on 2 cores)
 	@$(BIN)/python tests/faults/soak.py

@@ -42,7 +42,7 @@ def parameter(row: Row) -> Any:
     return pytest.param(row, id=row.name.replace(" ", "-"), marks=[pytest.mark.slow] * row.slow)
 
 
-@pytest.mark.parametrize("row", map(parameter, ROWS))
+@pytest.mark.parametrize("row", list(map(parameter, ROWS)))
 def test_a_fault_in_a_training_process(faulty: Faulty, row: Row) -> None:
     injection.lay(row.point, row.action, **row.where)
     code, said = faulty.run()
@@ -52,6 +52,7 @@ def test_a_fault_in_a_training_process(faulty: Faulty, row: Row) -> None:
     faulty.assert_whole()
 
 
+@pytest.mark.slow
 def test_runs_that_share_their_first_task(faulty: Faulty, tmp_path: Path) -> None:
     """The process that trains it for both is killed, then one that goes on from there beside another."""
     faulty.cells, faulty.undisturbed = ("fixed", "cl2r"), tmp_path / "calm"

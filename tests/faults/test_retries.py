@@ -1,12 +1,14 @@
 """How often a run is tried again: as long as it comes further, and a few times more."""
 
 import injection
+import pytest
 from faulty import EPOCHS, TASKS, Faulty
 from study_frames import finished_events
 
 from cl2r.study.ledger import DIED
 
 
+@pytest.mark.slow
 def test_a_run_that_comes_further_may_die_as_often_as_it_likes(faulty: Faulty) -> None:
     """Once in vain, then after every other epoch, with one attempt a death that brought nothing."""
     deaths = range(1, EPOCHS + 1, 2)

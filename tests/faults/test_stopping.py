@@ -29,7 +29,8 @@ def test_sigterm_saves_the_epoch_and_the_same_command_goes_on(faulty: Faulty, tm
     faulty.assert_whole()
 
 
-@pytest.mark.parametrize("way", ["second signal", pytest.param("end of the grace", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["second signal", "end of the grace"])
 def test_who_cannot_wait(faulty: Faulty, tmp_path: Path, way: str) -> None:
     """A training process that does not come to the end of its epoch is left behind."""
     injection.lay("batch", "hold", argument="/nowhere", task=2, epoch=3)
