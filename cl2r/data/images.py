@@ -142,8 +142,9 @@ class LazyImages:
     def open(self, row: int, at_least: int) -> Image.Image:
         """The image, 8 bits a channel; a JPEG is decoded at the smallest fraction that has `at_least` pixels a side."""
         name, mode = self.encoded.name(row), MODES[self.channels]
+        content = self.encoded.read(row)  # not below: a store that does not answer is no bad image
         try:
-            image = Image.open(io.BytesIO(self.encoded.read(row)), formats=FORMATS)
+            image = Image.open(io.BytesIO(content), formats=FORMATS)
             refuse_huge(name, image.size)
             image.draft(mode, (at_least, at_least))
             _refuse_deep(name, image.mode)

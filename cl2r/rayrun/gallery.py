@@ -43,7 +43,7 @@ def extract_on_ray(model: Model, plans: Sequence[ShardPlan], resources: Resource
             .map(_Decoding(held), num_cpus=1 if on_gpu else 1 - EMBEDDING_SHARE)
             .map(
                 Embedding,
-                fn_constructor_args=[[held]],  # in a list: Ray would warn that a restarted actor may not find it
+                fn_constructor_args=[[held], resources],  # bare, Ray would warn that a restarted actor may not find it
                 compute=ActorPoolStrategy(size=min(actors, len(plans))),
                 resources=_accelerator(resources),
                 num_gpus=resources.gpus_per_worker or None,
@@ -77,12 +77,12 @@ class _Decoding:
 class Embedding:
     """An actor with the model on its device."""
 
-    def __init__(self, held: list[Any]) -> None:
+    def __init__(self, held: list[Any], resources: Resources) -> None:
         import ray
 
         snapshot: Snapshot
         snapshot, self.plans = ray.get(held[0])
-        self.model = Model(snapshot)
+        self.model = Model(snapshot, resources.device())
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
         """Embed and write the shard; what it says of itself."""

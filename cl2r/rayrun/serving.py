@@ -136,6 +136,8 @@ def _stoppable() -> Iterator[Any]:
     listen()
     try:
         yield listen
+    except SystemExit as end:  # Ray's handler was there first: while it starts
+        raise KeyboardInterrupt from end
     finally:
         signal.signal(signal.SIGTERM, before)
 

@@ -371,14 +371,25 @@ def export_model(model: str, out: "Place", storage: "Place") -> None:
 @click.option("--port", default=8000, show_default=True)
 @click.option("--top", default=12, show_default=True, help="Hits a search.")
 @click.option("--replicas", default=1, show_default=True, help="Processes that answer.")
+@click.option("--max-bytes", default=10_000_000, show_default=True, help="Of an uploaded image.")
+@click.option("--name", "names", multiple=True, metavar="HOST", help="A name it is reached by, e.g. behind a proxy.")
 @click.option("-v", "--verbose", is_flag=True, help="Ray's own messages too.")
 def serve(
-    gallery: "Place", model: str, storage: "Place", host: str, port: int, top: int, replicas: int, verbose: bool
+    gallery: "Place",
+    model: str,
+    storage: "Place",
+    host: str,
+    port: int,
+    top: int,
+    replicas: int,
+    max_bytes: int,
+    names: tuple[str, ...],
+    verbose: bool,
 ) -> int:
     """Answer searches over HTTP, with a page to try it, until Ctrl-C. No authentication: keep it on loopback."""
     from cl2r.rayrun.serving import serve
 
-    return serve(gallery, model, storage, host, port, top, replicas, verbose=verbose)
+    return serve(gallery, model, storage, host, port, top, replicas, max_bytes, names, verbose=verbose)
 
 
 COMMANDS: tuple[click.Command, ...] = (index, search, gallery, upgrade_check, export_model, serve)

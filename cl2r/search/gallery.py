@@ -16,6 +16,7 @@ import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -94,6 +95,8 @@ class Gallery:
     @classmethod
     def open_or_create(cls, root: Place) -> "Gallery":
         """The gallery at `root`, which may be empty or not there yet."""
+        if isinstance(root, Path) and root.is_file():
+            raise InputError(f"{root}: a file; give a folder for the gallery")
         if not (root / MARK).exists():
             others = [path.name for path in listed(root, "*")]
             if others:
@@ -120,7 +123,7 @@ class Gallery:
         kept = {key: version for key, version in {**self.commit.versions, **versions}.items() if key in used}
         now = Commit(self.commit.number + 1, kept, tuple(shards), what, time.time())
         body = json.dumps(asdict(now)).encode()
-        write_file(self.root / "commits" / f"{now.number:08d}.json", _digest(body).encode() + b"\n" + body)
+        write_file(self.root / "commits" / commit_name(now.number), _digest(body).encode() + b"\n" + body)
         self.commit = now
 
     @contextlib.contextmanager
@@ -167,6 +170,11 @@ class Gallery:
             raise InputError(f"{self.root}: new images enter with the newest model, {self.commit.newest.name}")
 
 
+def commit_name(number: int) -> str:
+    """Of its file; names sort as numbers do."""
+    return f"{number:08d}.json"
+
+
 def read_commit(path: Place) -> Commit:
     """A commit as it was written; InputError if its bytes have changed."""
     digest, _, body = path.read_bytes().partition(b"\n")
@@ -176,8 +184,14 @@ def read_commit(path: Place) -> Commit:
         entry: dict[str, Any] = json.loads(body)
         versions = {key: Version.parse(value) for key, value in entry["versions"].items()}
         shards = tuple(Shard.parse(shard) for shard in entry["shards"])
-        return Commit(**(entry | {"versions": versions, "shards": shards}))
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        commit = Commit(**(entry | {"versions": versions, "shards": shards}))
+        if path.name != commit_name(commit.number):
+            raise ValueError(f"it is number {commit.number}")
+        keys = {version.key for version in versions.values()}
+        if not set(versions) == keys == {shard.version for shard in shards}:
+            raise ValueError("its shards are of other models than it says")
+        return commit
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise InputError(f"{path} is damaged ({' '.join(str(error).split())}); restore it from a copy") from error
 
 

@@ -28,6 +28,8 @@ class ImageEntry:
     label: str
     """The name of the folder it lies in; empty directly below the root."""
     bytes: int
+    modified: int = 0
+    """When the file was written last; of an object store it is not asked for."""
 
 
 def list_images(root: Place, prefix: str = "") -> list[ImageEntry]:
@@ -35,24 +37,49 @@ def list_images(root: Place, prefix: str = "") -> list[ImageEntry]:
     found = sorted(_objects(root) if isinstance(root, ObjectPath) else _files(root))
     if not found:
         raise InputError(f"{root}: no images ({', '.join(sorted(EXTENSIONS))}) in it or below")
-    return [ImageEntry(prefix + path, path, PurePosixPath(path).parent.name, size) for path, size in found]
+    return [ImageEntry(prefix + path, path, PurePosixPath(path).parent.name, *facts) for path, *facts in found]
 
 
-def _files(root: Path) -> Iterator[tuple[str, int]]:
+def _files(root: Path) -> Iterator[tuple[str, int, int]]:
     if root.is_file():
         raise InputError(f"{root}: a file; give the folder of the images")
     if not root.is_dir():
         raise InputError(f"{root}: no such folder")
-    for folder, folders, names in os.walk(root):
+    for folder, folders, names in os.walk(root, onerror=_refuse):
         folders[:] = [name for name in folders if not name.startswith(".")]
         for name in names:
             if _is_image(name):
                 path = Path(folder) / name
-                yield path.relative_to(root).as_posix(), path.stat().st_size
+                yield _text(path.relative_to(root).as_posix()), *_facts(path)
 
 
-def _objects(root: ObjectPath) -> Iterator[tuple[str, int]]:
-    return ((path, size) for path, size in root.sizes() if _is_image(PurePosixPath(path).name))
+def _refuse(error: OSError) -> None:
+    """`os.walk` would leave out what it cannot read."""
+    raise InputError(f"{error.filename}: cannot be read ({error.strerror})") from error
+
+
+def _text(path: str) -> str:
+    try:
+        path.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(f"{path!r}: the name of the file is not UTF-8; rename it") from error
+    return path
+
+
+def _facts(path: Path) -> tuple[int, int]:
+    """Bytes, and the time of the last change."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:  # a link to nothing: whoever reads it will say so
+        return 0, 0
+    return found.st_size, found.st_mtime_ns
+
+
+def _objects(root: ObjectPath) -> Iterator[tuple[str, int, int]]:
+    for path, size in root.sizes():
+        *folders, name = path.split("/")
+        if _is_image(name) and not any(folder.startswith(".") for folder in folders):
+            yield path, size, 0
 
 
 def _is_image(name: str) -> bool:
@@ -88,11 +115,10 @@ class SourceImages:
 def decode(root: str, entries: Sequence[ImageEntry], size: int, channels: int, fit: Fit) -> tuple[Images, list[Bad]]:
     """Pixels (N, size, size, channels) of the images that can be read, and which cannot, with the reason."""
     source = SourceImages(place(root), [entry.path for entry in entries])
-    lazy = LazyImages(source, size, channels, fit)
     images, bad = [], list[Bad]()
     for row, entry in enumerate(entries):
-        try:
-            images.append(lazy.fitted(row))
+        try:  # read here: `LazyImages` would take a store that does not answer for a bad image
+            images.append(decode_one(source.read(row), source.name(row), size, channels, fit)[0])
         except InputError as error:
             bad.append((entry.id, str(error).removeprefix(f"{source.name(row)}: ")))
     stacked = np.stack(images) if images else np.empty((0, size, size, channels), np.uint8)

@@ -32,6 +32,8 @@ KINDS: tuple[Kind, ...] = ("auto", "exact", "ivf", "hnsw", "pq")
 EXACT_BELOW, PQ_ABOVE = 100_000, 5_000_000
 """Rows up to which every row is compared; rows from which on whole vectors would not fit into memory."""
 SAMPLE, SAMPLE_TOP = 200, 10
+CENTROIDS = 256
+"""Of a byte of a code."""
 MMAP = faiss.IO_FLAG_MMAP_IFC | faiss.IO_FLAG_READ_ONLY
 
 Scores = npt.NDArray[np.float32]
@@ -141,11 +143,21 @@ def build(blocks: Sequence[Vectors], options: IndexOptions) -> Any:
     index: Any = faiss.index_factory(dim, _recipe(chosen, dim), faiss.METRIC_INNER_PRODUCT)
     if chosen.kind == "hnsw":
         index.hnsw.efConstruction = chosen.ef_construction
+    if chosen.kind == "pq":
+        _allow_few(index, rows)
     if not index.is_trained:
         index.train(_sample(blocks, min(rows, max(256 * 39, 50 * chosen.nlist))))
     for block in blocks:
         index.add(np.ascontiguousarray(block, np.float32))
     return index
+
+
+def _allow_few(index: Any, rows: int) -> None:
+    """FAISS would complain of a small gallery, once a byte of the code."""
+    if rows < CENTROIDS:
+        raise InputError(f"--index pq: {rows} vectors; codes are learned from at least {CENTROIDS}")
+    inner: Any = faiss.downcast_index(faiss.extract_index_ivf(index))
+    inner.cp.min_points_per_centroid = inner.pq.cp.min_points_per_centroid = 1
 
 
 def _recipe(chosen: IndexOptions, dim: int) -> str:
@@ -156,7 +168,7 @@ def _recipe(chosen: IndexOptions, dim: int) -> str:
         return f"IVF{chosen.nlist},Flat"
     if chosen.kind == "pq":
         padded = -(-dim // chosen.code_bytes) * chosen.code_bytes
-        return f"Pad{padded},IVF{chosen.nlist},PQ{chosen.code_bytes}"
+        return f"Pad{padded},IVF{chosen.nlist},PQ{chosen.code_bytes}np"  # np: codes are never compared by their bits
     raise InputError(f"--index {chosen.kind}: nothing is built for it")
 
 

@@ -6,9 +6,11 @@ commit comes last. So every id is there exactly once, however often the job was 
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 
 from cl2r.errors import InputError
 from cl2r.files import Place, place
@@ -71,6 +73,7 @@ def index_images(
     gallery.check_model(version, to_write=True)
     entries = list_images(root, prefix)
     _check_metadata(metadata, entries)
+    metadata = None if metadata is None else _with_holes(metadata)
     with gallery.writing():
         gallery.check_model(version, to_write=True)
         return _Job(root, gallery, model, version, extract, kept, metadata, say).run(entries, reindex)
@@ -88,7 +91,7 @@ class _Job:
         metadata: pd.DataFrame | None,
         say: Say,
     ) -> None:
-        self.root, self.gallery, self.model, self.version = root, gallery, model, version
+        self.source, self.gallery, self.model, self.version = _address(root), gallery, model, version
         self.extract, self.kept, self.metadata, self.say = extract, kept, metadata, say
 
     def run(self, entries: Sequence[ImageEntry], reindex: bool) -> IndexReport:
@@ -104,35 +107,37 @@ class _Job:
         if report.taken_over:
             self.say(f"{report.taken_over} images were extracted before; going on with the rest")
         plans = self.plans([entry for entry in entries if entry.id in wanted])
-        made = [*found, *self.extract(self.model, plans)]
-        made.sort(key=lambda shard: shard.name)
+        made = self._made([*found, *self.extract(self.model, plans)], plans)
         report.bad = sorted(bad for shard in made for bad in shard.bad)
         unreadable = {name for name, _ in report.bad}
         report.added = sum(shard.items for shard in made) - len(replaced - unreadable)
         report.replaced = len(replaced - unreadable)
         if any(shard.items for shard in made):
-            self._commit(made, replaced - unreadable, f"{sum(shard.items for shard in made)} images of {self.root}")
+            self._commit(made, replaced - unreadable, f"{sum(shard.items for shard in made)} images of {self.source}")
         return report
 
+    def _made(self, shards: Sequence[Shard], plans: Sequence[ShardPlan]) -> list[Shard]:
+        """Each once, in the order of names, and none missing."""
+        made = {shard.name: shard for shard in shards}
+        lost = {plan.name for plan in plans} - made.keys()
+        if lost:
+            raise RuntimeError(f"{len(lost)} shards of {len(plans)} were not made; the same command goes on")
+        return [made[name] for name in sorted(made)]
+
     def _taken_over(self, wanted: dict[str, ImageEntry]) -> list[Shard]:
-        """Shards left behind whose images are all wanted and of the same size; their images are taken off `wanted`."""
+        """Shards left behind that this job would make again; their images are taken off `wanted`.
+
+        Those without any vector are made again: they are of images that could not be read, and may be mended.
+        """
         taken = []
         for shard in self.gallery.orphans():
-            if shard.version != self.version.key or shard.dtype != self.kept:
-                continue
-            items = read_items(self.gallery.shards, shard)
-            if all(name in wanted for name, _ in shard.bad) and self._still_wanted(items, wanted):
-                taken.append(shard)
-                for name in [*items["id"], *(name for name, _ in shard.bad)]:
-                    del wanted[name]
+            if shard.version == self.version.key and shard.items:
+                ids = [*read_items(self.gallery.shards, shard)["id"], *(name for name, _ in shard.bad)]
+                if all(name in wanted for name in ids) and self._name(wanted[name] for name in ids) == shard.name:
+                    taken.append(shard)
+                    for name in ids:
+                        del wanted[name]
         return taken
-
-    def _still_wanted(self, items: pd.DataFrame, wanted: dict[str, ImageEntry]) -> bool:
-        rows = [wanted[name] for name in items["id"] if name in wanted]
-        return items.equals(self._items(rows)) if len(rows) == len(items) else False
-
-    def _items(self, rows: Sequence[ImageEntry]) -> pd.DataFrame:
-        return item_frame(rows, str(self.root), self._metadata_of(rows))
 
     def _metadata_of(self, rows: Sequence[ImageEntry]) -> pd.DataFrame | None:
         if self.metadata is None:
@@ -146,16 +151,29 @@ class _Job:
         count = max(1, min(LARGEST_SHARD, SHARD_BYTES // pixels))
         return [self._plan(tuple(entries[start : start + count])) for start in range(0, len(entries), count)]
 
+    def _name(self, entries: Iterable[ImageEntry]) -> str:
+        """Another if anything is: images, where they lie, what is known of them, the model's weights."""
+        rows = sorted(entries, key=lambda entry: entry.id)
+        ids, sizes = [entry.id for entry in rows], [entry.bytes for entry in rows]
+        known = item_frame(rows, self.source, self._metadata_of(rows)).to_csv(index=False)
+        besides = f"{self.version.digest}\n{[entry.modified for entry in rows]}\n{known}"
+        return shard_name(self.version.key, ids, sizes, self.kept, besides)
+
     def _plan(self, entries: tuple[ImageEntry, ...]) -> ShardPlan:
-        ids, sizes = [entry.id for entry in entries], [entry.bytes for entry in entries]
-        name = shard_name(self.version.key, ids, sizes, self.kept)
-        metadata = self._metadata_of(entries)
-        return ShardPlan(name, str(self.gallery.root), str(self.root), self.version.key, self.kept, entries, metadata)
+        gallery, metadata = _address(self.gallery.root), self._metadata_of(entries)
+        return ShardPlan(self._name(entries), gallery, self.source, self.version.key, self.kept, entries, metadata)
 
     def _commit(self, made: Sequence[Shard], replaced: set[str], what: str) -> None:
+        if not any(shard.items for shard in made):
+            return
         kept = [shard for old in self.gallery.commit.shards for shard in without(self.gallery, old, replaced)]
         filled = [shard for shard in made if shard.items]
         self.gallery.change({self.version.key: self.version}, [*kept, *filled], what)
+
+
+def _address(place: Place) -> str:
+    """As processes with another working folder find it."""
+    return str(place.absolute() if isinstance(place, Path) else place)
 
 
 def without(gallery: Gallery, shard: Shard, ids: set[str]) -> list[Shard]:
@@ -220,6 +238,8 @@ def item_frame(rows: Sequence[ImageEntry], source: str, metadata: pd.DataFrame |
 def _check_metadata(metadata: pd.DataFrame | None, entries: Sequence[ImageEntry]) -> None:
     if metadata is None:
         return
+    for twice in metadata.columns[metadata.columns.duplicated()]:
+        raise InputError(f"--metadata: the column {twice!r} is there twice")
     if "id" not in metadata or metadata["id"].duplicated().any():
         raise InputError("--metadata: it needs a column `id`, with every id once")
     taken = {"source", "label", "bytes", "path", "version", "task", "model"} & set(metadata.columns)
@@ -227,4 +247,24 @@ def _check_metadata(metadata: pd.DataFrame | None, entries: Sequence[ImageEntry]
         raise InputError(f"--metadata: the column {sorted(taken)[0]!r} is the gallery's own; rename it")
     missing = set(metadata["id"]) - {entry.id for entry in entries}
     if missing:
-        raise InputError(f"--metadata: {len(missing)} ids are no images here, e.g. {sorted(missing)[0]!r}")
+        raise InputError(f"--metadata: {len(missing)} ids are no images here, e.g. {min(missing, key=str)!r}")
+    for name in metadata.columns:
+        _check_column(name, metadata[name])
+
+
+def _with_holes(metadata: pd.DataFrame) -> pd.DataFrame:
+    """Whole numbers stay whole, and truth values such, where an image has none."""
+    kinds = {"i": "Int64", "u": "UInt64", "b": "boolean"}
+    found = {name: metadata[name].dtype.kind for name in metadata.columns}
+    return metadata.astype({name: kinds[kind] for name, kind in found.items() if kind in kinds})
+
+
+def _check_column(name: object, column: pd.Series) -> None:
+    """Before images are decoded, not when their shard is written."""
+    if not isinstance(name, str):
+        raise InputError(f"--metadata: the column {name!r} has no name")
+    try:
+        pa.array(column, from_pandas=True)
+    except (pa.ArrowException, ValueError, TypeError) as error:
+        why = " ".join(str(error).split())
+        raise InputError(f"--metadata: the column {name!r} has values of several kinds ({why})") from error

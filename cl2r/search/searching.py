@@ -138,7 +138,7 @@ class Searcher:
     def _hit(self, rank: int, score: float, row: int) -> Hit:
         item = self.items.iloc[row].to_dict()
         own = ("id", "source", "label", "bytes", "path", "version", "task", "model")
-        metadata = {str(key): None if pd.isna(value) else value for key, value in item.items() if key not in own}
+        metadata = {str(key): _known(value) for key, value in item.items() if key not in own}
         return Hit(
             rank,
             float(score),
@@ -150,6 +150,11 @@ class Searcher:
             str(item["path"]),
             metadata,
         )
+
+
+def _known(value: Any) -> Any:
+    """Nothing for a value that is missing; lists are values too."""
+    return None if pd.api.types.is_scalar(value) and pd.isna(value) else value
 
 
 def covering_index(gallery: Gallery, version: str) -> tuple[Any, IndexFile] | None:

@@ -11,43 +11,32 @@ Answers are JSON, but for the page and the images; of errors too: {"error": "…
 import asyncio
 import base64
 import hashlib
-import io
 import ipaddress
 import json
 import logging
-import math
-import threading
 import time
 import traceback
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from functools import cache, cached_property
+from dataclasses import dataclass
+from functools import cache
 from importlib import resources
-from pathlib import PurePosixPath
 from typing import Any, TypeVar
-from urllib.parse import quote, urlsplit
+from urllib.parse import urlsplit
 
-import pandas as pd
-from PIL import Image
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, Response
 
-from cl2r.data.images import FORMATS, MOST_PIXELS, LazyImages
 from cl2r.errors import InputError
-from cl2r.files import Place, listed, place
+from cl2r.files import place
 from cl2r.privacy import without_secrets
-from cl2r.search.gallery import Gallery
-from cl2r.search.image_source import Images, SourceImages, decode_one
 from cl2r.search.model import Model
-from cl2r.search.searching import Hit, Searcher
+from cl2r.search.open_gallery import NewestGallery, OpenGallery, RefusedError
 
 LOG = logging.getLogger(__name__)
 Result = TypeVar("Result")
 MOST_HITS = 100
 MOST_BYTES = 10 * 10**6
-THUMBNAIL = 256
-"""Pixels of the longer side of a gallery image that is sent."""
 SIDE_BY_SIDE = 2
 """Requests of a replica that decode and search at a time: an image of the largest size takes 300 MB."""
 HEADERS = {
@@ -95,111 +84,6 @@ class ServiceOptions:
         cannot know all names by which it is reached.
         """
         return not self.loopback or name in {self.host, "localhost", "127.0.0.1", "::1", *self.names}
-
-
-class RefusedError(Exception):
-    """A request that gets no answer but a status and a line."""
-
-    def __init__(self, status: int, message: str, **headers: str) -> None:
-        super().__init__(message)
-        self.status, self.headers = status, headers
-
-
-class OpenGallery:
-    """One commit of a gallery, opened for the queries of a model."""
-
-    def __init__(self, root: Place, model: Model) -> None:
-        self.searcher = Searcher(Gallery(root), model)
-        self.commit = self.searcher.gallery.commit
-        self._rows = pd.Index(self.searcher.items["id"].astype(object))
-
-    def search(self, content: bytes, top: int) -> list[dict[str, Any]]:
-        """Hits of an encoded image."""
-        return [_plain(hit) for hit in self.searcher.search(self._decoded(content), top)[0]]
-
-    def _decoded(self, content: bytes) -> Images:
-        card = self.searcher.model.card
-        try:
-            return decode_one(content, "the image", card.size, card.channels, card.fit)
-        except InputError as error:
-            if isinstance(error.__cause__, Image.DecompressionBombError):
-                most = f"{MOST_PIXELS / 1e6:.0f} million"
-                raise RefusedError(422, f"the image has more than {most} pixels; scale it down") from error
-            if error.__cause__ is None:  # it is an image, and the message says why it will not do
-                raise RefusedError(422, str(error)) from error
-            raise RefusedError(415, f"not a readable image; send one of {', '.join(FORMATS)}") from error
-
-    def thumbnail(self, name: str) -> bytes:
-        """An image of the gallery as PNG. Whatever its file is, nothing but pixels leaves this function."""
-        row = int(self._rows.get_indexer_for([name])[0])
-        if row < 0:
-            raise RefusedError(404, "no image of the gallery has this id")
-        source, path = (str(value) for value in self.searcher.items.iloc[row][["source", "path"]])
-        parts = PurePosixPath(path)
-        if parts.is_absolute() or ".." in parts.parts:
-            raise RefusedError(404, "the gallery has the image outside of its source")
-        try:
-            image = LazyImages(SourceImages(place(source), [path]), THUMBNAIL, 3).open(0, THUMBNAIL)
-        except InputError as error:
-            raise RefusedError(404, "the image is not, or not readable, where it was when it was indexed") from error
-        image.thumbnail((THUMBNAIL, THUMBNAIL))
-        encoded = io.BytesIO()
-        image.save(encoded, "PNG")
-        return encoded.getvalue()
-
-    @cached_property
-    def facts(self) -> dict[str, Any]:
-        """What it holds, and which model asks."""
-        versions = sorted(self.commit.versions.values(), key=lambda version: version.task)
-        counts = [sum(shard.items for shard in self.commit.of(version.key)) for version in versions]
-        card = self.searcher.model.card
-        return {
-            "model": card.name,
-            "task": card.task,
-            "items": self.commit.items,
-            "commit": self.commit.number,
-            "versions": [
-                {"model": version.name, "task": version.task, "items": count}
-                for version, count in zip(versions, counts, strict=True)
-            ],
-        }
-
-
-@dataclass
-class NewestGallery:
-    """The gallery as its newest commit has it. Who asks when it is time looks for one; others are not kept waiting."""
-
-    root: Place
-    model: Model
-    refresh: float
-    warning: str = ""
-    """Why a commit that is there cannot be used; until it can, the one before it answers."""
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def __post_init__(self) -> None:
-        self._opened = OpenGallery(self.root, self.model)
-        self._next = time.monotonic() + self.refresh
-
-    def __call__(self) -> OpenGallery:
-        """Look, if the last look is a while ago."""
-        if time.monotonic() >= self._next and self._lock.acquire(blocking=False):
-            try:
-                self._look()
-                self._next = time.monotonic() + self.refresh
-            finally:
-                self._lock.release()
-        return self._opened
-
-    def _look(self) -> None:
-        try:
-            names = [path.name for path in listed(self.root / "commits", "*.json")]
-            if names[-1:] != [f"{self._opened.commit.number:08d}.json"]:
-                self._opened = OpenGallery(self.root, self.model)
-            self.warning = ""
-        except (InputError, OSError) as error:
-            why = without_secrets(str(error)).replace(str(self.root), self.root.name)
-            self.warning = f"commit {self._opened.commit.number} answers; the newest cannot be opened ({why})"
-            LOG.warning(self.warning)
 
 
 class Service:
@@ -348,23 +232,6 @@ def _name(address: str) -> str:
     except ValueError:
         return ""
     return "" if parts.path or parts.query or "@" in parts.netloc else parts.hostname or ""
-
-
-def _plain(hit: Hit) -> dict[str, Any]:
-    """What others may know of a hit: not where its file is."""
-    return {
-        "rank": hit.rank,
-        "score": hit.score,
-        "id": hit.id,
-        "label": hit.label,
-        "model": hit.model,
-        "task": hit.task,
-        "metadata": {
-            key: None if isinstance(value, float) and not math.isfinite(value) else value
-            for key, value in hit.metadata.items()
-        },
-        "image": f"image?id={quote(hit.id, safe='')}",
-    }
 
 
 def _json(entries: dict[str, Any], status: int = 200) -> Response:

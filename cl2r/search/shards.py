@@ -63,16 +63,19 @@ def is_plain_name(name: object) -> bool:
     return isinstance(name, str) and name.replace("-", "").replace("_", "").isalnum()
 
 
-def shard_name(version: str, ids: Sequence[str], sizes: Sequence[int], kept: Kept) -> str:
-    """The same images by the same model have the same name."""
-    content = json.dumps([version, kept, list(ids), list(sizes)]).encode()
+def shard_name(version: str, ids: Sequence[str], sizes: Sequence[int], kept: Kept, besides: str = "") -> str:
+    """The same images by the same model have the same name; `besides` is what else must be the same."""
+    content = json.dumps([version, kept, list(ids), list(sizes), besides]).encode()
     return hashlib.sha256(content).hexdigest()[:24]
 
 
 def write_shard(
     folder: Place, name: str, version: str, vectors: Vectors, items: pd.DataFrame, bad: Sequence[Bad], kept: Kept
 ) -> Shard:
-    """Write it below `folder`; a whole shard of this name that is there already stays, and counts."""
+    """Write it below `folder`; a whole shard of this name that is there already stays, and counts.
+
+    Unless other images of it could not be read: they are tried again, and now they can, or cannot any more.
+    """
     if len(vectors) != len(items) or list(items.columns[: len(COLUMNS)]) != list(COLUMNS):
         raise ValueError(f"{len(vectors)} vectors, {len(items)} items with columns {list(items.columns)}")
     encoded = io.BytesIO()
@@ -80,17 +83,27 @@ def write_shard(
     files = {VECTORS: encoded.getvalue(), ITEMS: items.to_parquet(index=False)}
     digests = {key: _digest(files[file]) for key, file in (("vectors", VECTORS), ("rows", ITEMS))}
     shard = Shard(name, version, len(items), vectors.shape[1], kept, **digests, bad=tuple(bad))
-    found = find_shard(folder, name)
-    if found is None:
-        remove_tree(folder / name)  # a damaged one
+    there, found = (folder / name).exists(), find_shard(folder, name)
+    if found is None or found.bad != shard.bad:
+        if there:  # damaged; what others have written since is not
+            remove_tree(folder / name)
         write_folder(folder / name, files, (MANIFEST, json.dumps(asdict(shard)).encode()))
-    return found or shard
+        found = _said(folder, name)  # of two that write at once, one has
+    return found
+
+
+def _said(folder: Place, name: str) -> Shard:
+    """What the manifest below `folder` says; of another shard it must not speak."""
+    shard = Shard.parse(json.loads((folder / name / MANIFEST).read_bytes()))
+    if shard.name != name:
+        raise ValueError(f"{name!r} has the manifest of {shard.name!r}")
+    return shard
 
 
 def find_shard(folder: Place, name: str) -> Shard | None:
     """The shard called `name`, if it is there and whole."""
     try:
-        shard = Shard.parse(json.loads((folder / name / MANIFEST).read_bytes()))
+        shard = _said(folder, name)
         read_items(folder, shard)
         read_vectors(folder, shard, check=True)
     except FileNotFoundError:
@@ -115,13 +128,13 @@ def read_items(folder: Place, shard: Shard) -> pd.DataFrame:
 def read_vectors(folder: Place, shard: Shard, check: bool = False) -> Vectors:
     """The rows, memory-mapped: of a disk as they lie there, of an object store from a copy in the user's cache."""
     path = folder / shard.name / VECTORS
-    local = path if isinstance(path, Path) else _cached(folder, shard)
-    if check and isinstance(path, Path):
+    if check:
         _content(folder, shard, VECTORS, shard.vectors)
+    local = path if isinstance(path, Path) else _cached(folder, shard)
     try:
         vectors: Vectors = np.load(local, mmap_mode="r" if shard.items else None, allow_pickle=False)
     except FileNotFoundError as error:
-        raise InputError(f"{path}: the file is missing; `cl2r gallery verify` says what else is") from error
+        raise _missing(path) from error
     except (OSError, ValueError, EOFError) as error:
         raise _damaged(folder, shard, VECTORS, str(error)) from error
     if vectors.shape != (shard.items, shard.dim) or str(vectors.dtype) != shard.dtype:
@@ -139,10 +152,18 @@ def _cached(folder: Place, shard: Shard) -> Path:
 
 
 def _content(folder: Place, shard: Shard, name: str, digest: str) -> bytes:
-    content = (folder / shard.name / name).read_bytes()
+    path = folder / shard.name / name
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError as error:
+        raise _missing(path) from error
     if _digest(content) != digest:
         raise _damaged(folder, shard, name, "the checksum differs")
     return content
+
+
+def _missing(path: Place) -> InputError:
+    return InputError(f"{path}: the file is missing; `cl2r gallery verify` says what else is")
 
 
 def _damaged(folder: Place, shard: Shard, name: str, why: str) -> InputError:

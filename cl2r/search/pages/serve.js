@@ -67,8 +67,10 @@ async function read(answer) {
   } catch {
     content = { error: text.slice(0, 200) };
   }
-  if (!answer.ok) throw new Error(content.error || `status ${answer.status}`);
-  return content;
+  if (answer.ok) return content;
+  const error = new Error(content.error || `status ${answer.status}`);
+  error.refused = answer.status < 500;
+  throw error;
 }
 
 function choose(chosen) {
@@ -87,7 +89,7 @@ async function search() {
   show("problem", "");
   at("again").hidden = true;
   if (file.size > limits.most_bytes) {
-    fail(`the image is larger than ${limits.most_bytes / 1e6} MB; scale it down`);
+    fail(`the image is larger than ${limits.most_bytes / 1e6} MB; scale it down`, true);
     return;
   }
   const mine = new AbortController();
@@ -102,15 +104,16 @@ async function search() {
     list(found);
   } catch (error) {
     if (mine !== running) return;
-    fail(error instanceof TypeError ? "the service does not answer" : error.message);
+    fail(error instanceof TypeError ? "the service does not answer" : error.message, error.refused);
   }
   if (mine === running) running = null;
 }
 
-function fail(message) {
+/* Whoever was refused would be refused again. */
+function fail(message, refused) {
   show("problem", message.charAt(0).toUpperCase() + message.slice(1));
-  at("said").textContent = "No answer.";
-  at("again").hidden = false;
+  at("said").textContent = "Not searched.";
+  at("again").hidden = Boolean(refused);
   settle();
 }
 
@@ -122,7 +125,8 @@ function settle(...hits) {
 
 function list(found) {
   const count = found.hits.length;
-  at("said").textContent = `${count} ${count === 1 ? "hit" : "hits"} in ${found.seconds.toFixed(2)} s`;
+  const time = found.seconds < 1 ? `${Math.ceil(1000 * found.seconds)} ms` : `${found.seconds.toFixed(1)} s`;
+  at("said").textContent = `${count} ${count === 1 ? "hit" : "hits"} in ${time}`;
   settle(...found.hits.map(card));
 }
 
@@ -162,11 +166,13 @@ at("file").addEventListener("change", () => {
 });
 at("top").addEventListener("change", () => file && search());
 at("again").addEventListener("click", () => search());
-at("preview").addEventListener("load", () => {
-  at("preview").hidden = false;
-  at("preview").classList.toggle("small", at("preview").naturalWidth < 96);
-});
-at("preview").addEventListener("error", () => (at("preview").hidden = true));
+for (const kind of ["load", "error"]) {
+  at("preview").addEventListener(kind, () => {
+    at("preview").hidden = kind === "error";
+    at("unseen").hidden = kind === "load";
+    at("preview").classList.toggle("small", at("preview").naturalWidth < 96);
+  });
+}
 document.addEventListener("paste", (event) => choose(event.clipboardData.files[0]));
 document.addEventListener("dragover", (event) => {
   event.preventDefault();

@@ -1,0 +1,210 @@
+"""Tables of the search study (studies/search.py), and the file they are kept in."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+
+from analysis.cells import EMPTY, deviation_note, figure_cell, metric_cell, signed
+from analysis.formats import render
+from analysis.groups import in_order
+from analysis.names import ordered, title
+from analysis.paper.report import training_seconds
+from analysis.stats import t_interval
+from analysis.table import Cell, Table
+from cl2r.checkout import commit
+
+ORDER_WORDS = {"random": "random", "worst_first": "worst first", "oracle": "oracle"}
+TELLING = ("recall@1", "mAP")
+"""Metrics of tables that have no room for all."""
+STEPS = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)
+DIFFERENCES = ("BC", "FC")
+BRACKETS = "Brackets: 95 % t-interval of the mean over seeds; differences between methods are paired by seed."
+
+
+def search_tables(measured: dict[str, pd.DataFrame]) -> list[Table]:
+    """All of them, from the frames of the study."""
+    figures = run_figures(measured["retrieval"], measured["compatibility"])
+    return [
+        found_table(figures),
+        upgrade_table(figures),
+        queries_table(measured["compatibility"]),
+        backfill_table(measured["backfill"], int(measured["retrieval"]["t"].max())),
+        formats_table(measured["formats"]),
+        indexes_table(measured["indexes"]),
+    ]
+
+
+def run_figures(retrieval: pd.DataFrame, compatibility: pd.DataFrame) -> pd.DataFrame:
+    """A row a run and metric: the cells that an owner cares about, AC, BC, FC."""
+    last = int(retrieval["t"].max())
+    keys = ["method", "seed", "run", "metric"]
+    cells = {f"C[{t},{k}]": (retrieval["t"] == t) & (retrieval["k"] == k) for t, k in ((1, 1), (last, 1), (last, last))}
+    parts = [retrieval[chosen].set_index(keys)["value"].rename(name) for name, chosen in cells.items()]
+    summaries = compatibility.pivot(index=keys, columns="summary", values="value")
+    table = pd.concat([*parts, summaries[["AC", "BC", "FC"]]], axis=1)
+    before, between, after = cells
+    table[f"{between} − {before}"] = table[between] - table[before]
+    table[f"{after} − {between}"] = table[after] - table[between]
+    return table.reset_index()
+
+
+def _cells_of(figures: pd.DataFrame) -> list[str]:
+    """C[1,1], C[T,1], C[T,T]"""
+    return [str(name) for name in figures.columns if str(name).startswith("C[")][:3]
+
+
+def _methods(frame: pd.DataFrame) -> list[str]:
+    return ordered([str(name) for name in frame["method"]])
+
+
+def found_table(figures: pd.DataFrame) -> Table:
+    """Means ± one standard deviation over seeds."""
+    columns = [*_cells_of(figures), "AC", "BC", "FC"]
+    rows = []
+    for metric in in_order(figures["metric"]):
+        for method in _methods(figures):
+            own = figures[(figures["metric"] == metric) & (figures["method"] == method)]
+            cells = (metric_cell(name, own[name].mean(), own[name].std()) for name in columns)
+            rows.append((Cell(metric), Cell(title(method)), *cells))
+    notes = (
+        "C[t,k]: queries by φ_t, gallery by φ_k. The old system, the upgraded one, and the one embedded anew.",
+        deviation_note([figures["seed"].nunique()]),
+    )
+    return Table(("metric", "method", *columns), tuple(rows), figures, "1:N search", tuple(filter(None, notes)))
+
+
+def upgrade_table(figures: pd.DataFrame) -> Table:
+    """What an upgrade brings without re-indexing, what re-indexing would add, and how methods differ."""
+    before, between, after = _cells_of(figures)
+    columns = [f"{between} − {before}", f"{after} − {between}", between, after, "BC"]
+    rows = []
+    for metric in TELLING:
+        by_method = {
+            method: own.set_index("seed")[columns].astype(float)
+            for method, own in figures[figures["metric"] == metric].groupby("method")
+        }
+        names = ordered([str(name) for name in by_method])
+        shown = {title(name): by_method[name] for name in names}
+        shown |= {f"{title(name)} − {title(names[0])}": by_method[name] - by_method[names[0]] for name in names[1:]}
+        for label, own in shown.items():
+            cells = (_bracketed(own[name], "−" in name or "−" in label or name in DIFFERENCES) for name in columns)
+            rows.append((Cell(metric), Cell(label), *cells))
+    return Table(("metric", "method", *columns), tuple(rows), figures, "What an upgrade brings", (BRACKETS,))
+
+
+def _bracketed(values: pd.Series, difference: bool) -> Cell:
+    """The mean and its interval over seeds, if there are several."""
+    found = t_interval(values)
+    kind = "BC" if difference else ""
+    ends = f" [{signed(kind, found.low)}, {signed(kind, found.high)}]" if found.low < found.high else ""
+    return Cell(signed(kind, found.mean) + ends, None if pd.isna(found.mean) else found.mean)
+
+
+def queries_table(compatibility: pd.DataFrame) -> Table:
+    """BC and FC of every run with their intervals over queries."""
+    columns = [(name, metric) for name in DIFFERENCES for metric in TELLING]
+    rows = []
+    for method in _methods(compatibility):
+        for seed, own in compatibility[compatibility["method"] == method].groupby("seed"):
+            cells = (_with_ends(own[(own["summary"] == name) & (own["metric"] == metric)]) for name, metric in columns)
+            rows.append((Cell(title(method)), Cell(str(seed), float(str(seed))), *cells))
+    heads = ("method", "seed", *(f"{name} by {metric}" for name, metric in columns))
+    note = "Brackets: 95 % bootstrap over queries. Queries of one class are alike, so these are rather narrow."
+    return Table(heads, tuple(rows), compatibility, "Run by run", (note,))
+
+
+def _with_ends(row: pd.DataFrame) -> Cell:
+    """The figure of a frame's only row, and the ends of its interval if it has any."""
+    value, low, high = (signed("BC", float(row[name].iloc[0])) for name in ("value", "low", "high"))
+    return Cell(value if low == EMPTY else f"{value} [{low}, {high}]", float(row["value"].iloc[0]))
+
+
+def backfill_table(backfill: pd.DataFrame, last: int) -> Table:
+    """Means over runs at some fractions, the mean over all fractions, and what an order gains on random ones."""
+    areas = backfill_areas(backfill)
+    rows = []
+    for metric in TELLING:
+        for method in _methods(backfill):
+            chosen = (backfill["metric"] == metric) & (backfill["method"] == method)
+            for order in in_order(backfill["order"]):
+                curve = backfill[chosen & (backfill["order"] == order)].groupby("fraction")["value"].mean()
+                steps = (figure_cell(curve[step], ".3f") for step in STEPS)
+                own = areas[(areas[["metric", "method", "order"]] == [metric, method, order]).all(axis=1)]
+                gain = Cell(EMPTY) if order == "random" else _bracketed(own["gain"], True)
+                labels = (Cell(metric), Cell(title(method)), Cell(ORDER_WORDS[order]))
+                rows.append((*labels, *steps, metric_cell("", own["area"].mean(), own["area"].std()), gain))
+    heads = ("metric", "method", "order", *(f"{100 * step:.0f} %" for step in STEPS), "mean", "above random")
+    draws, spread = int(backfill["draw"].max()) + 1, float(areas["spread"].max())
+    notes = (
+        f"Gallery from φ_1 to φ_{last}, queries by φ_{last}; at 0 % it is C[{last},1], at 100 % C[{last},{last}].",
+        f"Random: mean of {draws} draws a run, whose own means differ by a standard deviation of {spread:.3f} at most.",
+        "Worst first: old vectors farthest from their ten nearest. Oracle: those the upgrade moves most; no policy.",
+        BRACKETS,
+    )
+    return Table(heads, tuple(rows), backfill, "Search while the gallery is embedded anew", notes)
+
+
+def backfill_areas(backfill: pd.DataFrame) -> pd.DataFrame:
+    """A row a metric, order and run: mean height of the curve over fractions, its deviation over draws, its gain."""
+    keys = ["metric", "method", "order", "run"]
+    curves = backfill.pivot_table(index=[*keys, "draw"], columns="fraction", values="value")
+    weights = pd.Series(1.0, curves.columns)
+    weights.iloc[[0, -1]] = 0.5  # fractions are evenly spaced: the trapezoidal rule
+    heights = curves.mul(weights / weights.sum()).sum(axis=1).groupby(keys)
+    table = pd.DataFrame({"area": heights.mean(), "spread": heights.std()}).reset_index()
+    base = table.loc[table["order"] == "random", ["metric", "run", "area"]].rename(columns={"area": "base"})
+    return table.merge(base, on=["metric", "run"]).assign(gain=lambda rows: rows["area"] - rows["base"])
+
+
+def formats_table(formats: pd.DataFrame) -> Table:
+    """Means over seeds, by format of the gallery's vectors."""
+    places = sorted({(int(t), int(k)) for t, k in zip(formats["t"], formats["k"], strict=True)})
+    columns = [(metric, t, k) for metric in TELLING for t, k in places]
+    groups = dict(iter(formats.groupby(["method", "format", "metric", "t", "k"])["value"]))
+    rows = []
+    for method in _methods(formats):
+        for form in in_order(formats["format"]):
+            size = formats.loc[(formats["method"] == method) & (formats["format"] == form), "bytes"].max()
+            values = [groups[method, form, *column] for column in columns]
+            cells = (metric_cell("", own.mean(), own.std()) for own in values)
+            rows.append((Cell(title(method)), Cell(form), figure_cell(float(size), ".0f"), *cells))
+    heads = ("method", "format", "bytes", *(f"{metric} C[{t},{k}]" for metric, t, k in columns))
+    notes = (
+        "The gallery is kept so, queries are whole. Codes (pq) are learned from the gallery, and not compared again.",
+        deviation_note([formats["seed"].nunique()]),
+        "" if any(form.startswith("pq") for form in formats["format"]) else "Too few rows to learn codes from.",
+    )
+    return Table(heads, tuple(rows), formats, "Formats of vectors", tuple(filter(None, notes)))
+
+
+def indexes_table(indexes: pd.DataFrame) -> Table:
+    """Means over all runs."""
+    rows = []
+    for kind in in_order(indexes["kind"]):
+        own = indexes[indexes["kind"] == kind]
+        recall, speed = (float(own[name].mean()) for name in ("recall@10", "queries_per_second"))
+        rows.append((Cell(kind), figure_cell(recall, ".3f"), figure_cell(speed, ",.0f")))
+    note = (
+        f"{int(indexes['rows'].max()):,} vectors, all queries at once: recall holds for this gallery, "
+        "speed says little about large ones."
+    )
+    heads = ("index", "recall@10 against exact", "queries/s")
+    return Table(heads, tuple(rows), indexes, "Indexes on the run's own gallery", (note,))
+
+
+def search_document(
+    frames: dict[str, pd.DataFrame], tables: Sequence[Table], command: str, images: Sequence[str] = ()
+) -> str:
+    """The tables as a file that says how it came about."""
+    runs: Any = frames["runs"]
+    seeds = ", ".join(str(seed) for seed in sorted(runs["seed"].unique()))
+    origin = [
+        f"- command: `{command}`",
+        f"- commit: {commit()}",
+        f"- seeds: {seeds}",
+        f"- training: {training_seconds(frames['tasks']):,.0f} s in all; a link that runs share counts once",
+    ]
+    pictures = [f"![{name.removesuffix('.png')}]({name})" for name in images]
+    head = "# Search after upgrades: a gallery by an old model, queries by a new one"
+    return "\n\n".join([head, "\n".join(origin), *pictures, render(list(tables), "markdown")]) + "\n"

@@ -1,0 +1,271 @@
+"""The search service as users meet it: Ray Serve on this machine, and its page in a browser."""
+
+import base64
+import contextlib
+import http.client
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made_gallery import Trained, indexed, trained, write_images
+
+START_SECONDS = 120
+"""For Ray to start; a busy machine may take that long."""
+
+
+@dataclass(frozen=True)
+class Served:
+    """A service that runs, and what it serves."""
+
+    address: str
+    folder: Path
+    """Of the gallery and its images."""
+    chain: Trained
+
+
+@pytest.fixture(scope="module")
+def served(tiny: Path) -> Iterator[Served]:
+    """14 images by φ_1 and 7 by φ_2, searched with φ_3. Ends by SIGTERM, without a complaint."""
+    folder = Path(tempfile.mkdtemp(prefix="cl2r-", dir="/tmp"))  # short, for Ray's sockets
+    chain, port = trained(tiny), free_port()
+    for part, rows, task in (("a", slice(0, 84, 6), 1), ("b", slice(3, 84, 12), 2)):
+        write_images(folder / part, chain.images[rows])
+        indexed(folder / part, folder / "gallery", chain.model(task), prefix=f"{part}/")
+    command = [sys.executable, "-m", "cl2r", "serve", folder / "gallery", "--model", f"{chain.run}@3"]
+    command += ["--storage", chain.storage, "--port", port, "--top", 6]
+    environment = {**os.environ, "RAY_ADDRESS": "local", "RAY_TMPDIR": str(folder)}
+    pipes = {"text": True, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = subprocess.Popen(list(map(str, command)), env=environment, **pipes)
+    try:
+        address = f"http://127.0.0.1:{port}"
+        wait_until_ready(process, address)
+        yield Served(address, folder, chain)
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=60)
+        announced = f"{chain.run}@3 searches 21 images: {address} (Ctrl-C stops)\nstopped\n"
+        assert (process.returncode, out, err) == (0, "", announced)
+    finally:
+        process.kill()
+        process.wait()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def wait_until_ready(process: subprocess.Popen[str], address: str) -> None:
+    end = time.monotonic() + START_SECONDS
+    while process.poll() is None and time.monotonic() < end:
+        with contextlib.suppress(OSError), urllib.request.urlopen(f"{address}/health", timeout=5) as answer:
+            assert answer.status == 200
+            return
+        time.sleep(0.2)
+    process.kill()
+    pytest.fail(f"no service: {process.communicate()}")
+
+
+@dataclass
+class View:
+    """A page of the service; `complaints` are errors, and requests for anything else."""
+
+    page: Any
+    complaints: list[str]
+
+
+@pytest.fixture(scope="module")
+def visit(browser: Any, served: Served) -> Iterator[Callable[..., View]]:
+    """Opens the page anew."""
+    contexts = []
+
+    def opened(width: int = 1400, scheme: str = "light") -> View:
+        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        context.set_default_timeout(20_000)
+        contexts.append(context)
+        view = View(context.new_page(), [])
+        view.page.on("pageerror", lambda error: view.complaints.append(f"exception: {error}"))
+        view.page.on("console", lambda message: heard(view, message))
+        view.page.on("request", lambda request: asked(view, request))
+        view.page.goto(served.address)
+        view.page.wait_for_selector("html[data-ready]")
+        return view
+
+    def heard(view: View, message: Any) -> None:
+        if message.type in ("error", "warning") and "status of 4" not in message.text:
+            view.complaints.append(message.text)
+
+    def asked(view: View, request: Any) -> None:
+        if not request.url.startswith((f"{served.address}/", "data:", f"blob:{served.address}/")):
+            view.complaints.append(f"asked for {request.url}")
+
+    yield opened
+    for context in contexts:
+        context.close()
+
+
+def first_image(served: Served) -> Path:
+    return min((served.folder / "a").glob("*/*.png"))
+
+
+def check_hits(page: Any, count: int) -> None:
+    """As many as asked for, with their images, best first."""
+    page.wait_for_function("(count) => document.querySelectorAll('#hits:not(.old) li').length === count", arg=count)
+    page.wait_for_function(
+        "() => [...document.querySelectorAll('#hits li')].every((hit) => hit.querySelector('img').naturalWidth === 16)"
+    )
+    scores = [float(text) for text in page.locator("#hits .score").all_inner_texts()]
+    assert scores == sorted(scores, reverse=True)
+    assert page.locator("#hits .rank").all_inner_texts() == [f"{rank}." for rank in range(1, count + 1)]
+    assert set(page.locator("#hits .by").all_inner_texts()) <= {"φ1", "φ2", "φ3"}
+
+
+def check_fits(page: Any) -> None:
+    wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+    assert wide == 0
+
+
+# ---------------------------------------------------------------- the page
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1400, "light"), (1400, "dark"), (400, "light"), (400, "dark")])
+def test_a_chosen_image_is_searched(visit: Callable[..., View], served: Served, width: int, scheme: str) -> None:
+    view = visit(width, scheme)
+    page = view.page
+    status = "21 images, vectors by φ1 (14), φ2 (7) · queries by φ3"
+    assert page.inner_text("#gallery") == f"{status} ({served.chain.run}@3)"
+    page.set_input_files("#file", first_image(served))
+    check_hits(page, 6)
+    assert page.inner_text("#said").startswith("6 hits in ")
+    assert page.inner_text("#name") == first_image(served).name
+    assert page.evaluate("document.getElementById('preview').naturalWidth") == 16
+    check_fits(page)
+    page.select_option("#top", "12")
+    check_hits(page, 12)
+    assert view.complaints == []
+
+
+def test_what_is_no_image_is_refused_and_the_next_image_is_searched(
+    visit: Callable[..., View], served: Served, tmp_path: Path
+) -> None:
+    (tmp_path / "fake.png").write_text("<svg xmlns='http://www.w3.org/2000/svg'/>")
+    (tmp_path / "large.png").write_bytes(bytes(10**7 + 1))
+    view = visit(400)
+    page = view.page
+    page.set_input_files("#file", first_image(served))
+    check_hits(page, 6)
+    for name, words in (
+        ("fake.png", "Not a readable image; send one of BMP, GIF, JPEG, PNG, PPM, TIFF, WEBP"),
+        ("large.png", "The image is larger than 10 MB; scale it down"),
+    ):
+        page.set_input_files("#file", tmp_path / name)
+        page.wait_for_function("(words) => document.getElementById('problem').textContent === words", arg=words)
+        assert page.is_visible("#problem")
+        assert not page.is_visible("#again")
+        assert page.locator("#hits li").count() == 0
+        check_fits(page)
+    page.set_input_files("#file", first_image(served))
+    check_hits(page, 6)
+    assert not page.is_visible("#problem")
+    assert view.complaints == []
+
+
+def test_an_image_can_be_dropped_and_pasted(visit: Callable[..., View], served: Served) -> None:
+    page = visit().page
+    content = base64.b64encode(first_image(served).read_bytes()).decode()
+    for kind, field, carrier in (("drop", "dataTransfer", "DragEvent"), ("paste", "clipboardData", "ClipboardEvent")):
+        page.evaluate(
+            """([content, kind, field, carrier]) => {
+                const bytes = Uint8Array.from(atob(content), (sign) => sign.charCodeAt(0));
+                const held = new DataTransfer();
+                held.items.add(new File([bytes], kind + ".png", { type: "image/png" }));
+                const options = { bubbles: true, cancelable: true, [field]: held };
+                document.body.dispatchEvent(new globalThis[carrier](kind, options));
+            }""",
+            [content, kind, field, carrier],
+        )
+        page.wait_for_function("(name) => document.getElementById('name').textContent === name", arg=f"{kind}.png")
+        check_hits(page, 6)
+
+
+def test_the_keyboard_will_do(visit: Callable[..., View], served: Served) -> None:
+    page = visit().page
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.id") == "file"
+    with page.expect_file_chooser() as chooser:
+        page.keyboard.press("Space")
+    chooser.value.set_files(first_image(served))
+    check_hits(page, 6)
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.id") == "top"
+
+
+def test_images_that_are_added_are_found_without_a_restart(visit: Callable[..., View], served: Served) -> None:
+    page, new = visit().page, served.folder / "c"
+    write_images(new, served.chain.images[5:6])
+    indexed(new, served.folder / "gallery", served.chain.model(3), prefix="c/")
+    end = time.monotonic() + 60
+    while page.locator("#hits .by").all_inner_texts()[:1] != ["φ3"] and time.monotonic() < end:
+        page.set_input_files("#file", next(new.glob("*/*.png")))
+        page.wait_for_selector("#hits:not(.old) li")
+        page.wait_for_timeout(300)
+    assert page.locator("#hits .score").first.inner_text() == "1.000"
+    assert page.inner_text("#gallery").startswith("22 images, vectors by φ1 (14), φ2 (7), φ3 (1)")
+
+
+def test_a_service_that_has_gone_is_said_and_may_be_asked_again(visit: Callable[..., View], served: Served) -> None:
+    page = visit().page
+    page.context.set_offline(True)
+    page.set_input_files("#file", first_image(served))
+    page.wait_for_selector("#problem:visible")
+    assert page.inner_text("#problem") == "The service does not answer"
+    page.context.set_offline(False)
+    page.click("#again")
+    check_hits(page, 6)
+    assert not page.is_visible("#problem")
+
+
+# ---------------------------------------------------------------- the service
+
+
+def listeners(port: int) -> set[str]:
+    """Addresses at which this machine listens to a port, as the kernel writes them."""
+    found = set()
+    for table in (Path("/proc/net/tcp"), Path("/proc/net/tcp6")):
+        for line in table.read_text().splitlines()[1:]:
+            words = line.split()
+            address, _, number = words[1].partition(":")
+            if words[3] == "0A" and int(number, 16) == port:
+                found.add(address)
+    return found
+
+
+def test_only_this_machine_can_connect(served: Served) -> None:
+    assert listeners(int(served.address.rpartition(":")[2])) == {"0100007F"}
+
+
+def test_refusals_pass_through_serve(served: Served) -> None:
+    """An upload that does not say how long it is, and a name that points here."""
+    parts = (bytes(10**5) for _ in range(500))
+    for words, status in (
+        (("POST", "/search", parts), 413),
+        (("GET", "/health", None, {"Host": "evil.example"}), 403),
+    ):
+        connection = http.client.HTTPConnection(served.address.removeprefix("http://"), timeout=60)
+        connection.request(*words, encode_chunked=True)
+        answer = connection.getresponse()
+        assert (answer.status, list(json.load(answer))) == (status, ["error"])
+        connection.close()
