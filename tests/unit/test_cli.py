@@ -93,7 +93,7 @@ def test_a_folder_without_the_data_set_is_told_what_is_missing(cl2r: Command, tm
     ("words", "line"),
     [
         (["--check"], "datasets: which one? e.g. cl2r datasets --check cifar100 DIR"),
-        (["--full"], "datasets: say --check or --download with a name"),
+        (["--full"], "datasets: say --check, --download or --open-images with a name"),
         (["--check", "cifar10", "."], "no data set 'cifar10' (did you mean 'cifar100'?)"),
         (["--download", "imagenet900", "."], "imagenet900: nothing to download;"),
     ],
@@ -119,7 +119,7 @@ def test_completion_scripts(cl2r: Command, shell: str) -> None:
         ("run ico", ["icons"]),
         ("run --method fi", ["fixed", "fixed_fd"]),
         ("me", ["methods"]),
-        ("study s", ["sweep"]),
+        ("study s", ["search", "sweep"]),
         ("plan a", ["ablation"]),
     ],
 )
