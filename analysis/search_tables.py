@@ -29,7 +29,7 @@ def search_tables(measured: dict[str, pd.DataFrame]) -> list[Table]:
         found_table(figures),
         upgrade_table(figures),
         queries_table(measured["compatibility"]),
-        backfill_table(measured["backfill"], int(measured["retrieval"]["t"].max())),
+        backfill_table(measured["backfill"], measured["retrieval"]),
         formats_table(measured["formats"]),
         indexes_table(measured["indexes"]),
     ]
@@ -110,8 +110,8 @@ def queries_table(compatibility: pd.DataFrame) -> Table:
             cells = (_with_ends(own[(own["summary"] == name) & (own["metric"] == metric)]) for name, metric in columns)
             rows.append((Cell(title(method)), Cell(str(seed), float(str(seed))), *cells))
     heads = ("method", "seed", *(f"{name} by {metric}" for name, metric in columns))
-    note = "Brackets: 95 % bootstrap over queries. Queries of one class are alike, so these are rather narrow."
-    return Table(heads, tuple(rows), compatibility, "Run by run", (note,))
+    notes = ("Brackets: 95 % bootstrap over queries. They hold for these classes; for other ones they are too narrow.",)
+    return Table(heads, tuple(rows), compatibility, "Run by run", notes)
 
 
 def _with_ends(row: pd.DataFrame) -> Cell:
@@ -120,29 +120,57 @@ def _with_ends(row: pd.DataFrame) -> Cell:
     return Cell(value if low == EMPTY else f"{value} [{low}, {high}]", float(row["value"].iloc[0]))
 
 
-def backfill_table(backfill: pd.DataFrame, last: int) -> Table:
+def backfill_table(backfill: pd.DataFrame, retrieval: pd.DataFrame) -> Table:
     """Means over runs at some fractions, the mean over all fractions, and what an order gains on random ones."""
     areas = backfill_areas(backfill)
+    own_start = (retrieval["t"] == 1) & (retrieval["k"] == 1)
+    before = retrieval[own_start].set_index(["run", "metric"])["value"]
     rows = []
     for metric in TELLING:
         for method in _methods(backfill):
             chosen = (backfill["metric"] == metric) & (backfill["method"] == method)
             for order in in_order(backfill["order"]):
-                curve = backfill[chosen & (backfill["order"] == order)].groupby("fraction")["value"].mean()
-                steps = (figure_cell(curve[step], ".3f") for step in STEPS)
+                curves = backfill[chosen & (backfill["order"] == order)].pivot_table("value", "run", "fraction")
+                steps = (figure_cell(float(curves[step].mean()), ".3f") for step in STEPS)
+                needed = pd.Series([fraction_to(before[str(run), metric], curve) for run, curve in curves.iterrows()])
                 own = areas[(areas[["metric", "method", "order"]] == [metric, method, order]).all(axis=1)]
                 gain = Cell(EMPTY) if order == "random" else _bracketed(own["gain"], True)
                 labels = (Cell(metric), Cell(title(method)), Cell(ORDER_WORDS[order]))
-                rows.append((*labels, *steps, metric_cell("", own["area"].mean(), own["area"].std()), gain))
-    heads = ("metric", "method", "order", *(f"{100 * step:.0f} %" for step in STEPS), "mean", "above random")
+                mean = metric_cell("", own["area"].mean(), own["area"].std())
+                rows.append((*labels, *steps, mean, gain, figure_cell(100 * needed.mean(skipna=False), ".0f")))
+    heads = (
+        "metric",
+        "method",
+        "order",
+        *(f"{100 * step:.0f} %" for step in STEPS),
+        "mean",
+        "above random",
+        "as before at %",
+    )
+    last = int(retrieval["t"].max())
     draws, spread = int(backfill["draw"].max()) + 1, float(areas["spread"].max())
     notes = (
         f"Gallery from φ_1 to φ_{last}, queries by φ_{last}; at 0 % it is C[{last},1], at 100 % C[{last},{last}].",
         f"Random: mean of {draws} draws a run, whose own means differ by a standard deviation of {spread:.3f} at most.",
         "Worst first: old vectors farthest from their ten nearest. Oracle: those the upgrade moves most; no policy.",
+        "As before: the share at which search is as good as φ_1 was alone, C[1,1].",
         BRACKETS,
     )
     return Table(heads, tuple(rows), backfill, "Search while the gallery is embedded anew", notes)
+
+
+def fraction_to(goal: float, curve: pd.Series) -> float:
+    """Where a curve over fractions first reaches the goal, straight lines between its points; NaN if it never does."""
+    heights = curve.to_numpy(dtype=float)
+    places = curve.index.to_numpy(dtype=float)
+    above = heights >= goal
+    if not above.any():
+        return float("nan")
+    end = int(above.argmax())
+    if end == 0:
+        return float(places[0])
+    share = (goal - heights[end - 1]) / (heights[end] - heights[end - 1])
+    return float(places[end - 1] + share * (places[end] - places[end - 1]))
 
 
 def backfill_areas(backfill: pd.DataFrame) -> pd.DataFrame:

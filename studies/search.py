@@ -14,7 +14,7 @@ All open images are queries and gallery, none is its own hit. Of every run:
     indexes        kinds of index against the exact search, on the run's own gallery: too small to say which is fast
 
 Each is a Parquet file in the folder `search` of the study, or in --out; tables (search.md) and figures lie beside them.
-Cost on two cores with the default preset: about a minute and a half a run to train, half a minute to measure.
+Cost on two cores with the default preset: about a minute and a half a run to train, a minute to measure.
 studies/results/search_icons.md has what came out; studies/search_scale.py measures indexes of a million vectors.
 """
 
@@ -23,7 +23,9 @@ import shlex
 import statistics
 import sys
 import time
+import timeit
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -215,7 +217,7 @@ def _indexes(features: ChainFeatures) -> Rows:
         search, seconds = _built(kind, gallery)
         _, found = search(queries)
         recall = (found[:, :, None] == right[:, None, :]).any(axis=2).mean()
-        speed = len(queries) / statistics.median(_seconds(search, queries) for _ in range(REPEATS))
+        speed = len(queries) / statistics.median(timeit.repeat(partial(search, queries), number=1, repeat=REPEATS))
         shape = {"kind": kind, "rows": len(gallery), "dim": gallery.shape[1]}
         yield {**shape, "recall@10": recall, "queries_per_second": speed, "build_seconds": seconds}
 
@@ -228,12 +230,6 @@ def _built(kind: Kind, gallery: Vectors) -> tuple[Find, float]:
     began = time.perf_counter()
     near = NearSearch(build([gallery], options), options, [gallery])
     return lambda queries: near(queries, TOP), time.perf_counter() - began
-
-
-def _seconds(search: Find, queries: Vectors) -> float:
-    began = time.perf_counter()
-    search(queries)
-    return time.perf_counter() - began
 
 
 def present(frames: dict[str, pd.DataFrame], measured: dict[str, pd.DataFrame], out: Place, command: str) -> str:

@@ -2,15 +2,17 @@
 
 import contextlib
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import faiss
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+import pytest
 from PIL import Image
 from quick import Recorder, quick_config
 
@@ -22,11 +24,13 @@ from cl2r.engine.store import LinkStore, Tensors
 from cl2r.files import Place
 from cl2r.layers import override
 from cl2r.search.gallery import Commit, Gallery
-from cl2r.search.indexing import extract_here, index_images, item_frame
-from cl2r.search.image_source import ImageEntry
+from cl2r.search.image_source import ImageEntry, decode_one
+from cl2r.search.indexing import IndexReport, ShardPlan, extract_here, index_images, item_frame
 from cl2r.search.model import Model
 from cl2r.search.shards import Kept, Shard, shard_name, write_shard
 from cl2r.search.snapshot import Snapshot, from_links
+
+faiss.omp_set_num_threads(1)  # small arrays: threads that wait for each other cost more than they bring
 
 Floats = npt.NDArray[np.floating]
 TASKS = 3
@@ -111,6 +115,58 @@ def indexed(folder: Place, root: Place, model: Model, **options: Any) -> Gallery
     return gallery
 
 
+class KilledError(Exception):
+    """The process ends here."""
+
+
+def killed_after(count: int) -> Any:
+    """Makes so many shards, then ends."""
+
+    def extract(model: Model, plans: Sequence[ShardPlan]) -> Iterable[Shard]:
+        for number, shard in enumerate(extract_here(model, plans), 1):
+            if number > count:
+                raise KilledError
+            yield shard
+        raise KilledError
+
+    return extract
+
+
+def run_index(images: Place, root: Place, model: Model, extract: Any = extract_here, **options: Any) -> IndexReport:
+    """A job from its beginning to its end."""
+    return index_images(images, Gallery.open_or_create(root), model, extract, say=lambda line: None, **options)
+
+
+def kill_index(images: Place, root: Place, model: Model, count: int, **options: Any) -> None:
+    """A job that ends while it writes shard `count` + 1; nothing of it counts yet."""
+    before = Gallery.open_or_create(root).commit
+    with pytest.raises(KilledError):
+        run_index(images, root, model, killed_after(count), **options)
+    assert Gallery(root).commit == before
+
+
+def ids_of(images: Path) -> list[str]:
+    """Of the PNGs below a folder."""
+    return sorted(str(path.relative_to(images)) for path in images.rglob("*.png"))
+
+
+def embedded(images: Path, model: Model, ids: Iterable[str]) -> dict[str, np.ndarray]:
+    """The vectors of files, one by one."""
+    card, found = model.card, {}
+    for name in ids:
+        pixels = decode_one((images / name).read_bytes(), name, card.size, card.channels, card.fit)
+        found[name] = model.embed(pixels)[0]
+    return found
+
+
+def assert_holds(root: Place, expected: dict[str, np.ndarray], tolerance: float = 1e-6) -> None:
+    """These images with these vectors, each once, and no others."""
+    found = stored(Gallery(root))
+    assert found.keys() == expected.keys()
+    for name, vector in expected.items():
+        np.testing.assert_allclose(found[name].astype(np.float32), vector, rtol=0, atol=tolerance)
+
+
 def stored(gallery: Gallery, commit: Commit | None = None) -> dict[str, Floats]:
     """Every vector of a gallery by its id; none may be there twice."""
     found: dict[str, Floats] = {}
@@ -171,5 +227,3 @@ def one_line(message: object, *parts: str) -> bool:
     """Whether a message is one line that names all `parts`."""
     text = str(message)
     return "\n" not in text and all(part in text for part in parts)
-
-

@@ -36,7 +36,7 @@ def plot_backfill(runs: pd.DataFrame, backfill: pd.DataFrame, retrieval: pd.Data
         height = _own_start(retrieval, method, metric)
         dotted = panel.axhline(height, color=FRAME, linestyle=":", linewidth=1.2, label=before)
         panel.set_title(title(method), fontsize=TEXT)
-        panel.set_xlabel("share of the gallery embedded anew, %")
+        panel.set_xlabel("gallery embedded anew, %")
     axes[0].set_ylabel(metric)
     return with_legend(figure, axes, [dotted])
 

@@ -25,12 +25,14 @@ import numpy.typing as npt
 from cl2r.data.scenario import cache_folder
 from cl2r.errors import InputError
 from cl2r.files import Place, staged, write_file
-from cl2r.search.shards import Vectors
+from cl2r.search.shards import Vectors, is_plain_name
 
 Kind = Literal["auto", "exact", "ivf", "hnsw", "pq"]
 KINDS: tuple[Kind, ...] = ("auto", "exact", "ivf", "hnsw", "pq")
 EXACT_BELOW, PQ_ABOVE = 100_000, 5_000_000
 """Rows up to which every row is compared; rows from which on whole vectors would not fit into memory."""
+PQ_LEAST = 256
+"""Rows that a code of eight bits is learnt from, at least."""
 SAMPLE, SAMPLE_TOP = 200, 10
 CENTROIDS = 256
 """Of a byte of a code."""
@@ -58,7 +60,8 @@ class IndexOptions:
         if self.kind not in KINDS:
             raise InputError(f"--index {self.kind}: one of {', '.join(KINDS)}")
         for name, value in asdict(self).items():
-            if name != "kind" and value < (0 if name in ("nlist", "nprobe", "code_bytes") else 1):
+            least = 0 if name in ("nlist", "nprobe", "code_bytes") else 1
+            if name != "kind" and (type(value) is not int or value < least):
                 raise InputError(f"--index-option {name}={value}: a number above 0")
         if self.nlist and self.nprobe > self.nlist:
             raise InputError(f"--index-option nprobe={self.nprobe}: there are {self.nlist} cells")
@@ -91,19 +94,24 @@ class Blocks(Protocol):
 
 def exact_search(blocks: Sequence[Vectors], queries: npt.NDArray[np.float32], top: int) -> tuple[Scores, Rows]:
     """The `top` best rows of all blocks, best first; rows are counted through. Fewer rows than `top`: row -1."""
-    scores, rows = empty_hits(len(queries), top)
-    start = 0
+    asked = np.ascontiguousarray(queries, np.float32)
+    hits, start = empty_hits(len(queries), top), 0
     for block in blocks:
         if len(block):
-            found, places = faiss.knn(
-                np.ascontiguousarray(queries, np.float32),
-                np.ascontiguousarray(block, np.float32),
-                min(top, len(block)),
-                metric=faiss.METRIC_INNER_PRODUCT,
-            )
-            scores, rows = merge_hits((scores, rows), (found, places.astype(np.int64) + start), top)
+            scores, rows = _nearest(np.ascontiguousarray(block, np.float32), asked, top)
+            hits = merge_hits(hits, (scores, rows + start), top)
         start += len(block)
-    return scores, rows
+    return hits
+
+
+def _nearest(block: npt.NDArray[np.float32], queries: npt.NDArray[np.float32], top: int) -> tuple[Scores, Rows]:
+    """At least the `top` best rows of one block. Of equal scores FAISS keeps any: all that equal the last one count."""
+    asked = min(top + 1, len(block))
+    while True:
+        scores, rows = faiss.knn(queries, block, asked, metric=faiss.METRIC_INNER_PRODUCT)
+        if asked == len(block) or (scores[:, -1] < scores[:, top - 1]).all():
+            return scores, rows.astype(np.int64)
+        asked = min(2 * asked, len(block))
 
 
 def empty_hits(queries: int, top: int) -> tuple[Scores, Rows]:
@@ -112,10 +120,10 @@ def empty_hits(queries: int, top: int) -> tuple[Scores, Rows]:
 
 
 def merge_hits(first: tuple[Scores, Rows], second: tuple[Scores, Rows], top: int) -> tuple[Scores, Rows]:
-    """The best of both; of equal scores, those of `first`, then in the order of rows."""
+    """The best of both; those of equal scores in the order of rows."""
     scores = np.concatenate([first[0], second[0]], axis=1)
     rows = np.concatenate([first[1], second[1]], axis=1)
-    order = np.argsort(-scores, axis=1, kind="stable")[:, :top]
+    order = np.lexsort((rows, -scores), axis=1)[:, :top]
     return np.take_along_axis(scores, order, 1), np.take_along_axis(rows, order, 1)
 
 
@@ -140,6 +148,8 @@ def build(blocks: Sequence[Vectors], options: IndexOptions) -> Any:
     """A FAISS index of all rows."""
     dim, rows = blocks[0].shape[1], sum(map(len, blocks))
     chosen = options.chosen(rows, dim)
+    if chosen.kind == "pq" and rows < PQ_LEAST:
+        raise InputError(f"--index pq: it needs {PQ_LEAST} vectors of a model, there are {rows}; take another kind")
     index: Any = faiss.index_factory(dim, _recipe(chosen, dim), faiss.METRIC_INNER_PRODUCT)
     if chosen.kind == "hnsw":
         index.hnsw.efConstruction = chosen.ef_construction
@@ -174,9 +184,11 @@ def _recipe(chosen: IndexOptions, dim: int) -> str:
 
 def _sample(blocks: Sequence[Vectors], count: int) -> npt.NDArray[np.float32]:
     """Evenly spaced rows, so that the same gallery gives the same index."""
-    total = sum(map(len, blocks))
-    wanted = np.unique(np.linspace(0, total - 1, count).astype(np.int64))
-    return gather(blocks, wanted)
+    return gather(blocks, _spaced(blocks, count))
+
+
+def _spaced(blocks: Sequence[Vectors], count: int) -> Rows:
+    return np.unique(np.linspace(0, sum(map(len, blocks)) - 1, count).astype(np.int64))
 
 
 def gather(blocks: Sequence[Vectors], rows: Rows) -> npt.NDArray[np.float32]:
@@ -217,11 +229,15 @@ class NearSearch:
 
 def recall_of(near: NearSearch, blocks: Sequence[Vectors]) -> float:
     """Recall@10 against the exact search, for evenly spaced rows as queries; a row itself does not count."""
-    queries = _sample(blocks, SAMPLE)
-    top = min(SAMPLE_TOP + 1, sum(map(len, blocks)))
-    _, found = near(queries, top)
-    _, right = exact_search(blocks, queries, top)
-    return float(np.mean([len(np.intersect1d(a, b)) / top for a, b in zip(found, right, strict=True)]))
+    chosen = _spaced(blocks, SAMPLE)
+    queries, top = gather(blocks, chosen), min(SAMPLE_TOP + 1, sum(map(len, blocks)))
+    found, right = near(queries, top)[1], exact_search(blocks, queries, top)[1]
+    return float(np.mean([_share(*rows) for rows in zip(chosen, found, right, strict=True)]))
+
+
+def _share(own: int, found: Rows, right: Rows) -> float:
+    wanted = right[right != own][:SAMPLE_TOP]
+    return float(np.isin(wanted, found).mean()) if len(wanted) else 1.0
 
 
 def write_index(
@@ -233,7 +249,7 @@ def write_index(
     index = build(blocks, chosen)
     seconds = time.perf_counter() - began
     recall = recall_of(NearSearch(index, chosen, blocks), blocks)
-    name = f"{version}-{chosen.kind}-{hashlib.sha256(repr((tuple(shards), chosen)).encode()).hexdigest()[:16]}"
+    name = index_name(version, shards, chosen)
     with staged(folder) as here:
         here.mkdir(parents=True, exist_ok=True)
         aside = here / f".{name}.{os.getpid()}"
@@ -243,6 +259,11 @@ def write_index(
     built = IndexFile(version, chosen, tuple(shards), index.ntotal, index.d, digest, size, seconds, recall)
     write_file(folder / f"{name}.json", json.dumps(asdict(built)).encode())
     return built
+
+
+def index_name(version: str, shards: Sequence[str], chosen: IndexOptions) -> str:
+    """Of its two files; another for other shards or options."""
+    return f"{version}-{chosen.kind}-{hashlib.sha256(repr((tuple(shards), chosen)).encode()).hexdigest()[:16]}"
 
 
 def file_digest(path: Path) -> str:
@@ -255,7 +276,12 @@ def read_index_file(path: Place) -> IndexFile:
     """The description of an index."""
     try:
         entry = json.loads(path.read_bytes())
-        return IndexFile(**(entry | {"options": IndexOptions(**entry["options"]), "shards": tuple(entry["shards"])}))
+        built = IndexFile(**(entry | {"options": IndexOptions(**entry["options"]), "shards": tuple(entry["shards"])}))
+        if not all(map(is_plain_name, (built.version, built.digest, *built.shards))) or type(built.rows) is not int:
+            raise ValueError("a name that is a path, or no number")
+        if built.options.kind in ("auto", "exact"):
+            raise ValueError(f"no index is {built.options.kind}")
+        return built
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise InputError(f"{path} does not parse; remove it, `cl2r gallery build` makes another") from error
 
@@ -265,10 +291,13 @@ def open_index(path: Place, built: IndexFile, blocks: Sequence[Vectors]) -> Near
     file = path.parent / f"{path.name.removesuffix('.json')}.faiss"
     local = file if isinstance(file, Path) else _cached(file, built)
     try:
+        if file_digest(local) != built.digest:  # FAISS trusts its files: of a damaged one it may end the process
+            raise RuntimeError("the checksum differs")
         index = faiss.read_index(str(local), MMAP)
     except (RuntimeError, OSError) as error:
-        raise InputError(f"{file} cannot be read; remove it, `cl2r gallery build` makes another") from error
-    if index.ntotal != built.rows or index.d != built.dim:
+        why = " ".join(str(error).split())
+        raise InputError(f"{file} cannot be read ({why}); remove it, `cl2r gallery build` makes another") from error
+    if (index.ntotal, index.d) != (built.rows, built.dim) or built.rows != sum(map(len, blocks)):
         raise InputError(f"{file} is not the index that {path.name} describes; remove both")
     return NearSearch(index, built.options, blocks)
 

@@ -13,11 +13,13 @@ from cl2r.errors import InputError
 from cl2r.files import listed
 from cl2r.search.gallery import Gallery, Version
 from cl2r.search.index import (
+    PQ_LEAST,
     IndexFile,
     IndexOptions,
     NearSearch,
     empty_hits,
     exact_search,
+    index_name,
     merge_hits,
     open_index,
     read_index_file,
@@ -116,6 +118,9 @@ class Searcher:
         """The same for vectors by the model."""
         if top < 1:
             raise InputError(f"--top {top}: at least 1")
+        if queries.shape[1:] != (self.model.dim,):
+            found = f"vectors of shape {queries.shape}"
+            raise InputError(f"{self.model.card.name}: queries have {self.model.dim} dimensions, found {found}")
         merged, start = empty_hits(len(queries), top), 0
         for part in self.parts:
             scores, rows = part.search(self.model.toward(queries, part.version.task, images), top)
@@ -125,7 +130,7 @@ class Searcher:
 
     def search(self, images: Images, top: int) -> list[list[Hit]]:
         """Hits of every image, best first."""
-        scores, rows = self.rows(images, top)
+        scores, rows = self.rows(images, min(top, self.gallery.commit.items))
         return [self._hits(s, r) for s, r in zip(scores.tolist(), rows.tolist(), strict=True)]
 
     def _hits(self, scores: Sequence[float], rows: Sequence[int]) -> list[Hit]:
@@ -153,7 +158,9 @@ class Searcher:
 
 
 def _known(value: Any) -> Any:
-    """Nothing for a value that is missing; lists are values too."""
+    """Nothing for a value that is missing; lists are values too, and come as arrays."""
+    if isinstance(value, np.ndarray):
+        return value.tolist()
     return None if pd.api.types.is_scalar(value) and pd.isna(value) else value
 
 
@@ -169,16 +176,33 @@ def covering_index(gallery: Gallery, version: str) -> tuple[Any, IndexFile] | No
 
 
 def build_indexes(gallery: Gallery, options: IndexOptions, again: bool = False) -> list[IndexFile]:
-    """Build an index for every version that is large enough for one, or any if a kind is asked for."""
+    """Build an index for every version that is large enough for one, or for the kind that is asked for.
+
+    It takes the place of the version's other indexes.
+    """
     made = []
     for key in gallery.commit.versions:
         shards = gallery.commit.of(key)
         rows = sum(shard.items for shard in shards)
-        if not rows or options.chosen(rows, shards[0].dim).kind == "exact":
+        kind = options.chosen(rows, shards[0].dim).kind
+        if not rows or kind == "exact" or (kind == "pq" and rows < PQ_LEAST):
             continue
         found = None if again else covering_index(gallery, key)
-        if found is not None and found[1].rows >= COVERED * rows:
+        if found is not None and found[1].rows >= COVERED * rows and _is_asked_for(found[1], options):
             continue
         blocks = [gallery.vectors(shard) for shard in shards]
         made.append(write_index(gallery.root / "index", key, [shard.name for shard in shards], blocks, options))
+        _remove_others(gallery, made[-1])
     return made
+
+
+def _is_asked_for(built: IndexFile, options: IndexOptions) -> bool:
+    return options.kind == "auto" or built.options == options.chosen(built.rows, built.dim)
+
+
+def _remove_others(gallery: Gallery, built: IndexFile) -> None:
+    name = index_name(built.version, built.shards, built.options)
+    for kind in ("json", "faiss"):
+        for path in listed(gallery.root / "index", f"{built.version}-*.{kind}"):
+            if path.name != f"{name}.{kind}":
+                path.unlink(missing_ok=True)

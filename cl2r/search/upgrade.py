@@ -23,6 +23,7 @@ import pyarrow as pa
 
 from cl2r.errors import InputError
 from cl2r.files import Place, listed, place
+from cl2r.progress import clock
 from cl2r.search.gallery import Gallery, Version
 from cl2r.search.image_source import ImageEntry, Images, decode
 from cl2r.search.model import Model
@@ -225,7 +226,7 @@ def report_lines(
     """The answer for people."""
     t, k = new.card.task, old.card.task
     stale = sum(shard.items for shard in gallery.commit.of(old.card.key))
-    hours = stale / sample.images_per_second / 3600
+    seconds = stale / sample.images_per_second
     lines = [f"upgrade  {old.card.name} → {new.card.name}: {verdict}"]
     if matrix:
         cells = [f"old {matrix[k, k].accuracy:.3f}  cross {matrix[t, k].accuracy:.3f}  new {matrix[t, t].accuracy:.3f}"]
@@ -237,8 +238,8 @@ def report_lines(
         f"sample   old {sample.old:.3f}  cross {sample.cross:.3f}  new {sample.new:.3f}  ({sample.pairs:,} pairs)",
         f"change   {sample.change} without indexing again; safe means above {-tolerance:+.3f}",
         f"gain     {sample.gain} by indexing again",
-        f"cost     {stale:,} images, {hours:.2f} h at the {sample.images_per_second:,.0f} images/s measured here, "
-        f"${hours * price:.2f} at ${price:g} an hour",
+        f"cost     {stale:,} images, {clock(seconds)} at the {sample.images_per_second:,.0f} images/s measured here, "
+        f"${seconds / 3600 * price:.2f} at ${price:.2f} an hour",
     ]
     if new.carries_gallery:
         lines.append(f"note     {new.card.method} maps the gallery instead: `cl2r gallery adapt` needs no images")

@@ -19,6 +19,8 @@ from cl2r.search.snapshot import Snapshot
 
 NEAR = {"rtol": 0, "atol": 1e-6}
 ADAPTED = [f"er+{name}" for name in ADAPTERS]
+WHOLE = ("cl2r", "er", "lucir", "fan", "der_trunc")
+"""Methods whose chain of three other tests need too; of the rest two models will do."""
 OLDER = [(t, k) for t in range(1, TASKS + 1) for k in range(1, t)]
 
 
@@ -40,8 +42,8 @@ def chain(tiny: Path) -> Trained:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_vectors_are_the_features_of_the_link(tiny: Path, name: str) -> None:
-    this, found = trained(tiny, name), list[np.ndarray]()
-    for task in range(1, TASKS + 1):
+    this, found = trained(tiny, name, *(() if name in WHOLE else ("scenario.stop_after=2",))), list[np.ndarray]()
+    for task in range(1, len(this.plan.keys) + 1):
         model = this.model(task)
         vectors = model.embed(this.images)
         assert vectors.dtype == np.float32
@@ -51,7 +53,7 @@ def test_vectors_are_the_features_of_the_link(tiny: Path, name: str) -> None:
         assert model.carries_gallery == METHODS[name].gallery
         assert not model.adapts_queries
         found.append(vectors[:, : this.link(1)["open"].shape[1]])
-    assert np.abs(found[0] - found[2]).max() > 1e-3 or METHODS[name].grows, "the models are not all the same"
+    assert np.abs(found[0] - found[1]).max() > 1e-3 or METHODS[name].grows, "the models are not all the same"
 
 
 def test_with_the_statistics_of_the_open_images(tiny: Path, chain: Trained) -> None:
@@ -88,7 +90,9 @@ def test_images_that_cannot_be_written_to_or_lie_backwards(chain: Trained) -> No
     np.testing.assert_allclose(model.embed(images[:, :, ::-1]), model.embed(images[:, :, ::-1].copy()), **NEAR)
 
 
-@pytest.mark.parametrize("shape", [(2, 16, 16), (2, 16, 16, 3), (2, 32, 32, 1), (2, 1, 16, 16), (16, 16, 1), (2, 16, 8, 1)])
+@pytest.mark.parametrize(
+    "shape", [(2, 16, 16), (2, 16, 16, 3), (2, 32, 32, 1), (2, 1, 16, 16), (16, 16, 1), (2, 16, 8, 1)]
+)
 def test_images_of_another_shape_are_refused(chain: Trained, shape: tuple[int, ...]) -> None:
     with pytest.raises(InputError) as error:
         chain.model(1).embed(np.zeros(shape, np.uint8))

@@ -21,6 +21,7 @@ from analysis.search_tables import (
     backfill_table,
     formats_table,
     found_table,
+    fraction_to,
     queries_table,
     run_figures,
     search_tables,
@@ -32,6 +33,7 @@ from cl2r.engine.records import frames as run_frames
 from cl2r.engine.records import run_name
 from cl2r.engine.run import RunResult
 from cl2r.errors import InputError
+from cl2r.objects import ObjectPath
 from cl2r.search.retrieval import METRICS, Truth, retrieved, unit
 from cl2r.study.spec import Study
 from studies import search, search_scale
@@ -291,13 +293,26 @@ def test_the_mean_height_of_a_curve() -> None:
 
 
 def test_backfill_in_figures() -> None:
-    table = backfill_table(made_backfill(), 5)
+    start = [{"run": f"er{seed}", "metric": m, "t": 1, "k": 1} for seed in (0, 1) for m in ("recall@1", "mAP")]
+    retrieval = pd.DataFrame([{**row, "value": 0.55 + 0.1 * (row["run"] == "er1")} for row in start])
+    table = backfill_table(made_backfill(), pd.concat([retrieval, retrieval.assign(t=5, value=9.0)]))
     rows = {(row[0].text, row[2].text): [cell.text for cell in row] for row in table.rows}
     assert rows["mAP", "oracle"][3:10] == [f"{0.45 + 0.3 * x**0.5:.3f}" for x in (0, 0.1, 0.3, 0.5, 0.7, 0.9, 1)]
-    assert rows["mAP", "random"][-1] == "–"
-    assert rows["recall@1", "worst first"][-1].startswith("-0.0"), "below random"
+    assert rows["mAP", "random"][-2] == "–"
+    assert rows["recall@1", "worst first"][-2].startswith("-0.0"), "below random"
+    assert rows["mAP", "oracle"][-1] == "25", "half of the way up, where the root of x is one half"
+    assert rows["mAP", "random"][-1] == "50"
     assert "C[5,1]" in table.notes[0]
     assert "mean of 2 draws" in table.notes[1]
+
+
+def test_where_a_curve_reaches_a_height() -> None:
+    curve = pd.Series([0.2, 0.4, 0.3, 0.8], [0.0, 0.5, 0.6, 1.0])
+    assert fraction_to(0.3, curve) == pytest.approx(0.25), "the first time"
+    assert fraction_to(0.55, curve) == pytest.approx(0.8)
+    assert fraction_to(0.1, curve) == 0
+    assert fraction_to(0.8, curve) == 1
+    assert np.isnan(fraction_to(0.9, curve))
 
 
 def test_all_tables_of_a_study(measured: Frames) -> None:
@@ -353,6 +368,11 @@ def test_everything_is_written(frames: Frames, measured: Frames, tmp_path: Path)
     assert "1:N search" in text
     assert "|" not in text, "aligned columns for the terminal"
     assert str(tmp_path / "out") in text
+
+
+def test_an_object_store_gets_the_same(frames: Frames, measured: Frames, remote: ObjectPath) -> None:
+    present(frames, measured, remote / "search", "cl2r study search")
+    assert {"search.md", "indexes.parquet", "search_matrices.svg"} <= {Path(name).name for name in remote.below()}
 
 
 def test_the_command_hands_over_what_the_study_found(
