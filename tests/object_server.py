@@ -1,11 +1,15 @@
-"""An object store on this machine, for tests: the S3 of moto, on loopback."""
+"""An object store on this machine, for tests: the S3 of moto, on loopback.
+
+In a process of its own: other tests simulate AWS by moto too, and what they start empties all stores of the process.
+"""
 
 import contextlib
+import subprocess
+import sys
 from collections.abc import Iterator
 from urllib.parse import quote
 
 import pytest
-from moto.server import ThreadedMotoServer
 from pyarrow import fs
 
 BUCKET = "lab"
@@ -21,11 +25,27 @@ def object_server() -> Iterator[str]:
             patch.setenv(name, value)
         for name in OTHERS:
             patch.delenv(name, raising=False)
-        server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-        server.start()
-        host, port = server.get_host_and_port()
-        query = f"region=eu-west-1&scheme=http&endpoint_override={quote(f'{host}:{port}', safe='')}"
+        server = subprocess.Popen([sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert server.stdout is not None
+        address = server.stdout.readline().strip()
+        query = f"region=eu-west-1&scheme=http&endpoint_override={quote(address, safe='')}"
         files, bucket = fs.FileSystem.from_uri(f"s3://{BUCKET}?{query}&allow_bucket_creation=true")
         files.create_dir(bucket)
         yield query
-        server.stop()
+        server.communicate()  # ends its input, and so the server
+        assert server.returncode == 0
+
+
+def main() -> None:
+    """Serve until the input ends."""
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    print("{}:{}".format(*server.get_host_and_port()), flush=True)
+    sys.stdin.read()
+    server.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -98,10 +98,11 @@ class Gallery:
         if isinstance(root, Path) and root.is_file():
             raise InputError(f"{root}: a file; give a folder for the gallery")
         if not (root / MARK).exists():
-            others = [path.name for path in listed(root, "*")]
-            if others:
-                raise InputError(f"{root}: no gallery, and not empty ({others[0]}); give a folder of its own")
-            write_file(root / MARK, json.dumps({"format": FORMAT}).encode())
+            others = [path.name for path in listed(root, "*") if not path.name.startswith(f".{MARK}.")]
+            if MARK not in others:  # else somebody else has just made it
+                if others:
+                    raise InputError(f"{root}: no gallery, and not empty ({others[0]}); give a folder of its own")
+                write_file(root / MARK, json.dumps({"format": FORMAT}).encode())
         return cls(root)
 
     def _check_format(self) -> None:

@@ -31,8 +31,6 @@ Kind = Literal["auto", "exact", "ivf", "hnsw", "pq"]
 KINDS: tuple[Kind, ...] = ("auto", "exact", "ivf", "hnsw", "pq")
 EXACT_BELOW, PQ_ABOVE = 100_000, 5_000_000
 """Rows up to which every row is compared; rows from which on whole vectors would not fit into memory."""
-PQ_LEAST = 256
-"""Rows that a code of eight bits is learnt from, at least."""
 SAMPLE, SAMPLE_TOP = 200, 10
 CENTROIDS = 256
 """Of a byte of a code."""
@@ -53,7 +51,7 @@ class IndexOptions:
     ef_construction: int = 80
     ef_search: int = 128
     code_bytes: int = 0
-    refine: int = 8
+    refine: int = 32
     """pq: candidates that are compared again, in multiples of the hits asked for."""
 
     def __post_init__(self) -> None:
@@ -148,8 +146,6 @@ def build(blocks: Sequence[Vectors], options: IndexOptions) -> Any:
     """A FAISS index of all rows."""
     dim, rows = blocks[0].shape[1], sum(map(len, blocks))
     chosen = options.chosen(rows, dim)
-    if chosen.kind == "pq" and rows < PQ_LEAST:
-        raise InputError(f"--index pq: it needs {PQ_LEAST} vectors of a model, there are {rows}; take another kind")
     index: Any = faiss.index_factory(dim, _recipe(chosen, dim), faiss.METRIC_INNER_PRODUCT)
     if chosen.kind == "hnsw":
         index.hnsw.efConstruction = chosen.ef_construction
@@ -236,8 +232,8 @@ def recall_of(near: NearSearch, blocks: Sequence[Vectors]) -> float:
 
 
 def _share(own: int, found: Rows, right: Rows) -> float:
-    wanted = right[right != own][:SAMPLE_TOP]
-    return float(np.isin(wanted, found).mean()) if len(wanted) else 1.0
+    wanted, seen = right[right != own][:SAMPLE_TOP], found[found != own][:SAMPLE_TOP]
+    return float(np.isin(wanted, seen).mean()) if len(wanted) else 1.0
 
 
 def write_index(

@@ -107,7 +107,7 @@ class _Job:
         if report.taken_over:
             self.say(f"{report.taken_over} images were extracted before; going on with the rest")
         plans = self.plans([entry for entry in entries if entry.id in wanted])
-        made = self._made([*found, *self.extract(self.model, plans)], plans)
+        made = self._made([*found, *(self.extract(self.model, plans) if plans else ())], plans)
         report.bad = sorted(bad for shard in made for bad in shard.bad)
         unreadable = {name for name, _ in report.bad}
         report.added = sum(shard.items for shard in made) - len(replaced - unreadable)
@@ -164,8 +164,6 @@ class _Job:
         return ShardPlan(self._name(entries), gallery, self.source, self.version.key, self.kept, entries, metadata)
 
     def _commit(self, made: Sequence[Shard], replaced: set[str], what: str) -> None:
-        if not any(shard.items for shard in made):
-            return
         kept = [shard for old in self.gallery.commit.shards for shard in without(self.gallery, old, replaced)]
         filled = [shard for shard in made if shard.items]
         self.gallery.change({self.version.key: self.version}, [*kept, *filled], what)

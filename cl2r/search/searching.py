@@ -13,7 +13,7 @@ from cl2r.errors import InputError
 from cl2r.files import listed
 from cl2r.search.gallery import Gallery, Version
 from cl2r.search.index import (
-    PQ_LEAST,
+    CENTROIDS,
     IndexFile,
     IndexOptions,
     NearSearch,
@@ -185,7 +185,7 @@ def build_indexes(gallery: Gallery, options: IndexOptions, again: bool = False) 
         shards = gallery.commit.of(key)
         rows = sum(shard.items for shard in shards)
         kind = options.chosen(rows, shards[0].dim).kind
-        if not rows or kind == "exact" or (kind == "pq" and rows < PQ_LEAST):
+        if not rows or kind == "exact" or (kind == "pq" and rows < CENTROIDS):
             continue
         found = None if again else covering_index(gallery, key)
         if found is not None and found[1].rows >= COVERED * rows and _is_asked_for(found[1], options):

@@ -73,6 +73,12 @@ def test_a_folder_with_other_things_is_left_alone(root: Place) -> None:
     assert [path.name for path in listed(root, "*")] == ["holiday.png"]
 
 
+def test_one_that_is_being_made_is_no_other_thing(tmp_path: Path) -> None:
+    """As a process leaves it that was killed then; or that goes on."""
+    (tmp_path / f".{MARK}.0123").write_bytes(b"")
+    assert Gallery.open_or_create(tmp_path).commit == Commit()
+
+
 def test_a_file_is_no_gallery(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"mine")
     refused(tmp_path / "file", str(tmp_path / "file"))
@@ -217,27 +223,38 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 ADDING = """
 import sys
-sys.path.insert(0, sys.argv[1])
-import numpy as np
-from made_gallery import add_vectors
+sys.path[:0] = sys.argv[1:3]
+from test_gallery import add_often
 from cl2r.files import place
-from cl2r.search.gallery import Gallery, Version
-gallery = Gallery.open_or_create(place(sys.argv[2]))
-version = Version("key1", "run@1", 1, "cl2r", ("key1",), 4, "bits1")
-for number in range(3):
-    with gallery.writing():
-        shard = add_vectors(gallery, "key1", np.ones((2, 4)), [f"{sys.argv[3]}/{number}/{n}" for n in range(2)])
-        gallery.change({"key1": version}, [*gallery.commit.shards, shard], "more")
+print("ready", flush=True)
+sys.stdin.readline()
+add_often(place(sys.argv[3]), "b")
 """
 
 
+def add_often(root: Place, who: str) -> None:
+    """Five changes, each of which needs what was there."""
+    gallery = Gallery.open_or_create(root)
+    for number in range(5):
+        with gallery.writing():
+            shard = add_vectors(gallery, "key1", rows(2), [f"{who}/{number}/{n}" for n in range(2)])
+            gallery.change({"key1": V1}, [*gallery.commit.shards, shard], "more")
+
+
 def test_processes_add_to_one_gallery(tmp_path: Path) -> None:
-    words = [sys.executable, "-c", ADDING, str(Path(__file__).parent.parent), str(tmp_path / "gallery")]
-    adding = [subprocess.Popen([*words, name]) for name in "ab"]
-    assert [process.wait(120) for process in adding] == [0, 0]
+    here = Path(__file__).parent
+    words = [sys.executable, "-c", ADDING, str(here), str(here.parent), str(tmp_path / "gallery")]
+    other = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert other.stdin is not None
+    assert other.stdout is not None
+    assert other.stdout.readline() == "ready\n"
+    other.stdin.write("go\n")
+    other.stdin.flush()
+    add_often(tmp_path / "gallery", "a")
+    assert other.wait(120) == 0
     gallery = Gallery(tmp_path / "gallery")
-    assert set(stored(gallery)) == {f"{who}/{number}/{n}" for who in "ab" for number in range(3) for n in range(2)}
-    assert gallery.commit.number == 6
+    assert set(stored(gallery)) == {f"{who}/{number}/{n}" for who in "ab" for number in range(5) for n in range(2)}
+    assert gallery.commit.number == 10
 
 
 @pytest.mark.usefixtures("hasty")

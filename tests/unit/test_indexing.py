@@ -164,6 +164,11 @@ def test_killed_and_run_again_it_is_the_same_byte_for_byte(
     assert_holds(root, embedded(images, model, ids_of(images)))
 
 
+def test_killed_when_all_was_made(images: Path, root: Path, model: Model) -> None:
+    kill_index(images, root, model, 5)
+    assert run_index(images, root, model, killed_after(0)).taken_over == COUNT, "nobody is asked to make nothing"
+
+
 def test_killed_again_and_again(images: Path, root: Path, model: Model, tmp_path: Path) -> None:
     run_index(images, tmp_path / "undisturbed", model)
     for _ in range(4):

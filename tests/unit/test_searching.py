@@ -96,6 +96,13 @@ def test_without_the_map_the_ranking_is_another(tiny: Path, tmp_path: Path) -> N
         assert_ranked(chain, Searcher(gallery, model), 12)
 
 
+def test_an_adapter_may_come_later_than_the_gallery(tiny: Path, tmp_path: Path) -> None:
+    """It shares its links with the method it joins."""
+    plain, adapted = trained(tiny, "er"), trained(tiny, "er+procrustes")
+    assert plain.plan.keys == adapted.plan.keys
+    assert_ranked(adapted, Searcher(mixed(plain, tmp_path), adapted.model(3)), 12)
+
+
 def test_half_precision(tiny: Path, tmp_path: Path) -> None:
     chain = trained(tiny, "fan")
     assert_ranked(chain, Searcher(mixed(chain, tmp_path, "float16"), chain.model(3)), 12, tolerance=2e-3)
@@ -239,13 +246,8 @@ def test_a_hit_says_what_is_known_of_the_image(chain: Trained, tmp_path: Path) -
     found = Searcher(gallery, chain.model(3)).search(chain.images[:1], 3)[0]
     hits = {hit.id: hit for hit in found}
     first = hits["000"]
-    assert (first.label, first.task, first.model, first.source, first.path) == (
-        "some",
-        2,
-        f"{chain.run}@2",
-        "nowhere",
-        "000",
-    )
+    own = (first.label, first.task, first.model, first.source, first.path)
+    assert own == ("some", 2, f"{chain.run}@2", "nowhere", "000")
     assert isinstance(first.score, float)
     assert first.metadata.keys() == known.keys()
     for name, right in {"colour": "red", "year": 1990, "price": 1.5, "sold": True, "box": {"x": 1}}.items():
