@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import faiss
 import numpy as np
 import pytest
 import torch
@@ -25,6 +26,7 @@ from cl2r.objects import ObjectPath
 _CACHE = tempfile.TemporaryDirectory(prefix="cl2r-cache-")
 os.environ["XDG_CACHE_HOME"] = _CACHE.name  # for this process and those it starts
 torch.set_num_threads(1)  # small tensors: a second thread costs more than it brings
+faiss.omp_set_num_threads(1)
 
 
 SETTINGS = (

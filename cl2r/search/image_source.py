@@ -115,10 +115,11 @@ class SourceImages:
 def decode(root: str, entries: Sequence[ImageEntry], size: int, channels: int, fit: Fit) -> tuple[Images, list[Bad]]:
     """Pixels (N, size, size, channels) of the images that can be read, and which cannot, with the reason."""
     source = SourceImages(place(root), [entry.path for entry in entries])
+    lazy = LazyImages(source, size, channels, fit)
     images, bad = [], list[Bad]()
     for row, entry in enumerate(entries):
-        try:  # read here: `LazyImages` would take a store that does not answer for a bad image
-            images.append(decode_one(source.read(row), source.name(row), size, channels, fit)[0])
+        try:
+            images.append(lazy.fitted(row))
         except InputError as error:
             bad.append((entry.id, str(error).removeprefix(f"{source.name(row)}: ")))
     stacked = np.stack(images) if images else np.empty((0, size, size, channels), np.uint8)

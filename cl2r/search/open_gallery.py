@@ -18,7 +18,7 @@ from cl2r.data.images import FORMATS, LazyImages
 from cl2r.errors import InputError
 from cl2r.files import Place, listed, place
 from cl2r.privacy import without_secrets
-from cl2r.search.gallery import Gallery
+from cl2r.search.gallery import Gallery, commit_name
 from cl2r.search.image_source import Images, SourceImages, decode_one
 from cl2r.search.model import Model
 from cl2r.search.searching import Hit, Searcher
@@ -121,7 +121,7 @@ class NewestGallery:
     def _look(self) -> None:
         try:
             names = [path.name for path in listed(self.root / "commits", "*.json")]
-            if names[-1:] != [f"{self._opened.commit.number:08d}.json"]:
+            if names[-1:] != [commit_name(self._opened.commit.number)]:
                 self._opened = OpenGallery(self.root, self.model)
             self.warning = ""
         except (InputError, OSError) as error:

@@ -177,7 +177,7 @@ def test_the_recall_that_is_stated_is_that_of_other_rows(
     built = write_index(tmp_path, "v", ["a", "b", "c"], blocks, options)
     (path,) = listed(tmp_path, "*.json")
     near = open_index(path, read_index_file(path), blocks)
-    assert built.recall == pytest.approx(recall_slowly(near, blocks, indexes.SAMPLE), abs=0.01)
+    assert built.recall == pytest.approx(recall_slowly(near, blocks, indexes.SAMPLE), abs=1e-9)
     assert (built.recall > 0.97) == (options in ALL.values())
 
 
