@@ -16,7 +16,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import faiss
 import numpy as np
@@ -81,13 +81,6 @@ class IndexOptions:
             self.code_bytes or max(4, min(64, dim // 4)),
             self.refine,
         )
-
-
-class Blocks(Protocol):
-    """Rows in files, one block a shard."""
-
-    def __call__(self) -> Sequence[Vectors]:
-        """All of them, memory-mapped."""
 
 
 def exact_search(blocks: Sequence[Vectors], queries: npt.NDArray[np.float32], top: int) -> tuple[Scores, Rows]:
