@@ -32,12 +32,12 @@ def object_server() -> Iterator[str]:
         files, bucket = fs.FileSystem.from_uri(f"s3://{BUCKET}?{query}&allow_bucket_creation=true")
         files.create_dir(bucket)
         yield query
-        server.communicate()  # ends its input, and so the server
-        assert server.returncode == 0
+        server.terminate()  # to end its input is not enough: processes that were forked meanwhile hold it open too
+        server.wait()
 
 
 def main() -> None:
-    """Serve until the input ends."""
+    """Serve until a signal, or, if whoever started it has died, until the input ends."""
     from moto.server import ThreadedMotoServer
 
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
