@@ -28,7 +28,7 @@ ablation: $(READY) ## The same with all epochs of the preset and three seeds (th
 methods: $(READY) ## All methods and adapters, three seeds, half the preset's epochs (the README's table; about an hour on 2 cores)
 	@$(BIN)/python studies/methods.py --seeds 0 1 2 $(HALF)
 
-search: $(READY) ## Search after upgrades: ER and CL²R, three seeds, half the preset's epochs (the README's table; 15 minutes on 2 cores)
+search: $(READY) ## Search after upgrades: ER and CL²R, three seeds, half the preset's epochs (the README's table)
 	@$(BIN)/python studies/search.py --seeds 0 1 2 $(HALF)
 
 report: $(READY) ## The page of the newest study below results, or of STUDY=name
@@ -52,10 +52,10 @@ bench-decoding: $(READY) ## How fast large JPEGs come (a minute)
 bench-report: $(READY) ## Seconds and size of the page of 500 runs (a minute)
 	@$(BIN)/python tests/benchmarks/report_page.py
 
-bench-search: $(READY) ## Indexes of a million vectors: build time, memory, queries a second, recall (half an hour)
+bench-search: $(READY) ## Indexes of a million vectors: build time, memory, queries a second, recall (long)
 	@$(BIN)/python studies/search_scale.py
 
-soak: $(READY) ## 200 trials while processes, nodes, files and clocks are disturbed (about 7 minutes on 2 cores)
+soak: $(READY) ## 200 trials while processes, nodes, files and clocks are disturbed (15 minutes on 2 busy cores)
 	@$(BIN)/python tests/faults/soak.py
 
 browser: ## Install Chromium for the tests of the report, if there is none and this is a Debian with root
@@ -76,7 +76,7 @@ test: $(READY) browser ## Run the test suite
 	@$(BIN)/python -m pytest -m "not slow" tests/studies
 	@$(BIN)/python -m pytest -m "not slow" tests/faults
 
-test-slow: $(READY) ## Run the long checks (about half an hour)
+test-slow: $(READY) ## Run the long checks
 	@$(BIN)/python -m pytest -m slow --ignore tests/faults
 	@$(BIN)/python -m pytest -m slow tests/faults
 
