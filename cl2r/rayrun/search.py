@@ -20,6 +20,7 @@ from ray.tune.search import Searcher
 from cl2r.config import fields
 from cl2r.errors import InputError
 from cl2r.rayrun.attempts import Attempts
+from cl2r.rayrun.starting import Starting
 from cl2r.seeding import derive
 from cl2r.stopping import Stop, never
 from cl2r.study.folder import StudyFolder
@@ -30,9 +31,8 @@ from cl2r.study.space import distributions
 from cl2r.study.spec import OBJECTIVES, Study, sweep_point
 
 MAX_OPTUNA_SEED = 2**32
-START_SECONDS = 8.0
-"""How long the first trials last at least. Tune gives a trial that waits for its process to the first process that is
-free, and stops the one that was starting; very short trials would all end up, one after the other, in one process."""
+START_SECONDS = 60.0
+"""How long a trial waits at most for the processes of those beside it (see `starting.py`)."""
 _BEGUN = (TrialState.RUNNING, TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
 
 
@@ -233,8 +233,15 @@ class JobSearcher(Unsaved, Searcher):  # type: ignore[misc]  # Ray has no types
             return None if self.waiting or self.running else str(Searcher.FINISHED)
         self.running[trial_id] = job
         self.handed_out += 1
-        lasts = START_SECONDS if self.handed_out <= self.concurrent and self.concurrent > 1 else 0
-        return {**self.common, "job": json.dumps(job.to_plain()), "lasts": lasts}
+        return {**self.common, "job": json.dumps(job.to_plain()), **self._company()}
+
+    def _company(self) -> dict[str, Any]:
+        """What a trial needs to know of those that start beside it. Later ones find a process that is there."""
+        if self.concurrent == 1 or self.handed_out > 2 * self.concurrent or not START_SECONDS:
+            return {"starting": None, "patience": 0.0}
+        name = str(self.handed_out)
+        Starting(self.folder.path).hand_out(name)
+        return {"starting": name, "patience": START_SECONDS}
 
     def _ready(self) -> Job | None:
         """The first waiting job that needs no trunk which is still to come."""

@@ -13,6 +13,7 @@ from ray import tune
 from cl2r.engine.workers import Workers
 from cl2r.privacy import errors_without_secrets, without_secrets
 from cl2r.rayrun.resources import Resources
+from cl2r.rayrun.starting import Starting
 from cl2r.stopping import Marker
 from cl2r.study.jobs import Job
 from cl2r.study.walk import enter_failures, study_folder, walk
@@ -30,6 +31,9 @@ def run_trial(config: dict[str, Any]) -> None:
     folder = study_folder(config["study"])
     if not folder.specification.exists():
         raise OSError(f"{folder.storage} is not the storage of the driver: {socket.gethostname()} does not share it")
+    starting, name = Starting(folder.path), config["starting"]
+    if name:
+        starting.begun(name)
     try:
         if resources.workers == 1:
             torch.set_num_threads(resources.cpus_per_worker)
@@ -42,8 +46,8 @@ def run_trial(config: dict[str, Any]) -> None:
         print(without_secrets(traceback.format_exc()), file=sys.stderr, flush=True)
         enter_failures(job, folder, one_line(error))
     stop = Marker(folder.path)
-    while time.monotonic() < began + config["lasts"] and not stop():
-        time.sleep(0.1)
+    if name:
+        starting.wait(began + config["patience"], stop)
     tune.report({"stopped": True} if stop() else {"ended": True})
 
 

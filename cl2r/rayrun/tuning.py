@@ -44,6 +44,7 @@ def tune_jobs(
     stopping: Stop = never,
 ) -> None:
     """Run the jobs, then what `source` gives. Tune's own files are of no use afterwards and are removed."""
+    remove_tree(folder.path / "ray")  # of a driver that was killed
     common = {"study": str(folder.path), "owner": owner, "resources": asdict(resources)}
     attempts = Attempts(LinkStore(folder.storage, monitor.say), resources.retries)
     searcher = JobSearcher(jobs, source, folder, concurrent, common, attempts, stopping)

@@ -101,18 +101,21 @@ class Tune:
         self.searcher.on_trial_complete(trial, None if died else {"ended": True}, error=died)
 
 
-@given(PATHS, st.integers(1, 4), st.randoms(use_true_random=False), st.booleans())
+@given(paths=PATHS, concurrent=st.integers(1, 4), rng=st.randoms(use_true_random=False), pairs=st.booleans())
 @settings(deadline=None, max_examples=60)
 def test_all_jobs_are_handed_out_once_and_never_before_their_trunks(
-    paths: list[list[int]], concurrent: int, rng: random.Random, pairs: bool
+    tmp_path_factory: pytest.TempPathFactory,
+    paths: list[list[int]],
+    concurrent: int,
+    rng: random.Random,
+    pairs: bool,
 ) -> None:
     runs = [bare_run(name, keys) for name, keys in chains(paths).items()]
     groups = [runs[n : n + 2] for n in range(0, len(runs), 2)] if pairs else [[run] for run in runs]
     jobs = [Job(number, None, tuple(group)) for number, group in enumerate(groups)]
     queue = [*trunk_jobs(jobs, []), *jobs]
-    tune = Tune(
-        JobSearcher(queue, None, StudyFolder(Path("/nowhere"), "x"), concurrent, {"study": "folder"}), queue, rng
-    )
+    folder = StudyFolder(tmp_path_factory.mktemp("storage"), "x")
+    tune = Tune(JobSearcher(queue, None, folder, concurrent, {"study": "folder"}), queue, rng)
     tune.run()
     assert sorted(job.label for job in tune.handed_out) == sorted(job.label for job in queue)
     assert {job.label: job for job in tune.handed_out} == {job.label: job for job in queue}

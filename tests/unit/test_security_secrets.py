@@ -277,7 +277,7 @@ def test_a_study_leaves_none(
     job = plan_job(study, Point(None, {}), 0)
     for number, run in enumerate(job.runs):
         alone = json.dumps({**job.to_plain(), "trial": number, "runs": [job.to_plain()["runs"][number]]})
-        config = {"job": alone, "study": str(folder.path), "owner": "x", "resources": {"workers": 1}, "lasts": 0.0}
+        config = {"job": alone, "study": str(folder.path), "owner": "x", "resources": {"workers": 1}, "starting": None}
         trial.run_trial(config)
         assert run.name in folder.ledger.outcomes()
     frames = write_frames(folder)

@@ -40,7 +40,7 @@ def run(job: Job, folder: StudyFolder, monkeypatch: pytest.MonkeyPatch, error: E
     monkeypatch.setattr(trial.tune, "report", reports.append)
     resources = {"workers": 1, "cpus_per_worker": 1}
     config = {"job": json.dumps(job.to_plain()), "study": str(folder.path), "owner": "x", "resources": resources}
-    config["lasts"] = 0.0
+    config |= {"starting": None, "patience": 0.0}
     trial.run_trial(config)
     return reports
 
