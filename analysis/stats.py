@@ -26,7 +26,8 @@ CONFIDENCE = 0.95
 DRAWS = 2000
 ROUNDING = 1e-9
 """Metrics are means of counts over pairs: figures nearer than this, or this share of them, are equal."""
-LOWER_IS_BETTER = ("stored_bytes", "train_seconds", "wall_seconds", "adapter_flops", "gallery_items_touched")
+COSTS = ("stored_bytes", "train_seconds", "wall_seconds", "peak_bytes")
+LOWER_IS_BETTER = (*COSTS, "adapter_flops", "gallery_items_touched")
 SHARES = ("AC", "mean_accuracy")
 NO_RUNS = "no runs"
 NO_VALUES = "no values"

@@ -11,6 +11,7 @@ import yaml
 from click.shell_completion import CompletionItem, get_completion_class
 
 from cl2r import __version__
+from cl2r.calibrate_command import calibrate
 from cl2r.cli_options import PlaceType, storage_option
 from cl2r.config import Config, field_keys
 from cl2r.errors import InputError, exit_code, nearest
@@ -129,6 +130,7 @@ def _train(config: Config, out: "Place", grace: float) -> None:
 
 def _run_chain(config: Config, out: "Place", termination: "Termination") -> None:
     from cl2r.engine.plan import plan_run
+    from cl2r.engine.process_memory import megabytes, peak_bytes
     from cl2r.engine.records import write_run
     from cl2r.engine.run import execute
     from cl2r.progress import ProgressLine
@@ -147,7 +149,8 @@ def _run_chain(config: Config, out: "Place", termination: "Termination") -> None
         pairs = f"{len(plan.report_pairs)} report pairs"
         click.echo(f"\ncompatibility matrix, {report.metric}, {pairs} (* = compatible)")
         click.echo(f"{matrix_table(report)}\n\n{metrics_table(report)}")
-    click.echo(f"\n{sum(not link.reused for link in result.links)} links trained, {result.seconds:.0f} s; {folder}")
+    trained = sum(not link.reused for link in result.links)
+    click.echo(f"\n{trained} links trained, {result.seconds:.0f} s, at most {megabytes(peak_bytes())}; {folder}")
 
 
 _FORWARD = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
@@ -351,7 +354,7 @@ def _check_dataset(name: str, root: Path, full: bool) -> int:
     return 0 if result.complete else 2
 
 
-for command in COMMANDS:
+for command in (*COMMANDS, calibrate):
     cli.add_command(command)
 
 

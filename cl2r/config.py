@@ -126,6 +126,8 @@ class OptimConfig(Section):
     """steps: × gamma at the milestones; cosine: from lr to 0 over the epochs, whatever the milestones."""
     precision: Annotated[Literal["fp32", "bf16"], from_task(1)] = "fp32"
     """bf16: autocast of forward and backward; the weights stay fp32."""
+    compile: Annotated[bool, from_task(1)] = False
+    """torch.compile of backbones: faster steps after a minute of compiling; `cl2r calibrate` says whether that pays."""
 
 
 class AugmentConfig(Section):
@@ -162,6 +164,8 @@ class EvalConfig(Section):
     """grid: 0 to 4 in steps of 0.001, as in the released code."""
     normalise: Annotated[Literal["training", "own"], from_task(1)] = "training"
     """Mean and deviation for open images: those of the training images, or their own, as in the released code."""
+    features: Annotated[Literal["float32", "float16"], from_task(1)] = "float32"
+    """How links keep features: float16 halves them, and rounds them to 11 bits."""
     pairs_seed: Annotated[int, never(ge=0, lt=2**63)] = 0
     tuning_share: Annotated[float, never(ge=0, lt=1)] = 0.5
     ties: Annotated[bool, never()] = False

@@ -20,6 +20,8 @@ LATER_FIELDS: dict[str, Any] = {
     "eval.order": "stratified",
     "eval.thresholds": "exact",
     "eval.normalise": "training",
+    "eval.features": "float32",
+    "optim.compile": False,
 }
 """Fields that came after links and studies had been stored, with the value that meant what was done before."""
 

@@ -103,6 +103,7 @@ def _finish(run: dict[str, Any], rows: dict[str, list[dict[str, Any]]], stream: 
             place = {"run": run["run"], "task": task, "stage": "train", "epoch": epoch}
             rows["curves"].append({**place, "lr": 0.1 / epoch, "seconds": 1.0, **losses})
     run |= {"train_seconds": 10.0 * run["tasks"], "links_trained": run["tasks"], "wall_seconds": 11.0 * run["tasks"]}
+    run["peak_bytes"] = int(6e8)
     rows["runs"].append(run)
 
 
@@ -142,6 +143,7 @@ def _task(run: Mapping[str, Any], task: int, reused: bool, stream: np.random.Gen
     own = {"run": run["run"], "task": task, "key": f"{run['run'] if later else run['method.name']}-{task}"}
     own |= {"reused": reused, "images": 10_000, "seconds": 10.0, "memory": 80 * later, "workers": 1}
     own |= {"sync_batchnorm": False, "extract_seconds": 0.4, "images_per_second": 1000.0, "feature_size": 99.0}
+    own["peak_bytes"] = int(6e8)
     own |= {"common_direction": 0.5, "drift_cosine": 0.8 + float(stream.normal(0, 0.02)) if later else None}
     own |= {"rotated_cosine": 0.9 if later else None, "cka": 0.85 if later else None, "lambda": 3.0 * later}
     fixed = run["method.classifier"] == "fixed"

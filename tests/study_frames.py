@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pandas as pd
 
-VOLATILE = ("seconds", "images_per_second", "extract_seconds", "train_seconds", "wall_seconds", "study")
+VOLATILE = ("seconds", "images_per_second", "extract_seconds", "train_seconds", "wall_seconds", "peak_bytes", "study")
 """What two equal studies need not agree on."""
 
 

@@ -11,7 +11,18 @@ from analysis.report.words import counted, described, duration, size
 from analysis.study import Study
 from analysis.table import Cell, Table
 
-HEADS = ("group", "runs", "links trained", "links reused", "training", "wall time", "images/s", "stored", "workers")
+HEADS = (
+    "group",
+    "runs",
+    "links trained",
+    "links reused",
+    "training",
+    "wall time",
+    "images/s",
+    "stored",
+    "memory",
+    "workers",
+)
 
 
 def links(study: Study) -> tuple[int, int]:
@@ -26,14 +37,17 @@ def cost_table(study: Study, runs: pd.DataFrame) -> Table:
     tasks = study.tasks.reindex(columns=columns).merge(runs[["run", "group"]], on="run")
     tasks["reused"] = tasks["reused"].fillna(False).astype(bool)
     tasks[columns[2:]] = tasks[columns[2:]].apply(floats)
-    wanted = ["group", "wall_seconds", "stored_bytes"]
+    wanted = ["group", "wall_seconds", "stored_bytes", "peak_bytes"]
     runs = runs.reindex(columns=[*wanted, "run"])
     figures = [
         _row(group, tasks[tasks["group"] == group], runs[runs["group"] == group]) for group in in_order(runs["group"])
     ]
     data = pd.DataFrame(figures, columns=list(HEADS))
     rows = tuple(_cells(row) for row in data.itertuples(index=False, name=None))
-    notes = ("Training counts links that this study trained; wall time is that of the commands that wrote the runs.",)
+    notes = (
+        "Training counts links that this study trained; wall time is that of the commands that wrote the runs; "
+        "memory is the most that a training process held.",
+    )
     return Table(HEADS, rows, data, title="Cost by group", notes=notes)
 
 
@@ -42,15 +56,17 @@ def _row(group: str, tasks: pd.DataFrame, runs: pd.DataFrame) -> tuple[object, .
     seconds = own["seconds"].sum(min_count=1)
     rate = tasks["images"].sum(min_count=1) / tasks["seconds"].sum(min_count=1)
     wall, stored = floats(runs["wall_seconds"]).sum(), floats(runs["stored_bytes"]).max(initial=0)
-    return group, len(runs), len(own), len(tasks) - len(own), seconds, wall, rate, stored, tasks["workers"].max()
+    counts, peak = (len(runs), len(own), len(tasks) - len(own)), pd.Series(floats(runs["peak_bytes"])).max()
+    return group, *counts, seconds, wall, rate, stored, peak, tasks["workers"].max()
 
 
 def _cells(row: Sequence[object]) -> tuple[Cell, ...]:
-    group, runs, trained, reused, seconds, wall, rate, stored, workers = row
+    group, runs, trained, reused, seconds, wall, rate, stored, peak, workers = row
     counts = [Cell(str(count), float(str(count))) for count in (runs, trained, reused)]
     times = [_worded(value, duration(value)) for value in map(_number, (seconds, wall))]
-    rates = [figure_cell(_number(rate), ",.0f"), _worded(_number(stored), size(_number(stored)))]
-    return (Cell(str(group)), *counts, *times, *rates, figure_cell(_number(workers), ".0f"))
+    sizes = [_worded(value, size(value)) for value in map(_number, (stored, peak))]
+    speed, processes = figure_cell(_number(rate), ",.0f"), figure_cell(_number(workers), ".0f")
+    return (Cell(str(group)), *counts, *times, speed, *sizes, processes)
 
 
 def _number(value: object) -> float:

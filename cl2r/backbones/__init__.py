@@ -10,6 +10,8 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 from cl2r.backbones.base import Backbone
 from cl2r.backbones.resnet_cifar import ResNetCifar
 
+RECOMPILE_LIMIT = 64
+"""Kinds of calls (training or not, rows, layout, backbone) of one process; beyond that torch would stop compiling."""
 _CIFAR_DEPTH_AND_STEM_STRIDE = {"resnet8s": (8, 2), "resnet20": (20, 1), "resnet32": (32, 1)}
 
 
@@ -35,6 +37,21 @@ def folded(module: nn.Module) -> nn.Module:
                 setattr(part, name, fuse_conv_bn_eval(conv, norm))
                 setattr(part, norm_name, nn.Identity())
     return frozen
+
+
+def compile_backbones(module: nn.Module) -> None:
+    """Have torch compile every backbone of `module` at its next call, in place; weights and names stay as they are.
+
+    Only backbones: heads grow from task to task and would be compiled again each time. Modules of one kind share what
+    was compiled, so later tasks of a process, and its other runs, find it.
+    """
+    # imported here: it takes seconds, which every process would spend
+    from torch._dynamo import config
+
+    config.recompile_limit = RECOMPILE_LIMIT
+    for part in module.modules():
+        if isinstance(part, Backbone):
+            part.compile()
 
 
 def _conv_and_norm(part: nn.Module) -> Iterator[tuple[str, str]]:

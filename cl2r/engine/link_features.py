@@ -1,6 +1,7 @@
 """What a link keeps of features (of open images, of a sample of T_t, of galleries a method maps), and their figures."""
 
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 import torch
@@ -26,6 +27,17 @@ def stored(link: Tensors) -> Features | Factored:
     """The open images or templates as a link keeps them."""
     rows = link[OPEN].numpy()
     return Factored(rows, link[PROJECTION].cpu().numpy()) if PROJECTION in link else rows
+
+
+def in_precision(features: Tensors, precision: Literal["float32", "float16"]) -> Tensors:
+    """As a link keeps them. What float16 cannot hold (above 65 504) is refused: its cosines would be lost."""
+    if precision == "float32":
+        return features
+    halves = {name: tensor.half() for name, tensor in features.items()}
+    for name, tensor in halves.items():
+        if not torch.isfinite(tensor).all():
+            raise TrainingError(f"eval.features=float16: {name} has values above 65504; keep float32")
+    return halves
 
 
 class LinkFeatures:

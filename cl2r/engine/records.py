@@ -82,6 +82,7 @@ def _run_row(result: RunResult, name: str) -> dict[str, Any]:
     row["stored_bytes"] = result.links[-1].record["stored_bytes"] + _adapter_bytes(result)
     row["train_seconds"] = sum(link.record["seconds"] for link in result.links)
     row["links_trained"] = sum(not link.reused for link in result.links)
+    row["peak_bytes"] = max((link.record.get("peak_bytes", 0) for link in result.links), default=0) or None
     return row | {"wall_seconds": result.seconds}
 
 

@@ -17,9 +17,10 @@ from cl2r.adapters import QueryAdapter, Support
 from cl2r.augment import Normalise
 from cl2r.engine.evaluation import ChainFeatures, Evaluation, Evaluator
 from cl2r.engine.extraction import extract
-from cl2r.engine.link_features import GALLERY, LinkFeatures, stored
+from cl2r.engine.link_features import GALLERY, LinkFeatures, in_precision, stored
 from cl2r.engine.pixels import training_pixels
 from cl2r.engine.plan import Plan
+from cl2r.engine.process_memory import peak_bytes
 from cl2r.engine.store import LinkStore, Tensors, check_writable
 from cl2r.engine.task_loop import EpochReport, TaskLoop, TaskRecord, TrainingImages, stopped
 from cl2r.engine.workers import ALONE, Workers
@@ -227,9 +228,11 @@ class Chain:
             "workers": self.workers.world,
             "sync_batchnorm": self.workers.sync_batchnorm,
             "extract_seconds": time.perf_counter() - began,
+            "peak_bytes": peak_bytes(),
             "owner": self.owner,
         }
-        self.store.save(key, {**carried, "memory": torch.from_numpy(data.memory)}, features, record)
+        kept = in_precision(features, self.plan.config.eval.features)
+        self.store.save(key, {**carried, "memory": torch.from_numpy(data.memory)}, kept, record)
 
     def _info(self, task: int, memory_rows: int) -> TaskInfo:
         labels = self.plan.scenario.tasks[task - 1].labels

@@ -122,8 +122,9 @@ class LinkStore:
         return _parsed(STATE, tensors_from_bytes, self._read(key, STATE))
 
     def features(self, key: str) -> Tensors:
-        """`open`: φ_t of every open image, row by row; and what else the link keeps of features."""
-        return _parsed(FEATURES, tensors_from_bytes, self._read(key, FEATURES))
+        """`open`: φ_t of every open image, row by row; and what else the link keeps of features. Always float32."""
+        kept = _parsed(FEATURES, tensors_from_bytes, self._read(key, FEATURES))
+        return {name: tensor.float() for name, tensor in kept.items()}
 
     def record(self, key: str) -> dict[str, Any]:
         """Seconds, losses, figures of the task."""

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from cl2r.augment import Augmentation, Normalise, crop_and_flip, draw
+from cl2r.backbones import compile_backbones
 from cl2r.batches import Batching, epoch_batches, shard
 from cl2r.config import Config
 from cl2r.engine.pixels import Look, Pixels
@@ -84,6 +85,7 @@ class TaskLoop:
     ) -> TaskRecord:
         """Run all stages of the task that `method` has begun, from `resume` on."""
         record = TaskRecord(**resume.record) if resume else TaskRecord()
+        network = self.network(method)
         for number, stage in enumerate(method.stages()):
             if resume and number < resume.stage:
                 continue
@@ -94,11 +96,11 @@ class TaskLoop:
             if resume and number == resume.stage:
                 _restore(resume.tensors, method.network, optimiser)
                 start = resume.epoch
-            network = self.workers.wrap(method.network)
+            wrapped = self.workers.wrap(network)
             for epoch in range(start, stage.epochs):
                 rows = stage.rows or (new, memory)
                 batches = self.batches(method.task.index, *rows, number, epoch, stage.batching)
-                report = self.epoch(method, network, stage, optimiser, epoch, batches)
+                report = self.epoch(method, wrapped, stage, optimiser, epoch, batches)
                 record.add(report)
                 stopping = self.workers.from_first(self.stop)
                 if self.workers.first:
@@ -108,6 +110,12 @@ class TaskLoop:
                 if stopping:
                     raise stopped(f"after epoch {epoch + 1} of task {method.task.index}")
         return record
+
+    def network(self, method: Method) -> nn.Module:
+        """What the stages train, compiled where asked for."""
+        if self.config.optim.compile:
+            compile_backbones(method.network)
+        return method.network
 
     def batches(
         self, task: int, new: Rows, memory: Rows, stage: int, epoch: int, batching: Batching | None = None

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from cl2r.backbones import build_backbone, folded
+from cl2r.backbones import build_backbone, compile_backbones, folded
 from cl2r.config import Config
 from cl2r.distillation import distillation_weight, feature_distillation, logit_distillation
 from cl2r.heads import TrainableClassifier, build_projection
@@ -72,6 +72,8 @@ class Incremental(Method):
     def begin_task(self, task: TaskInfo, data: TaskData) -> None:
         """Keep a teacher where one is needed, and give the new classes their outputs."""
         self.teacher = self.build_teacher() if task.index > 1 and self.needs_teacher(task) else None
+        if self.teacher is not None and self.config.optim.compile:
+            compile_backbones(self.teacher)
         self.weight = self._distillation_weight(task)
         self._task = task
         self.grow(task, data)

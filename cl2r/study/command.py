@@ -6,14 +6,15 @@ import os
 from collections.abc import Callable, Sequence
 from io import BytesIO
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 import pandas as pd
 
-from cl2r.config import DataConfig
+from cl2r.config import Config, DataConfig
 from cl2r.data import load_dataset
 from cl2r.data.images import LazyImages
 from cl2r.engine.plan import plan_run
+from cl2r.engine.process_memory import megabytes, peak_bytes
 from cl2r.engine.store import LinkStore, check_writable
 from cl2r.errors import InputError
 from cl2r.files import Place, place
@@ -58,7 +59,8 @@ def study_parser(name: str, doc: str | None) -> argparse.ArgumentParser:
     where.add_argument("--name", help="of the study (default: its file, data and a digest of its specification)")
     how = parser.add_argument_group("how")
     how.add_argument("--workers", type=int, default=1, help="processes a run (default: 1)")
-    how.add_argument("--cpus-per-worker", type=int, default=1, metavar="N")
+    threads = "threads of a process; auto: measure which trials × threads are fastest here (default: 1)"
+    how.add_argument("--cpus-per-worker", type=_count_or_auto, default=1, metavar="N", help=threads)
     how.add_argument("--gpus-per-worker", type=float, default=0, metavar="N")
     how.add_argument("--accelerator", metavar="NAME", help="only nodes with this accelerator, e.g. A100")
     how.add_argument("--max-concurrent", type=int, metavar="N", help="trials side by side (default: as many as fit)")
@@ -82,6 +84,7 @@ def _command(
     args: argparse.Namespace, path: Path, changes: dict[str, Any], show: Show, termination: Termination
 ) -> int:
     study = read_study(path, {**_changes(args), **changes}, _overrides(args), args.tasks)
+    automatic = _refuse_auto(args)
     resources = _resources(args)
     jobs = representative_jobs(study) if study.is_sweep else grid_jobs(study)
     examples = corner_jobs(study) if study.is_sweep else jobs
@@ -99,6 +102,10 @@ def _command(
     folder.check_name(identity)
     with folder.driver_lock():
         owner = folder.claim_name(identity)
+        left = study.spec.search.trials if study.is_sweep else len(jobs)
+        left -= sum(event.kind == "finished" for event in folder.ledger.outcomes().values())
+        if automatic and left > 0:
+            resources = _measured(resources, examples[0].runs[0].config, left)
         return _run(study, jobs, folder, owner, resources, args.verbose, show, termination)
 
 
@@ -127,6 +134,7 @@ def _run(
     trained = set(frames["tasks"].query("not reused")["key"]) - before
     counts = f"{outcome.finished} runs finished, {outcome.failed} failed, {outcome.pruned} stopped early"
     print(f"{counts}; {len(trained)} links trained in {clock(outcome.seconds)}")
+    print(f"most memory: {megabytes(peak_bytes())} in the driver{_training_memory(frames['tasks'])}")
     every = ",".join(FRAMES)
     print(f"frames: {folder.path / f'{{{every}}}.parquet'}", flush=True)
     from cl2r.study.report import leave_report  # not before training: its libraries take a while to load
@@ -134,6 +142,12 @@ def _run(
     for line in leave_report(folder):
         print(line)
     return 1 if outcome.failed or outcome.missing else 0
+
+
+def _training_memory(tasks: pd.DataFrame) -> str:
+    """Of the processes that trained links for this study; links of earlier versions do not say."""
+    trained = tasks.query("not reused").reindex(columns=["peak_bytes"])["peak_bytes"].dropna()
+    return f", {megabytes(trained.max())} in a process that trained" if len(trained) else ""
 
 
 def given(options: dict[str, Any]) -> dict[str, Any]:
@@ -149,6 +163,31 @@ def _changes(args: argparse.Namespace) -> dict[str, Any]:
 def _overrides(args: argparse.Namespace) -> list[str]:
     places = given({"data.name": args.data, "data.root": args.data_root})
     return [*args.overrides, *(f"{field}={value}" for field, value in places.items())]
+
+
+def _count_or_auto(text: str) -> int | Literal["auto"]:
+    return "auto" if text == "auto" else int(text)
+
+
+def _refuse_auto(args: argparse.Namespace) -> bool:
+    """Whether trials × threads are to be measured; only this machine's can be. Stands for 1 until then."""
+    if args.cpus_per_worker != "auto":
+        return False
+    if args.workers > 1 or args.gpus_per_worker or os.environ.get("RAY_ADDRESS"):
+        raise InputError("--cpus-per-worker auto is for one worker a run without GPUs, in this machine's own Ray")
+    args.cpus_per_worker = 1
+    return True
+
+
+def _measured(resources: Resources, config: Config, runs: int) -> Resources:
+    """The fastest trials × threads of this machine for `runs` runs like `config`."""
+    from cl2r.study.layout import described, fastest_layout
+
+    print("measuring trials × threads", flush=True)
+    chosen, measured = fastest_layout(config, runs)
+    print(described(chosen, measured, runs), flush=True)
+    trials = min(chosen.trials, resources.max_concurrent or chosen.trials)
+    return dataclasses.replace(resources, cpus_per_worker=chosen.threads, max_concurrent=trials)
 
 
 def _resources(args: argparse.Namespace) -> Resources:

@@ -18,7 +18,7 @@ _METRICS = [f"{metric}{end}" for metric in ("AC", "BC", "FC") for end in ("", "_
 _DTYPES: dict[str, str] = {
     **dict.fromkeys(["study", "run", "variant", "status", "reason", "key", "pairs", "metric", "stage"], "string"),
     **dict.fromkeys(["trial", "tasks", "task", "t", "k", "epoch", "images", "memory", "workers"], "Int64"),
-    **dict.fromkeys(["stored_bytes", "links_trained", "gallery_items_touched"], "Int64"),
+    **dict.fromkeys(["stored_bytes", "peak_bytes", "links_trained", "gallery_items_touched"], "Int64"),
     **dict.fromkeys(["reused", "compatible", "sync_batchnorm"], "boolean"),
     **dict.fromkeys([prefix + metric for prefix in ("", "tuning_") for metric in _METRICS], "float64"),
     **dict.fromkeys(["train_seconds", "wall_seconds", "seconds", "lr", "low", "high", "accuracy"], "float64"),
