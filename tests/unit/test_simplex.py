@@ -8,6 +8,7 @@ import torch
 from torch.nn import functional
 
 from cl2r.simplex import (
+    Scale,
     SimplexClassifier,
     _closed_form,
     legacy_scale,
@@ -164,3 +165,23 @@ def test_features_of_another_size_are_refused(size):
 def test_one_class_is_no_simplex():
     with pytest.raises(ValueError, match="1 classes"):
         simplex_logits(np.zeros((2, 0)), 1)
+
+
+@pytest.mark.parametrize("scale", [1.0, 3.0, "legacy"])
+@pytest.mark.parametrize("classes", [2, 3, 100, 1025])
+def test_logits_and_gradients_are_those_that_autograd_finds(classes: int, scale: Scale) -> None:
+    """Bit for bit: links trained before the gradient was written out stay what would be trained now."""
+    classifier, generator = SimplexClassifier(classes, scale), torch.Generator().manual_seed(classes)
+    given = torch.randn(8, classes, generator=generator)
+    features = torch.randn(8, classes - 1, generator=generator).requires_grad_()
+    logits = classifier(features)
+    logits.backward(given)
+    other = features.detach().clone().requires_grad_()
+    k, total = classes, other.sum(-1, keepdim=True)
+    first = math.sqrt(k / (k - 1)) * (other - total / (k + math.sqrt(k)))
+    expected = classifier.scale * torch.cat([first, -total / math.sqrt(k - 1)], -1)
+    expected.backward(given)
+    assert torch.equal(logits, expected)
+    assert features.grad is not None
+    assert other.grad is not None
+    assert torch.equal(features.grad, other.grad)
