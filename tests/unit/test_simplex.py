@@ -170,7 +170,7 @@ def test_one_class_is_no_simplex():
 @pytest.mark.parametrize("scale", [1.0, 3.0, "legacy"])
 @pytest.mark.parametrize("classes", [2, 3, 100, 1025])
 def test_logits_and_gradients_are_those_that_autograd_finds(classes: int, scale: Scale) -> None:
-    """Bit for bit: links trained before the gradient was written out stay what would be trained now."""
+    """Bit for bit."""
     classifier, generator = SimplexClassifier(classes, scale), torch.Generator().manual_seed(classes)
     given = torch.randn(8, classes, generator=generator)
     features = torch.randn(8, classes - 1, generator=generator).requires_grad_()
