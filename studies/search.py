@@ -132,7 +132,7 @@ def chain_features(plan: Plan, storage: Place) -> ChainFeatures:
     for task, key in zip(chain.tasks, plan.keys, strict=True):
         if not chain.store.has(key):
             chain.reach(task)
-    return chain._features(len(plan.keys))
+    return chain.features(len(plan.keys))
 
 
 def measure(plan: Plan, features: ChainFeatures, draws: int) -> dict[str, Rows]:

@@ -81,7 +81,7 @@ class Trained:
 
     def evaluated(self) -> ChainFeatures:
         """What the compatibility matrix is computed from."""
-        return Chain(self.plan, self.storage, Recorder(), "test")._features(TASKS)
+        return Chain(self.plan, self.storage, Recorder(), "test").features(TASKS)
 
 
 @cache

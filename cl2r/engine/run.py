@@ -146,13 +146,13 @@ class Chain:
         for task, key in zip(self.tasks, plan.keys, strict=True):
             record = self.store.record(key)
             links.append(LinkInfo(task, key, record.pop("owner", None) != self.owner, record))
-        features = self._features(len(plan.keys))
+        features = self.features(len(plan.keys))
         tuning = self._tuning(features) if plan.tuning_pairs else None
         return RunResult(plan, links, tuning, self._report(features), seconds)
 
     def tuning_so_far(self, task: int) -> Evaluation:
         """C of the first `task` models on the tuning pairs (the report pairs where there are none), no intervals."""
-        return (self._tuning if self.plan.tuning_pairs else self._report)(self._features(task), bootstrap=False)
+        return (self._tuning if self.plan.tuning_pairs else self._report)(self.features(task), bootstrap=False)
 
     @cached_property
     def _tuning(self) -> Evaluator:
@@ -163,7 +163,7 @@ class Chain:
     def _report(self) -> Evaluator:
         return Evaluator(self.plan.report_pairs, self.plan.config.eval)
 
-    def _features(self, tasks: int) -> ChainFeatures:
+    def features(self, tasks: int) -> ChainFeatures:
         """What the first `tasks` links say of the open images."""
         links = [self.store.features(key) for key in self.plan.keys[:tasks]]
         models = [stored(link) for link in links]

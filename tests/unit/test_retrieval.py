@@ -181,7 +181,7 @@ def test_adapters_cut_dimensions_and_mapped_galleries_are_met_as_by_the_chain() 
 
 def test_a_finished_run(finished: RunResult, finished_root: Path) -> None:
     plan = finished.plan
-    features = Chain(plan, finished_root, Recorder(), owner="")._features(len(plan.keys))
+    features = Chain(plan, finished_root, Recorder(), owner="").features(len(plan.keys))
     found = evaluate(features, plan.dataset.y_open, samples=20)
     last = unit(features.models[2])
     expected = by_hand(last, unit(features.models[0]), Truth.of_same_images(plan.dataset.y_open))
@@ -192,6 +192,6 @@ def test_a_finished_run(finished: RunResult, finished_root: Path) -> None:
 def test_methods_that_map_galleries_or_grow(tiny: Path, tmp_path: Path, name: str) -> None:
     config = quick_config(tiny, {"method": {"name": name}, "scenario": {"n_tasks": 2}, "optim": {"epochs": 1}})
     plan = train(config, tmp_path).plan
-    features = Chain(plan, tmp_path, Recorder(), owner="")._features(2)
+    features = Chain(plan, tmp_path, Recorder(), owner="").features(2)
     matrix = evaluate(features, plan.dataset.y_open, samples=5)["mAP"].matrix
     assert ((matrix[np.tril_indices(2)] > 1 / 6) & (matrix[np.tril_indices(2)] <= 1)).all()
