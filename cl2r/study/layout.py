@@ -18,7 +18,7 @@ from cl2r.config import Config
 from cl2r.engine.plan import plan_run
 from cl2r.engine.process_memory import peak_bytes
 from cl2r.errors import InputError
-from cl2r.study.cost import calibrate
+from cl2r.study.cost import WARM_UP, Steps
 
 SECONDS = 4.0
 MEMORY_SHARE = 0.8
@@ -32,14 +32,14 @@ class Layout:
 
     trials: int
     threads: int
-    flops: float
-    """A second, of all together."""
+    rate: float
+    """Images a second, of all together."""
     bytes: int
     """The most that all together held."""
 
     def seconds(self, runs: int) -> float:
         """For that many equal runs of one unit of work: the last round may leave trials idle."""
-        return math.ceil(runs / self.trials) * self.trials / self.flops
+        return math.ceil(runs / self.trials) * self.trials / self.rate
 
     @property
     def name(self) -> str:
@@ -63,7 +63,7 @@ def measure(config: Config, trials: int, threads: int, seconds: float = SECONDS)
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(trials, context, _begin, (context.Barrier(trials), threads)) as pool:
         measured = list(pool.map(_train, [config] * trials, [seconds] * trials))
-    return Layout(trials, threads, sum(flops for flops, _ in measured), sum(held for _, held in measured))
+    return Layout(trials, threads, sum(rate for rate, _ in measured), sum(held for _, held in measured))
 
 
 def _begin(barrier: Barrier, threads: int) -> None:
@@ -76,11 +76,16 @@ _together: Barrier
 
 
 def _train(config: Config, seconds: float) -> tuple[float, int]:
-    """FLOP/s of one of the processes, while all of them train."""
-    plan = plan_run(config)
-    _together.wait(START_SECONDS)
-    speed = calibrate(plan, torch.device("cpu"), seconds)
-    return speed, peak_bytes()
+    """Images a second of one of the processes, once all are ready, and the most that it held."""
+    try:
+        steps = Steps(plan_run(config), torch.device("cpu"))
+        steps.take(WARM_UP)
+        _together.wait(START_SECONDS)
+    except BaseException:
+        _together.abort()  # the others would wait
+        raise
+    report = steps.take_for(seconds)
+    return report.images / report.seconds, peak_bytes()
 
 
 def choose(layouts: Sequence[Layout], runs: int, memory: int) -> Layout:

@@ -1,7 +1,7 @@
 """What a study would cost, said before anything is started."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import torch
 
@@ -10,8 +10,9 @@ from cl2r.engine.store import LinkStore
 from cl2r.errors import InputError
 from cl2r.rayrun.resources import Resources
 from cl2r.study.cost import (
-    GpuAssumption,
     LinkCost,
+    SpeedGroup,
+    Team,
     calibrate,
     estimate,
     link_costs,
@@ -19,6 +20,7 @@ from cl2r.study.cost import (
     speed_group,
     speed_source,
 )
+from cl2r.study.cost_model import GLOO, GpuAssumption
 from cl2r.study.cost_text import describe
 from cl2r.study.dry_run import Known
 from cl2r.study.folder import StudyFolder
@@ -66,15 +68,35 @@ def _estimate(
     resources: Resources,
     gpu_price: float,
 ) -> str:
+    machine = {"CPU": float(os.cpu_count() or 1), "GPU": float(torch.cuda.device_count())}
+    concurrency = resources.max_concurrent or resources.fit_into(machine)
+    if concurrency < 1:
+        raise InputError(f"{resources.workers} workers do not fit into this machine; --max-concurrent for a cluster's")
     speeds = measured_speed(folder.storage, costs)
     examples = {speed_group(plan): plan for plan in plans}
     device = resources.device()
     wanted = {cost.speed_group for cost in missing} - set(speeds)
     speeds |= {group: calibrate(examples[group], device) for group in sorted(wanted)}
-    machine = {"CPU": float(os.cpu_count() or 1), "GPU": float(torch.cuda.device_count())}
-    concurrency = resources.max_concurrent or resources.fit_into(machine)
-    if concurrency < 1:
-        raise InputError(f"{resources.workers} workers do not fit into this machine; --max-concurrent for a cluster's")
-    total = estimate(missing, speeds, concurrency, GpuAssumption(dollars_per_hour=gpu_price))
-    source = speed_source(folder.storage, costs, wanted)
+    gpu = GpuAssumption(dollars_per_hour=gpu_price)
+    needed = {group: examples[group] for group in sorted({cost.speed_group for cost in missing})}
+    team = _team(needed, speeds, wanted, resources, gpu)
+    total = estimate(missing, speeds, concurrency, gpu, team)
+    source = speed_source(folder.storage, costs, wanted, parts=bool(team.speeds))
     return describe(total, len(plans), len(costs), len(costs) - len(missing), source)
+
+
+def _team(
+    plans: Mapping[SpeedGroup, Plan],
+    speeds: Mapping[SpeedGroup, float],
+    calibrated: Collection[SpeedGroup],
+    resources: Resources,
+    gpu: GpuAssumption,
+) -> Team:
+    """A worker's speed with its part of a batch: that with whole batches, times the ratio of both in a few steps."""
+    workers, device = resources.workers, resources.device()
+    if workers == 1:
+        return Team()
+    whole = {group: speeds[group] if group in calibrated else calibrate(plan, device) for group, plan in plans.items()}
+    parts = {group: calibrate(plan, device, workers=workers) for group, plan in plans.items()}
+    ring = GLOO if device.type == "cpu" else gpu.model.ring_of(workers)
+    return Team(workers, {group: speeds[group] * parts[group] / whole[group] for group in plans}, ring)

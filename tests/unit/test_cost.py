@@ -1,6 +1,7 @@
 """What a study will cost: counts against what real runs did and recorded, sizes against real files, sums by hand."""
 
 import hashlib
+import itertools
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -27,8 +28,9 @@ from cl2r.methods.rehearsal import Rehearsal
 from cl2r.study.cost import (
     CPU,
     Estimate,
-    GpuAssumption,
     LinkCost,
+    Steps,
+    Team,
     calibrate,
     estimate,
     link_costs,
@@ -36,7 +38,8 @@ from cl2r.study.cost import (
     smallest_batch,
     speed_source,
 )
-from cl2r.study.dry_run import DryChain
+from cl2r.study.cost_model import GpuAssumption, Ring
+from cl2r.study.dry_run import DryChain, drawn
 
 SHORT: dict[str, Any] = {
     "optim": {"epochs": 2, "lr": 0.01},
@@ -132,6 +135,21 @@ def test_an_adapter_costs_nothing(tiny: Path) -> None:
     assert link_costs(adapted) == link_costs(plain)
 
 
+def test_gradients_are_those_of_what_a_stage_trains(tiny: Path) -> None:
+    """BiC corrects its bias by two numbers: its second stage sends next to nothing."""
+    plan = plan_run(quick_config(tiny, SHORT, {"method": {"name": "bic"}}))
+    chain, costs = DryChain(plan, CPU), link_costs(plan)
+    chain.begin()
+    chain.method.end_task()
+    chain.begin()
+    train_stage, bias_stage = chain.stages()
+    network = sum(4 * parameter.numel() for parameter in train_stage.parameters())
+    steps = {stage.name: drawn(plan, stage, chain.data).steps * stage.epochs for stage in (train_stage, bias_stage)}
+    bias = sum(4 * parameter.numel() for parameter in bias_stage.parameters())
+    assert 0 < bias < network / 100
+    assert costs[1].gradient_bytes == steps[train_stage.name] * network + steps[bias_stage.name] * bias
+
+
 def test_small_classes_give_all_they_have_to_the_memory(uneven: Path, tmp_path: Path) -> None:
     result = train(quick_config(uneven, SHORT, {"seed": 5}), tmp_path)
     assert_as_counted(result, tmp_path)
@@ -217,7 +235,7 @@ def test_the_smallest_batch_is_one_of_batch_norm(tiny: Path, tmp_path: Path, mon
 
 
 def invented(key: str, group: str = "g", images: int = 900) -> LinkCost:
-    return LinkCost(key, 1, images, images // 100, 1e6 * images, 300, 1e8, 5_000_000, group)
+    return LinkCost(key, 1, images, images // 100, 1e6 * images, 300, 1e8, 5_000_000, group, 10_000 * images)
 
 
 def store_record(root: Path, key: str, text: str) -> None:
@@ -238,6 +256,12 @@ def test_speed_is_the_median_of_the_links_of_a_group(tmp_path: Path) -> None:
     assert measured_speed(tmp_path / "none", costs) == {}
 
 
+def test_links_of_several_workers_tell_no_speed_of_one(tmp_path: Path) -> None:
+    store_record(tmp_path, "a", '{"seconds": 1.0, "workers": 2}')
+    store_record(tmp_path, "b", '{"seconds": 2.0, "workers": 1}')
+    assert measured_speed(tmp_path, [invented("a"), invented("b")]) == {"g": 4.5e8}
+
+
 def test_speed_of_a_real_run(finished: RunResult, finished_root: Path) -> None:
     costs = link_costs(finished.plan)
     speeds = [cost.flops / link.record["seconds"] for cost, link in zip(costs, finished.links, strict=True)]
@@ -250,6 +274,8 @@ def test_the_source_of_the_speeds_is_told(tmp_path: Path) -> None:
     assert speed_source(tmp_path, costs, ["g", "h"]) == "calibrated in 2 s"
     store_record(tmp_path, "a", '{"images": 10, "seconds": 1}')
     assert speed_source(tmp_path, costs, ["h"]) == "from 1 stored link and calibrated in 2 s"
+    assert speed_source(tmp_path, costs, []) == "from 1 stored link"
+    assert speed_source(tmp_path, costs, [], parts=True) == "from 1 stored link and calibrated in 2 s"
 
 
 @pytest.mark.parametrize(
@@ -302,6 +328,30 @@ def test_calibration_is_flops_over_the_time_of_its_steps(plan: Plan, monkeypatch
     assert now == 9 + 2 + 2 + 3, "a few steps at least"
 
 
+@pytest.mark.parametrize(("workers", "rows"), [(1, 16), (2, 8), (4, 4), (99, 2)])
+def test_one_of_several_workers_is_calibrated_with_its_part_of_a_batch(
+    workers: int, rows: int, plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: set[int] = set()
+    real = TaskLoop.batches
+
+    def noted(loop: TaskLoop, *arguments: Any) -> Iterator[Batch]:
+        for batch in real(loop, *arguments):
+            sizes.add(len(batch.y))
+            yield batch
+
+    monkeypatch.setattr(TaskLoop, "batches", noted)
+    assert calibrate(plan, CPU, 0.0, workers) > 0
+    assert sizes == {rows}
+
+
+def test_steps_change_no_weight(plan: Plan) -> None:
+    steps = Steps(plan, CPU)
+    before = [parameter.clone() for parameter in steps.network.parameters()]
+    assert steps.take(3).images == 3 * 16
+    assert all(torch.equal(one, other) for one, other in zip(before, steps.network.parameters(), strict=True))
+
+
 def test_calibration_learns_nothing_that_could_overflow(tiny: Path) -> None:
     assert calibrate(plan_run(quick_config(tiny, {"optim": {"lr": 1e30}})), CPU, seconds=0.0) > 0
 
@@ -340,3 +390,42 @@ def test_nothing_to_train_costs_nothing() -> None:
 def test_a_group_without_speed_is_refused() -> None:
     with pytest.raises(KeyError, match="unknown"):
         example([invented("a", "unknown")])
+
+
+# ---------------------------------------------------------------- several workers
+
+
+def of_team(workers: int, part: float = 1e8, gpu: GpuAssumption | None = None) -> Estimate:
+    """9 steps of 1e8 FLOPs and 1e6 bytes, and 1e8 FLOPs that are not shared."""
+    team = Team(workers, {"g": part}, Ring(0.01, 1e-7))
+    return estimate([invented("a")], {"g": 1e8}, 2, gpu or GpuAssumption(sustained_flops=1e9, step_seconds=0.0), team)
+
+
+def test_workers_share_the_steps_but_not_the_extraction() -> None:
+    """2 workers: 4.5 s of steps, 1 s of features, 9 times 2 messages of 10 ms and 1e6 bytes at 0.1 s each."""
+    alone, two = of_team(1), of_team(2)
+    assert alone.seconds_here == pytest.approx(10 / 2)
+    assert two.seconds_here == pytest.approx((4.5 + 1 + 9 * (2 * 0.01 + 0.1)) / 2)
+    assert two.efficiency == pytest.approx(10 / (2 * (4.5 + 1 + 9 * 0.12)))
+    assert of_team(2, part=5e7).seconds_here == pytest.approx((9 + 2 + 9 * 0.12) / 2)
+
+
+def test_more_workers_are_sooner_done_at_a_lower_efficiency_and_more_gpu_hours() -> None:
+    many = [of_team(workers) for workers in (1, 2, 4)]
+    for few, more in itertools.pairwise(many):
+        assert more.seconds_here < few.seconds_here
+        assert more.gpu_seconds < few.gpu_seconds
+        assert more.gpu_hours > few.gpu_hours
+        assert more.gpu_price > few.gpu_price
+        assert more.efficiency < few.efficiency <= 1
+        assert more.gpu_efficiency < few.gpu_efficiency <= 1
+    for one, workers in zip(many, (1, 2, 4), strict=True):
+        assert one.gpu_hours == pytest.approx(workers * one.gpu_seconds * one.concurrency / 3600)
+
+
+def test_launches_are_not_shared() -> None:
+    """A step that waits for its kernels anyway gains nothing from a second GPU."""
+    launching = GpuAssumption(sustained_flops=1e15, step_seconds=0.5)
+    one, two = of_team(1, gpu=launching), of_team(2, gpu=launching)
+    assert two.gpu_seconds > one.gpu_seconds
+    assert two.gpu_efficiency == pytest.approx(0.5, abs=0.01)

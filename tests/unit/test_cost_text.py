@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from cl2r.study import cost_text
-from cl2r.study.cost import Estimate, GpuAssumption, estimate
+from cl2r.study.cost import Estimate, Team, estimate
+from cl2r.study.cost_model import GpuAssumption, Ring
 from cl2r.study.cost_text import describe
 
 NOTHING: Estimate = estimate([], {}, 2, GpuAssumption())
@@ -28,6 +29,23 @@ def test_the_description() -> None:
         "(an assumption, not measured: 10 TFLOP/s, at least 8 ms a step, $4.10 an hour)",
         "disk          120 MB",
     ]
+
+
+def test_several_workers_are_told_with_what_they_cost() -> None:
+    total = replace(NOTHING, seconds_here=290, team=Team(2, {}, Ring(2e-4, 1e-9)), efficiency=0.874)
+    total = replace(total, gpu_hours=0.05, gpu_price=0.205, gpu_seconds=45, gpu_efficiency=0.4)
+    lines = describe(total, 12, 60, 20, "calibrated in 2 s").splitlines()
+    assert lines[3] == (
+        "this machine  4 min 50 s (2 at a time, each by 2 workers at 87 % efficiency, gradients by all-reduce with "
+        "0.2 ms a message, 1 GB/s; speed calibrated in 2 s)"
+    )
+    assert lines[4] == (
+        "A100          0.05 GPU-hours, about $0.20, 45 s (2 at a time, each by 2 workers at 40 % efficiency; an "
+        "assumption, not measured: 10 TFLOP/s, at least 8 ms a step, gradients by NVLink with 3 µs a message, "
+        "200 GB/s, $4.10 an hour)"
+    )
+    far = describe(replace(total, team=Team(16)), 1, 1, 0)
+    assert "gradients by a network between nodes of 8 with 10 µs a message, 20 GB/s" in far
 
 
 @pytest.mark.parametrize(
@@ -73,4 +91,4 @@ def test_sizes(count: int, text: str) -> None:
 )
 def test_gpu_hours_and_price(hours: float, text: str) -> None:
     total = replace(NOTHING, gpu_hours=hours, gpu_price=hours * 4.1)
-    assert cost_text._gpu(total) == text
+    assert cost_text._gpu_hours(total) == text

@@ -1,5 +1,6 @@
 """What a study would cost: counted from the plans of all runs, and nothing is written."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from cl2r.errors import InputError
 from cl2r.methods.catalog import ABLATION_CELLS
 from cl2r.rayrun.resources import Resources
 from cl2r.study import plan as plan_module
+from cl2r.study.cost import speed_group
 from cl2r.study.folder import StudyFolder
 from cl2r.study.jobs import Job, grid_jobs
 from cl2r.study.plan import plan_text
@@ -24,10 +26,11 @@ def calibrated(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
     """The plans whose speed was measured, each in no time."""
     plans: list[Plan] = []
 
-    def calibrate(plan: Plan, device: torch.device) -> float:
+    def calibrate(plan: Plan, device: torch.device, workers: int = 1) -> float:
+        """With half a batch, 9 tenths of the speed."""
         assert device == torch.device("cpu"), "no GPU was asked for"
         plans.append(plan)
-        return 1000.0
+        return 1000.0 * 0.9 ** (workers - 1)
 
     monkeypatch.setattr("cl2r.study.plan.calibrate", calibrate)
     return plans
@@ -118,6 +121,48 @@ def test_a_sweep_is_planned_by_points_drawn_at_random(tiny: Path, tmp_path: Path
     assert lines["runs"] == "10"
     assert lines["links"] == "22 to train, 0 of 22 present", "two first tasks, and ten times two others"
     assert not list(tmp_path.iterdir())
+
+
+def figure(text: str, pattern: str) -> float:
+    """The number that a pattern finds."""
+    found = re.search(pattern, text)
+    assert found is not None, text
+    return float(found[1].replace(",", ""))
+
+
+def test_workers_of_a_run_are_accounted_for(study: Study, tmp_path: Path, calibrated: list[Plan]) -> None:
+    """Of one run at a time, two workers need more than half as long, and more than one GPU's hours."""
+    folder, jobs = StudyFolder(tmp_path, "name"), grid_jobs(study)
+    one, two, four = (
+        lines_of(plan_text(study, jobs, folder, Resources(workers=workers, max_concurrent=1), 1e6))
+        for workers in (1, 2, 4)
+    )
+    hours = [figure(lines["this machine"], r"^([\d.,]+) h") for lines in (one, two, four)]
+    assert hours[0] / 2 / 0.9 < hours[1] < hours[0]
+    assert hours[2] < hours[1]
+    assert "workers" not in one["this machine"] + one["A100"]
+    shares = [figure(lines["this machine"], r"workers at (\d+) % efficiency") for lines in (two, four)]
+    assert 90 > shares[0] > shares[1]
+    prices = [figure(lines["A100"], r"about \$([\d.,]+)") for lines in (one, two, four)]
+    assert prices[0] < prices[1] < prices[2]
+    assert figure(two["A100"], r"workers at (\d+) % efficiency") <= 50, "tiny steps only launch kernels"
+    assert "speed calibrated in 2 s" in two["this machine"]
+
+
+def test_a_stored_speed_is_scaled_to_the_part_of_a_batch(
+    study: Study, tmp_path: Path, calibrated: list[Plan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ten times the calibrated speed, as links tell: a tenth of the time, whatever the number of workers."""
+    folder, jobs = StudyFolder(tmp_path, "name"), grid_jobs(study)
+
+    def hours(workers: int) -> float:
+        text = plan_text(study, jobs, folder, Resources(workers=workers, max_concurrent=1), 4.1)
+        return figure(lines_of(text)["this machine"], r"^([\d.,]+) h")
+
+    before = [hours(workers) for workers in (1, 2)]
+    stored = {speed_group(plan): 10_000.0 for plan in calibrated}
+    monkeypatch.setattr("cl2r.study.plan.measured_speed", lambda root, costs: dict(stored))
+    assert [hours(workers) for workers in (1, 2)] == pytest.approx([value / 10 for value in before], rel=0.01)
 
 
 def test_what_does_not_fit_into_this_machine(study: Study, tmp_path: Path, calibrated: list[Plan]) -> None:
