@@ -29,6 +29,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
         return 15e9 if optim.compile else {"fp32": 10e9, "bf16": 5e9}[optim.precision]
 
     monkeypatch.setattr(calibration, "calibrate", calibrate)
+    monkeypatch.setattr(calibration, "one_step", lambda plan, device: 1e9)
     return seen
 
 
@@ -41,6 +42,20 @@ def test_precisions_are_measured_in_turns(plan: Plan, asked: Asked) -> None:
     ways = eager_ways(plan, CPU)
     assert asked == [("fp32", False), ("bf16", False)] * calibration.ROUNDS
     assert [(way.name, way.flops) for way in ways] == [("fp32", 10e9), ("bf16", 5e9)]
+
+
+def test_an_emulated_precision_is_given_up_after_a_step(
+    plan: Plan, asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        calibration, "one_step", lambda plan, device: {"fp32": 10e9, "bf16": 1e9}[plan.config.optim.precision]
+    )
+    assert [(way.name, way.flops) for way in eager_ways(plan, CPU)] == [("fp32", 10e9), ("bf16", 1e9)]
+    assert asked == [("fp32", False)] * calibration.ROUNDS
+
+
+def test_a_step_has_a_speed(plan: Plan) -> None:
+    assert calibration.one_step(plan, CPU) > 0
 
 
 def test_a_short_run_is_not_compiled(plan: Plan, asked: Asked) -> None:
