@@ -8,7 +8,7 @@ SHORT := --set optim.epochs=16 --set 'optim.milestones=[11,14]'
 HALF := --set optim.epochs=10 --set 'optim.milestones=[7,9]'
 BROWSERS := chromium chromium-browser google-chrome google-chrome-stable
 
-.PHONY: help study ablation methods report browser bench-methods bench-ray bench-pairs bench-decoding bench-report bench-search search soak test test-slow lint audit format clean
+.PHONY: help study ablation methods report browser bench-methods bench-ray bench-pairs bench-decoding bench-report bench-search bench-speed bench-peak bench-tricks bench-scaling search soak test test-slow lint audit format clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -54,6 +54,18 @@ bench-report: $(READY) ## Seconds and size of the page of 500 runs (a minute)
 
 bench-search: $(READY) ## Indexes of a million vectors: build time, memory, queries a second, recall (long)
 	@$(BIN)/python studies/search_scale.py
+
+bench-speed: $(READY) ## The engine beside a plain pipeline, in turns (the README's table; long)
+	@$(BIN)/python studies/throughput.py --out studies/results/throughput
+
+bench-peak: $(READY) ## Which share of this machine's peak a training step reaches, and where the rest goes (minutes)
+	@$(BIN)/python -m studies.speed.peak --out studies/results/peak
+
+bench-tricks: $(READY) ## Losses and matrices with and without each trick (long)
+	@$(BIN)/python studies/tricks.py --out studies/results/tricks
+
+bench-scaling: $(READY) ## Workers that share a step, trials side by side, the cost model, metrics by number of workers (long)
+	@$(BIN)/python studies/scaling.py --drift --out studies/results/scaling
 
 soak: $(READY) ## 200 trials while processes, nodes, files and clocks are disturbed (15 minutes on 2 busy cores)
 	@$(BIN)/python tests/faults/soak.py

@@ -55,16 +55,22 @@ def crop_box(height: int, width: int, drawn: Tensor) -> tuple[int, int, int, int
 
 
 def crop_and_flip(images: Tensor, augmentation: Augmentation, padding: int) -> Tensor:
-    """(B, H, W, C) uint8 -> the same shape, each row cropped at its offset from the zero-padded image."""
-    count, height, width, _ = images.shape
-    device = images.device
-    offsets, flips = augmentation.offsets.to(device), augmentation.flips.to(device)
-    padded = functional.pad(images, (0, 0, padding, padding, padding, padding))
-    y = offsets[:, 0, None] + torch.arange(height, device=device)
-    columns = torch.arange(width, device=device).expand(count, width)
-    x = offsets[:, 1, None] + torch.where(flips[:, None], columns.flip(1), columns)
-    rows = torch.arange(count, device=device)[:, None, None]
-    return padded[rows, y[:, :, None], x[:, None, :]]
+    """(B, H, W, C) uint8 -> the same shape, each row cropped at its offset from the zero-padded image.
+
+    A line of a crop is a run of W·C bytes somewhere in the padded images, so all lines of a batch are copied by one
+    `index_select`, which moves whole runs (indexing would move bytes). A flipped crop is a crop of the mirrored image.
+    """
+    count, height, width, channels = images.shape
+    padded = functional.pad(images, (0, 0, padding, padding, padding, padding)).contiguous()
+    flipped = augmentation.flips.nonzero()[:, 0]
+    sources = torch.cat([padded, padded.index_select(0, flipped.to(images.device)).flip(2)])
+    source = torch.arange(count).index_copy_(0, flipped, count + torch.arange(len(flipped)))
+    y, x = augmentation.offsets.unbind(1)
+    x = torch.where(augmentation.flips, 2 * padding - x, x)
+    tall, wide = padded.shape[1:3]
+    starts = ((source * tall + y)[:, None] + torch.arange(height)) * wide + x[:, None]
+    lines = sources.as_strided((len(sources) * tall * wide - width + 1, width * channels), (channels, 1))
+    return lines.index_select(0, starts.view(-1).to(images.device)).view(images.shape)
 
 
 class Normalise:
@@ -76,4 +82,7 @@ class Normalise:
 
     def __call__(self, images: Tensor) -> Tensor:
         """Normalised images."""
-        return (images.float() * self.scale + self.shift).permute(0, 3, 1, 2)
+        _, _, width, channels = images.shape
+        lines = images.reshape(*images.shape[:2], width * channels).float()  # long runs: a loop over channels is slow
+        lines = lines.mul_(self.scale.repeat(width)).add_(self.shift.repeat(width))
+        return lines.view(images.shape).permute(0, 3, 1, 2)

@@ -72,7 +72,7 @@ class HeldPixels:
     def stream(self, looks: Iterable[Look]) -> Iterator[Tensor]:
         """Rows of the tensor."""
         for rows, boxes in looks:
-            images = self.images[torch.from_numpy(rows).to(self.images.device)]
+            images = self.images.index_select(0, torch.from_numpy(rows).to(self.images.device))
             yield images if boxes is None else torch.stack(list(map(cropped, images, boxes)))
 
 
