@@ -25,7 +25,9 @@ from cl2r.errors import InputError
 from cl2r.verification import FloatArray, IntArray, squared_distances
 
 SMALL = 2**24
-"""Pairs × dimensions up to which the rows of all pairs are gathered at once."""
+"""Pairs × dimensions up to which the rows of all pairs are gathered."""
+CACHED_NUMBERS = 2**17
+"""Of each side that are gathered at a time where they are few: they and their float64 copies stay in the cache."""
 TILE = 64
 """Rows of a block are a multiple of it, as those of every common matrix kernel divide it."""
 OUTER_ROWS, OUTER_NUMBERS = 4096, 2**23
@@ -88,7 +90,7 @@ def pair_distances(query: Features, gallery: Features, query_rows: IntArray, gal
     """d² of row query_rows[i] of `query` and row gallery_rows[i] of `gallery`; a zero row has cosine 0."""
     _check(query, gallery, query_rows, gallery_rows)
     if not isinstance(query, Factored) and not isinstance(gallery, Factored) and _is_small(query, query_rows):
-        return squared_distances(query[query_rows], gallery[gallery_rows])
+        return _few_distances(query, gallery, query_rows, gallery_rows)
     outer, inner = _side("query", query, query_rows), _side("gallery", gallery, gallery_rows)
     if len(inner.rows) < len(outer.rows):  # the side with fewer rows is the one to be taken through PᵀQ
         outer, inner = inner, outer
@@ -99,6 +101,16 @@ def pair_distances(query: Features, gallery: Features, query_rows: IntArray, gal
     np.multiply(cosines, -2.0, out=cosines)
     np.add(cosines, 2.0, out=cosines)
     return np.clip(cosines, 0.0, 4.0, out=cosines)
+
+
+def _few_distances(query: Rows, gallery: Rows, query_rows: IntArray, gallery_rows: IntArray) -> FloatArray:
+    """A cacheful of gathered rows at a time: what is fetched from memory anew for every pair takes longer than sums."""
+    step = max(1, CACHED_NUMBERS // max(query.shape[1], 1))
+    distances = np.empty(len(query_rows))
+    for start in range(0, len(distances), step):
+        some = slice(start, start + step)
+        distances[some] = squared_distances(query.take(query_rows[some], 0), gallery.take(gallery_rows[some], 0), start)
+    return distances
 
 
 def _is_small(features: Rows, rows: IntArray) -> bool:

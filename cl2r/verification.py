@@ -19,20 +19,27 @@ from cl2r.errors import InputError
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
+SMALL = 2**22
+"""Numbers that are worth a float64 copy."""
 
 
-def squared_distances(query: npt.ArrayLike, gallery: npt.ArrayLike) -> FloatArray:
-    """d^2 = 2 - 2 cos of each row of `query` with the same row of `gallery`; a zero row has cosine 0."""
+def squared_distances(query: npt.ArrayLike, gallery: npt.ArrayLike, first: int = 0) -> FloatArray:
+    """d^2 = 2 - 2 cos of each row of `query` with the same row of `gallery`; a zero row has cosine 0.
+
+    `first` is the number of the first row, for complaints.
+    """
     q, g = np.asarray(query), np.asarray(gallery)
     if q.ndim != 2 or q.shape != g.shape:
         raise InputError(
             f"query {q.shape} and gallery {g.shape}: give two 2-d arrays of the same shape, one row per pair"
         )
+    if q.size <= SMALL and np.issubdtype(q.dtype, np.floating):  # once, not in each of three products
+        q, g = q.astype(np.float64, copy=False), g.astype(np.float64, copy=False)
     inner = _row_products(q, g)
     # One root of the product, not two roots: a row against itself then has cosine 1 and distance 0 exactly.
     norms = np.sqrt(_row_products(q, q) * _row_products(g, g))
     if not np.isfinite(norms).all():
-        row = int(np.argmin(np.isfinite(norms)))
+        row = first + int(np.argmin(np.isfinite(norms)))
         raise InputError(f"query or gallery row {row} holds NaN or infinite values: check the features of this pair")
     cosine = np.divide(inner, norms, out=np.zeros_like(inner), where=norms > 0)
     return np.clip(2.0 - 2.0 * cosine, 0.0, 4.0)

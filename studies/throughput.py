@@ -36,7 +36,7 @@ from cl2r.errors import InputError, exit_code, nearest
 from cl2r.files import write_file
 from cl2r.study.about import command, environment
 from studies.speed.memory import require_linux
-from studies.speed.shown import markdown, to_json
+from studies.speed.shown import joined, markdown, read_json, to_json
 from studies.speed.sizes import SMALL, Sizes, check
 from studies.speed.timing import Measured, say
 
@@ -78,7 +78,13 @@ def about(sizes: Sizes, words: Sequence[str]) -> dict[str, Any]:
 
 
 def keep(out: Path, rows: Sequence[Measured], facts: Mapping[str, Any]) -> None:
-    """Both files, whole; after every row, so that what was measured outlives what fails later."""
+    """Both files, whole; after every row, so that what was measured outlives what fails later.
+
+    Parts that an earlier command measured on this machine, and this one does not, stay in them.
+    """
+    before = out.with_name(f"{out.name}.json")
+    if before.exists():
+        rows = joined(*read_json(before.read_text()), rows, facts)
     write_file(out.with_name(f"{out.name}.json"), f"{to_json(rows, facts)}\n".encode())
     write_file(out.with_name(f"{out.name}.md"), f"{markdown(rows, facts)}\n".encode())
 

@@ -40,9 +40,9 @@ def plain_accuracy(distances: Floats, same: Bools, folds: Labels) -> float:
     """Mean over folds, each judged by the threshold that is best on the others."""
     accuracies = []
     for fold in range(int(folds.max()) + 1):
-        others, held_out = folds != fold, folds == fold
-        known, truth = distances[others], same[others]
-        scores = [accuracy_at(threshold, known, truth) for threshold in THRESHOLDS]
+        others, held_out = np.flatnonzero(folds != fold), np.flatnonzero(folds == fold)
+        # Indexed anew for every threshold, as it is usually written.
+        scores = [accuracy_at(threshold, distances[others], same[others]) for threshold in THRESHOLDS]
         best = THRESHOLDS[np.argmax(scores)]
         accuracies.append(accuracy_at(best, distances[held_out], same[held_out]))
     return float(np.mean(accuracies))

@@ -68,5 +68,30 @@ def to_json(rows: Sequence[Measured], about: Mapping[str, Any]) -> str:
     return json.dumps({**about, "rows": plain}, indent=1, ensure_ascii=False, allow_nan=False)
 
 
+def read_json(text: str) -> tuple[list[Measured], dict[str, Any]]:
+    """The rows and facts that `to_json` wrote; what does not exist is NaN again."""
+    facts = json.loads(text)
+    rows = [
+        {key: math.nan if key == "ratio" and value is None else value for key, value in row.items()}
+        for row in facts.pop("rows")
+    ]
+    samples = ("reference_samples", "engine_samples")
+    return [Measured(**{**row, **{name: tuple(row[name]) for name in samples}}) for row in rows], facts
+
+
+def joined(
+    old: Sequence[Measured], facts: Mapping[str, Any], new: Sequence[Measured], about: Mapping[str, Any]
+) -> list[Measured]:
+    """Rows of earlier commands whose parts were not measured again, in their places, and the new ones.
+
+    Only of the same machine, libraries and threads: rows of others stand in no table with these.
+    """
+    alike = all(facts.get(name) == about[name] for name in ("machine", "torch", "capability", "threads"))
+    order = list(dict.fromkeys([*(row.part for row in (old if alike else ())), *(row.part for row in new)]))
+    fresh = {row.part for row in new}
+    kept = [row for row in old if alike and row.part not in fresh]
+    return sorted([*kept, *new], key=lambda row: order.index(row.part))
+
+
 def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value

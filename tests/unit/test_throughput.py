@@ -14,7 +14,7 @@ from cl2r.errors import InputError
 from cl2r.layers import read_layer, resolve
 from studies import throughput
 from studies.speed import memory, step_variants, timing
-from studies.speed.shown import figure, spread, to_json
+from studies.speed.shown import figure, joined, read_json, spread, to_json
 from studies.speed.sizes import SMALL
 from studies.speed.timing import Measured, compared, interleaved, quartiles, seconds
 from studies.speed.tiny_runs import Ended, Timed, write_preset
@@ -171,3 +171,16 @@ def test_json_and_markdown_of_a_cheap_part_agree(tmp_path: Path, capsys: pytest.
         assert row.engine == statistics.median(row.engine_samples)
         assert cells[row.what] == [figure(row.reference, "s"), figure(row.engine, "s"), spread(row)]
         assert f"links, {row.what}: {row.note}." in text
+
+
+def test_parts_of_an_earlier_command_stay_in_the_files() -> None:
+    about = {"machine": {"cpus": 2}, "torch": "2", "capability": "AVX2", "threads": 2, "command": ["first"]}
+    first = [compared(part, "w", "s", [2.0, 4.0], [1.0, 1.0]) for part in ("data path", "matrix evaluation", "links")]
+    nothing = compared("links", "vanished", "s", [0.0], [1.0])
+    old, facts = read_json(to_json([*first, nothing], about))
+    assert old[:3] == first
+    assert math.isnan(old[3].ratio)
+    again = compared("matrix evaluation", "w", "s", [9.0], [1.0])
+    later = {**about, "command": ["second"]}
+    assert joined(old[:3], facts, [again], later) == [first[0], again, first[2]]
+    assert joined(old, facts, [again], {**later, "threads": 1}) == [again], "of other threads, nothing is kept"
