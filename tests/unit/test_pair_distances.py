@@ -234,3 +234,19 @@ def test_bad_input_is_named(call, message):
     with pytest.raises(InputError, match=message) as caught:
         call(one, Factored(one, np.ones((5, 3))), np.arange(3))
     assert "\n" not in str(caught.value)
+
+
+def test_a_cacheful_at_a_time_is_all_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(3)
+    query, gallery = rng.standard_normal((50, 7)).astype(np.float32), rng.standard_normal((40, 7)).astype(np.float32)
+    rows, others = rng.integers(50, size=300), rng.integers(40, size=300)
+    expected = squared_distances(query[rows], gallery[others])
+    for numbers in (1, 7 * 13, 7 * 300, 10**6):
+        monkeypatch.setattr("cl2r.pair_distances.CACHED_NUMBERS", numbers)
+        np.testing.assert_array_equal(pair_distances(query, gallery, rows, others), expected)
+    query[49, 2] = np.nan
+    rows[rows == 49] = 0
+    rows[211] = 49
+    monkeypatch.setattr("cl2r.pair_distances.CACHED_NUMBERS", 7 * 13)
+    with pytest.raises(InputError, match="row 211 holds NaN"):
+        pair_distances(query, gallery, rows, others)
