@@ -70,13 +70,13 @@ def to_json(rows: Sequence[Measured], about: Mapping[str, Any]) -> str:
 
 def read_json(text: str) -> tuple[list[Measured], dict[str, Any]]:
     """The rows and facts that `to_json` wrote; what does not exist is NaN again."""
-    facts = json.loads(text)
-    rows = [
-        {key: math.nan if key == "ratio" and value is None else value for key, value in row.items()}
-        for row in facts.pop("rows")
-    ]
-    samples = ("reference_samples", "engine_samples")
-    return [Measured(**{**row, **{name: tuple(row[name]) for name in samples}}) for row in rows], facts
+    facts: dict[str, Any] = json.loads(text)
+    rows = []
+    for row in facts.pop("rows"):
+        ratio = math.nan if row["ratio"] is None else row["ratio"]
+        samples = {name: tuple(row[name]) for name in ("reference_samples", "engine_samples")}
+        rows.append(Measured(**{**row, "ratio": ratio, **samples}))
+    return rows, facts
 
 
 def joined(
