@@ -155,7 +155,7 @@ def measured_by(plains: Sequence[PlainConfig], resources: Resources, effort: Eff
     from ray.train.torch import TorchConfig, TorchTrainer
     from ray.util.queue import Queue
 
-    from cl2r.rayrun.worker import cause
+    from cl2r.rayrun.worker import run_to_end
 
     queue = Queue(actor_options={"num_cpus": 0})
     config = {"plains": list(plains), "resources": asdict(resources), "effort": asdict(effort), "queue": queue}
@@ -177,12 +177,7 @@ def measured_by(plains: Sequence[PlainConfig], resources: Resources, effort: Eff
             ),
             torch_config=TorchConfig(backend=resources.backend),
         )
-        try:
-            trainer.fit()
-        except train.WorkerGroupError as error:
-            raise cause(list(error.worker_failures.values())) from error
-        except train.ControllerError as error:
-            raise cause([error.controller_failure]) from error
+        run_to_end(trainer)
     found: Found = queue.get(timeout=60)
     queue.shutdown()
     return found

@@ -15,14 +15,12 @@ over repeats, on all cores. `exact` has no file of its own: it is the gallery's.
 
 import argparse
 import math
-import multiprocessing
 import os
 import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -38,6 +36,7 @@ from cl2r.errors import InputError, exit_code
 from cl2r.files import listed
 from cl2r.search.index import IndexOptions, Kind, exact_search, open_index, read_index_file, write_index
 from cl2r.search.indexing import LARGEST_SHARD
+from studies.speed.memory import STATUS, alone, held
 
 Vectors = npt.NDArray[np.float32]
 Find = Callable[[Vectors, int], tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]]
@@ -45,7 +44,6 @@ KINDS: tuple[Kind, ...] = ("exact", "ivf", "hnsw", "pq")
 TOP, BATCH, SINGLE = 10, 100, 100
 CLUSTER, WITHIN, BLOCK = 1000, 0.9, 50_000
 SMALLEST = 1000
-STATUS = Path("/proc/self/status")
 
 
 @dataclass(frozen=True)
@@ -101,15 +99,15 @@ def shards(folder: Path) -> list[Vectors]:
 
 def build_kind(folder: Path, kind: Kind) -> dict[str, float]:
     """In a process of its own: build the index and write it."""
-    before = memory("VmRSS")
+    before = held("VmRSS")
     blocks = shards(folder)
     built = write_index(folder / kind, "v", [str(place) for place in range(len(blocks))], blocks, IndexOptions(kind))
-    return {"build_seconds": built.seconds, "build_memory": memory("VmHWM") - before, "file": built.bytes}
+    return {"build_seconds": built.seconds, "build_memory": held("VmHWM") - before, "file": built.bytes}
 
 
 def search_kind(folder: Path, kind: Kind, repeats: int) -> dict[str, float]:
     """In a process of its own: open the index and search. The exact search leaves its hits for the others."""
-    before = memory("VmRSS")
+    before = held("VmRSS")
     queries = np.load(folder / "queries.npy")
     find = _opened(folder, kind)
     found = np.concatenate([find(batch, TOP)[1] for batch in _batches(queries, BATCH)])
@@ -118,7 +116,7 @@ def search_kind(folder: Path, kind: Kind, repeats: int) -> dict[str, float]:
     right = np.load(folder / "right.npy")
     recall = (found[:, :, None] == right[:, None, :]).any(axis=2).mean()
     speeds = {"single": _speed(find, queries[:SINGLE], 1, repeats), "batched": _speed(find, queries, BATCH, repeats)}
-    return {"search_memory": memory("VmHWM") - before, "recall": float(recall), **speeds}
+    return {"search_memory": held("VmHWM") - before, "recall": float(recall), **speeds}
 
 
 def _opened(folder: Path, kind: Kind) -> Find:
@@ -144,28 +142,16 @@ def _speed(find: Find, queries: Vectors, size: int, repeats: int) -> float:
     return len(queries) / statistics.median(times)
 
 
-def memory(field: str) -> float:
-    """Bytes that this process holds (VmRSS), or held at most (VmHWM)."""
-    line = next(line for line in STATUS.read_text().splitlines() if line.startswith(f"{field}:"))
-    return 1024 * float(line.split()[1])
-
-
 def measure(folder: Path, given: Generated, kinds: Sequence[Kind], repeats: int) -> Iterator[Measured]:
     """Every kind, one after the other; the exact search always comes first, as the others are held against it."""
     order: list[Kind] = ["exact", *(kind for kind in kinds if kind != "exact")]
     for kind in order:
         built = {"build_seconds": math.nan, "build_memory": math.nan, "file": float(given.vectors * given.dim * 4)}
         if kind != "exact":
-            built = _alone(build_kind, folder, kind)
-        searched = _alone(search_kind, folder, kind, repeats)
+            built = alone(build_kind, folder, kind)
+        searched = alone(search_kind, folder, kind, repeats)
         if kind in kinds:
             yield Measured(kind=kind, options=described(kind, given), **built, **searched)
-
-
-def _alone(work: Callable[..., dict[str, float]], *words: object) -> dict[str, float]:
-    """In a process that has done nothing else, so that its memory is that of the work."""
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-        return pool.submit(work, *words).result()
 
 
 def described(kind: Kind, given: Generated) -> str:

@@ -55,6 +55,11 @@ def fit(job: Job, study: str, owner: str, resources: Resources) -> None:
         run_config=run,
         torch_config=TorchConfig(backend=resources.backend, timeout_s=LONG),
     )
+    run_to_end(trainer)
+
+
+def run_to_end(trainer: TorchTrainer) -> None:
+    """Raise what made it fail, not what Ray says of it."""
     try:
         trainer.fit()
     except train.WorkerGroupError as error:
