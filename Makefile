@@ -5,10 +5,11 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 # 16 of the preset's 20 epochs: two cores are done in five minutes.
 SHORT := --set optim.epochs=16 --set 'optim.milestones=[11,14]'
+SMALL_STUDY := tests/studies/test_ablation.py
 HALF := --set optim.epochs=10 --set 'optim.milestones=[7,9]'
 BROWSERS := chromium chromium-browser google-chrome google-chrome-stable
 
-.PHONY: help study ablation methods report browser bench-methods bench-ray bench-pairs bench-decoding bench-report bench-search bench-speed bench-peak bench-tricks bench-scaling search soak test test-slow lint audit format clean
+.PHONY: help study ablation methods report browser bench-methods bench-ray bench-pairs bench-decoding bench-report bench-search bench-speed bench-peak bench-tricks bench-scaling search soak record same test test-ray test-slow lint audit format clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -25,10 +26,10 @@ study: $(READY) ## The ablation study on the embedded icons: six methods, five t
 ablation: $(READY) ## The same with all epochs of the preset and three seeds (the README's table)
 	@$(BIN)/python studies/ablation.py --seeds 0 1 2
 
-methods: $(READY) ## All methods and adapters, three seeds, half the preset's epochs (the README's table; about an hour on 2 cores)
+methods: $(READY) ## All methods and adapters, three seeds, half the preset's epochs (about an hour on 2 cores)
 	@$(BIN)/python studies/methods.py --seeds 0 1 2 $(HALF)
 
-search: $(READY) ## Search after upgrades: ER and CL²R, three seeds, half the preset's epochs (the README's table)
+search: $(READY) ## Search after upgrades: ER and CL²R, three seeds, half the preset's epochs
 	@$(BIN)/python studies/search.py --seeds 0 1 2 $(HALF)
 
 report: $(READY) ## The page of the newest study below results, or of STUDY=name
@@ -37,38 +38,45 @@ report: $(READY) ## The page of the newest study below results, or of STUDY=name
 	study="$${study%/runs.parquet}"; \
 	$(BIN)/cl2r report $${study:+"$$study"}
 
-bench-methods: $(READY) ## What a method costs relative to ER (minutes)
+bench-methods: $(READY) ## Cost of each method relative to ER (minutes)
 	@$(BIN)/python tests/benchmarks/method_cost.py
 
-bench-ray: $(READY) ## What Ray costs a trial (minutes)
+bench-ray: $(READY) ## Overhead of Ray per trial (minutes)
 	@$(BIN)/python tests/benchmarks/ray_overhead.py
 
 bench-pairs: $(READY) ## Distances and TAR@FAR of IJB-C's 15.7 million pairs (a minute)
 	@$(BIN)/python tests/benchmarks/tar_at_far.py
 
-bench-decoding: $(READY) ## How fast large JPEGs come (a minute)
+bench-decoding: $(READY) ## Speed of decoding large JPEGs (a minute)
 	@$(BIN)/python tests/benchmarks/decoding.py
 
 bench-report: $(READY) ## Seconds and size of the page of 500 runs (a minute)
 	@$(BIN)/python tests/benchmarks/report_page.py
 
-bench-search: $(READY) ## Indexes of a million vectors: build time, memory, queries a second, recall (long)
-	@$(BIN)/python studies/search_scale.py
+bench-search: $(READY) ## Indexes of a million vectors: build time, memory, queries per second, recall (long)
+	@$(BIN)/python -m tests.benchmarks.search_scale
 
-bench-speed: $(READY) ## The engine beside a plain pipeline, in turns (the README's table; long)
-	@$(BIN)/python studies/throughput.py --out studies/results/throughput
+bench-speed: $(READY) ## The engine compared with a plain pipeline (long)
+	@$(BIN)/python -m tests.benchmarks.throughput --out studies/results/throughput
 
-bench-peak: $(READY) ## Which share of this machine's peak a training step reaches, and where the rest goes (minutes)
-	@$(BIN)/python -m studies.speed.peak --out studies/results/peak
+bench-peak: $(READY) ## Share of the machine's peak that a training step reaches, and where the rest goes (minutes)
+	@$(BIN)/python -m tests.benchmarks.peak --out studies/results/peak
 
 bench-tricks: $(READY) ## Losses and matrices with and without each trick (long)
-	@$(BIN)/python studies/tricks.py --out studies/results/tricks
+	@$(BIN)/python -m tests.benchmarks.tricks --out studies/results/tricks
 
 bench-scaling: $(READY) ## Workers that share a step, trials side by side, the cost model, metrics by number of workers (long)
 	@$(BIN)/python studies/scaling.py --drift --out studies/results/scaling
 
 soak: $(READY) ## 200 trials while processes, nodes, files and clocks are disturbed (15 minutes on 2 busy cores)
 	@$(BIN)/python tests/faults/soak.py
+
+record: $(READY) ## Record what this tree does: tensors, keys, frames, tables, commands (4 minutes; results/record.json)
+	@$(BIN)/python tests/support/record.py --out results/record.json
+
+same: $(READY) ## Record the commit BASE=... and this tree, and list what differs (6 minutes on 2 cores; PARTS=a,b,c,d,e)
+	@test -n "$$BASE" || { echo "same: with which commit? e.g. make same BASE=516e7e5" >&2; exit 2; }
+	@$(BIN)/python tests/support/record.py --same "$$BASE" $${PARTS:+--parts "$$PARTS"}
 
 browser: ## Install Chromium for the tests of the report, if there is none and this is a Debian with root
 	@for name in $(BROWSERS); do command -v $$name >/dev/null && exit 0; done; \
@@ -82,9 +90,12 @@ browser: ## Install Chromium for the tests of the report, if there is none and t
 		echo "no browser: install chromium (Debian: sudo apt-get install chromium), or $$without"; \
 	fi
 
-# Studies and faults are run alone: some of their tests watch how processes of Ray start side by side.
-test: $(READY) browser ## Run the test suite
+test: $(READY) browser ## Run the tests: unit, contract, golden, resume, browser and one small study on Ray (10 minutes)
 	@$(BIN)/python -m pytest -m "not slow" -n 2 --dist loadfile --ignore tests/studies --ignore tests/faults
+	@$(BIN)/python -m pytest -m "not slow" $(SMALL_STUDY)
+
+# These run alone: some of them watch how Ray's processes start side by side.
+test-ray: $(READY) browser ## Run the other studies and all faults on Ray (25 minutes)
 	@$(BIN)/python -m pytest -m "not slow" tests/studies
 	@$(BIN)/python -m pytest -m "not slow" tests/faults
 
@@ -92,14 +103,15 @@ test-slow: $(READY) ## Run the long checks
 	@$(BIN)/python -m pytest -m slow --ignore tests/faults
 	@$(BIN)/python -m pytest -m slow tests/faults
 
-lint: $(READY) ## Style and types
+lint: $(READY) ## Check style, types and layers
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-cache >$(VENV)/layers.log || { cat $(VENV)/layers.log; exit 1; }
 
-# --strict: without it, packages that the service does not know, or does not answer about, count as sound. A local part
-# of a version (torch 2.9+cpu) is not known there; this project is none of its packages.
-audit: $(READY) ## Look for known vulnerabilities of all that is installed (asks PyPI; fails if it gets no answer)
+# --strict: without it, packages that the service does not know, or does not answer about, count as safe. The local part
+# of a version (torch 2.9+cpu) is not known there, and this project is not one of its packages.
+audit: $(READY) ## Look for known vulnerabilities of installed packages (asks PyPI; fails if it gets no answer)
 	@$(BIN)/python -m pip list --format freeze --exclude-editable >$(VENV)/installed.txt
 	@sed 's/+.*//' $(VENV)/installed.txt >$(VENV)/audited.txt
 	@grep -q == $(VENV)/audited.txt || { echo "audit: nothing is installed in $(VENV)" >&2; exit 1; }

@@ -1,28 +1,35 @@
-"""From the frames that runs and studies leave behind to statistics and tables. Reads Parquet; never needs torch.
+"""Statistics and tables of finished runs, computed from the Parquet frames of a study. Needs neither torch nor Ray.
 
-Figures are in `analysis.plots`, the page in `analysis.report`; both are imported by those who want them.
+Plots are in `analysis.plots` and the HTML report in `analysis.report`; import them if you need them.
 """
 
 from analysis.comparisons import paired_differences, probability_of_improvement
-from analysis.formats import render
-from analysis.frames import Frames, load_runs
-from analysis.joined import concat
-from analysis.methods import methods_table
 from analysis.stats import summarise
-from analysis.study import Study, load_study
-from analysis.study_tables import study_tables
-from analysis.tables import ablation_table, comparison_table
-from analysis.trials import best_trials
+from analysis.study import Frames, Study, concat, load_runs, load_study
+from analysis.tables import study_tables
+from analysis.tables.formats import render
+from analysis.tables.runs import (
+    ablation_frame,
+    ablation_table,
+    best_trials,
+    comparison_frame,
+    comparison_tables,
+    methods_frame,
+    methods_table,
+)
 
 __all__ = [
     "Frames",
     "Study",
+    "ablation_frame",
     "ablation_table",
     "best_trials",
-    "comparison_table",
+    "comparison_frame",
+    "comparison_tables",
     "concat",
     "load_runs",
     "load_study",
+    "methods_frame",
     "methods_table",
     "paired_differences",
     "probability_of_improvement",

@@ -1,43 +1,48 @@
-"""Runs that differ in their seed only belong together: which config fields tell the groups of a study apart."""
+"""Groups of runs that differ in their seed only: which config fields tell them apart, their labels, and pivots."""
 
 import json
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from functools import partial
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
-from analysis.names import field_title, title
-from cl2r.link_keys import LATER_FIELDS
+from analysis.names import field_title, metric_of, title
+from cl2r.config.keys import LATER_FIELDS
+from cl2r.errors import InputError, nearest
 
-PLACES = ("threads", "data.root", "data.loaders", "seed")
-"""Fields on which no result depends, and the seed."""
-FREE = ("eval.bootstrap",)
-"""It is for intervals over pairs; no metric depends on it. Every other field of eval changes what is measured."""
+Integers = npt.NDArray[np.int64]
 Group = tuple[Any, ...]
-"""The values of some columns that runs have in common; None where a column is empty."""
+"""Values of some columns that runs have in common; None if a column is empty."""
+PLACES = ("threads", "data.root", "data.loaders", "seed")
+"""Fields that change no result, and the seed."""
+FREE = ("eval.bootstrap",)
+"""Fields of `eval` that change no metric: it only affects intervals over pairs."""
+AGGREGATES = ("mean", "std", "median", "min", "max", "sum", "count")
 
 
 def config_fields(runs: pd.DataFrame) -> list[str]:
-    """The variant and the dotted names of config fields; `AC@0.01` has a dot, but is a metric."""
+    """Return the columns that hold config fields, and the variant. `AC@0.01` has a dot, but is a metric."""
     return [name for name in runs.columns if ("." in name and "@" not in name) or name == "variant"]
 
 
 def with_defaults(runs: pd.DataFrame) -> pd.DataFrame:
-    """The runs; where one is older than a config field, the field has the value that meant what was done before."""
-    older = [name for name in LATER_FIELDS if name in runs and runs[name].isna().any()]
-    return runs.assign(**{name: _filled(runs[name], LATER_FIELDS[name]) for name in older})
-
-
-def _filled(column: pd.Series, default: Any) -> pd.Series:
-    """A column without a value says nothing about its type."""
-    default = json.dumps(default) if isinstance(default, list) else default
-    values = column.astype(object).where(column.notna(), default)
-    return values.astype(column.dtype) if column.notna().any() else values
+    """Return the runs with config fields that are younger than a run set to what the run did."""
+    filled = {}
+    for name, default in LATER_FIELDS.items():
+        if name in runs and (column := runs[name]).isna().any():
+            values = column.astype(object).where(
+                column.notna(), json.dumps(default) if isinstance(default, list) else default
+            )
+            filled[name] = values.astype(column.dtype) if column.notna().any() else values
+    return runs.assign(**filled)
 
 
 def differing(runs: pd.DataFrame, fields: Sequence[str], cell: Sequence[str]) -> list[str]:
-    """Those of the fields that take several values among runs that agree in the columns of a cell."""
+    """Return the fields that take several values among runs that agree in the columns of `cell`."""
     rows = with_defaults(runs)
     codes = pd.DataFrame({name: pd.factorize(rows[name])[0] for name in fields}, range(len(rows)))  # −1: empty
     groups = codes.groupby(rows.groupby(list(cell), dropna=False, sort=False).ngroup().to_numpy())
@@ -46,50 +51,61 @@ def differing(runs: pd.DataFrame, fields: Sequence[str], cell: Sequence[str]) ->
 
 
 def varied_fields(runs: pd.DataFrame) -> list[str]:
-    """Config fields in which runs of one method and variant differ: not those that a method or a variant brings."""
+    """Return the config fields in which runs of the same method and variant differ."""
     cell = ["method.name", *(["variant"] if "variant" in runs else [])]
     return differing(runs, [name for name in config_fields(runs) if name not in (*cell, *PLACES)], cell)
 
 
 def group_fields(runs: pd.DataFrame) -> list[str]:
-    """The columns that make a group: the method, the variant where there are several, and the varied fields."""
+    """Return the columns that make a group: the method, the variant if there are several, and the varied fields."""
     several = "variant" in runs and runs["variant"].nunique(dropna=False) > 1
     return ["method.name", *(["variant"] if several else []), *varied_fields(runs)]
 
 
-def group_labels(runs: pd.DataFrame, fields: Sequence[str] | None = None) -> pd.Series:
-    """What to call the group of every run, e.g. `CL²R, T=5, λ_base=3`; no two groups have the same label.
-
-    The `fields` make the groups; by default those that tell the runs apart.
-    """
-    names = group_fields(runs) if fields is None else list(fields)
-    rows = with_defaults(runs)[names].astype(object)
-    groups = [group_of(values) for values in rows.itertuples(index=False, name=None)]
-    labels = _labels(names, dict.fromkeys(groups))
-    return pd.Series([labels[group] for group in groups], runs.index, name="group", dtype=object)
-
-
 def group_of(label: Hashable) -> Group:
-    """The group that a label of an index, or a row of values, stands for."""
+    """Return the group that a label of an index, or a row of values, stands for."""
     parts = label if isinstance(label, tuple) else (label,)
     return tuple(None if pd.isna(part) else part for part in parts)
 
 
-def _labels(names: list[str], groups: Collection[Group]) -> dict[Group, str]:
-    """As short as they can be: those that are alike get all their digits, or are written out."""
-    labels = {group: _label(names, group, short) for group in groups}
-    labels |= {group: _label(names, group, _exact) for group in _alike(labels)}
-    labels |= {group: _written_out(names, group) for group in _alike(labels)}
-    return {group: _written_out(names, group) for group in groups} if _alike(labels) else labels
+def label_of(group: Group) -> Any:
+    """Return the group as a label of an index: a scalar for one column, a tuple for several."""
+    return group[0] if len(group) == 1 else group
 
 
-def _alike(labels: Mapping[Group, str]) -> list[Group]:
-    counts = Counter(labels.values())
-    return [group for group, label in labels.items() if counts[label] > 1]
+def numbered(entries: Sequence[Hashable]) -> tuple[Integers, list[Group]]:
+    """Return the number of the group of every entry, and the groups in order of first appearance."""
+    found = [group_of(entry) for entry in entries]
+    numbers = {group: number for number, group in enumerate(dict.fromkeys(found))}
+    return np.array([numbers[group] for group in found], dtype=np.int64), list(numbers)
 
 
-def _label(names: Sequence[str], group: Group, write: Callable[[Any], str]) -> str:
-    """A field has its whole name where another one has the same short one."""
+def numbered_groups(runs: pd.DataFrame, names: Sequence[str]) -> tuple[Integers, list[Group]]:
+    """Return the number of every run's group by the columns `names`, and the groups; without names there is one."""
+    if not names:
+        return np.zeros(len(runs), np.int64), [()]
+    return numbered(list(runs[list(names)].astype(object).itertuples(index=False, name=None)))
+
+
+def group_labels(runs: pd.DataFrame, fields: Sequence[str] | None = None) -> pd.Series:
+    """Return the label of every run's group, e.g. `CL²R, T=5, λ_base=3`; no two groups have the same label.
+
+    The `fields` make the groups; the default is `group_fields(runs)`. Labels are as short as they can be: numbers get
+    all their digits, or fields their whole names, only if two labels would be equal.
+    """
+    names = group_fields(runs) if fields is None else list(fields)
+    rows = with_defaults(runs)[names].astype(object)
+    groups = [group_of(values) for values in rows.itertuples(index=False, name=None)]
+    labels: dict[Group, str] = {}
+    for write in (partial(_label, names, short), partial(_label, names, _exact), partial(_written_out, names)):
+        counts = Counter(labels.values())
+        labels |= {group: write(group) for group in dict.fromkeys(groups) if counts[labels.get(group, "")] != 1}
+    if len(set(labels.values())) < len(labels):
+        labels = {group: _written_out(names, group) for group in labels}
+    return pd.Series([labels[group] for group in groups], runs.index, name="group", dtype=object)
+
+
+def _label(names: Sequence[str], write: Callable[[Any], str], group: Group) -> str:
     titles, values = Counter(map(field_title, names)), dict(zip(names, group, strict=True))
     words = [title(str(values.pop("method.name")))]
     variant = values.pop("variant", None)
@@ -103,19 +119,91 @@ def _exact(value: Any) -> str:
 
 
 def _written_out(names: Sequence[str], group: Group) -> str:
-    """Text is quoted, so that nothing else looks like it."""
-    return ", ".join(
-        f"{name}={short(value) if value is None else repr(value)}" for name, value in zip(names, group, strict=True)
-    )
+    """Return whole names and values; text is quoted, so that it differs from everything else."""
+    values = zip(names, group, strict=True)
+    return ", ".join(f"{name}={short(value) if value is None else repr(value)}" for name, value in values)
 
 
 def short(value: Any) -> str:
-    """A config value in a few characters."""
+    """Return a config value in a few characters."""
     if pd.isna(value):
         return "–"
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def in_order(labels: Sequence[str] | pd.Series) -> list[str]:
-    """Distinct labels in the order of their first row."""
+    """Return the distinct labels in the order of their first row."""
     return list(dict.fromkeys(map(str, labels)))
+
+
+def finished(runs: pd.DataFrame) -> pd.Series:
+    """Return which runs finished; all of them in a frame without `status`."""
+    return runs["status"] == "finished" if "status" in runs else pd.Series(True, runs.index)
+
+
+def check_name(name: str, known: Sequence[str] | pd.Index, what: str) -> None:
+    """Raise InputError with the nearest known name if `name` is not known."""
+    if name not in known:
+        raise InputError(f"unknown {what} {name!r}{nearest(name, map(str, known))}")
+
+
+def pair_column(values: str, pairs: str) -> str:
+    """Return the column of `runs` with `values` on the report or the tuning pairs; costs do not depend on pairs."""
+    check_name(pairs, ("report", "tuning"), "pairs")
+    metric = metric_of(values)
+    measured = metric is not None and metric.compute is not None and not values.startswith("tuning_")
+    return f"tuning_{values}" if pairs == "tuning" and measured else values
+
+
+def pivot(
+    runs: pd.DataFrame, values: str, index: str | Sequence[str], columns: str | None = None, aggregate: str = "mean"
+) -> pd.DataFrame:
+    """Return `values` of the finished runs, aggregated, as `index` × `columns`; NaN if a cell has no finished run.
+
+    Text labels come in the order of their first row, numbers ascend, empty ones come where they appear or last.
+    """
+    rows = [index] if isinstance(index, str) else list(index)
+    names = rows if columns is None else [*rows, columns]
+    for name in (values, *names):
+        check_name(name, runs.columns, "column")
+    check_name(aggregate, AGGREGATES, "aggregate")
+    shown = runs[values].where(finished(runs))
+    if shown.isna().all():
+        shown = shown.astype(float)  # an empty column has no type, hence no mean
+    # Group by positions, not labels: pandas neither keeps an order of labels nor unstacks empty ones reliably.
+    positions, labels = [], []
+    for name in names:
+        ascending = pd.api.types.is_numeric_dtype(runs[name])
+        codes, found = pd.factorize(runs[name], sort=ascending, use_na_sentinel=False)
+        positions.append(pd.Series(codes, runs.index, name=name))
+        labels.append(pd.Index(found))
+    cells = shown.groupby(positions).agg(aggregate)
+    table = cells.to_frame(values)
+    if columns is not None:
+        table = pd.DataFrame(cells.unstack()).sort_index(axis=1)
+        table = table.fillna(0).astype(int) if aggregate == "count" else table
+        table.columns = labels[-1].take(table.columns.to_numpy()).rename(columns)
+    levels = [labels[place].take(table.index.get_level_values(place).to_numpy()) for place in range(len(rows))]
+    axis = levels[0].rename(rows[0]) if len(rows) == 1 else pd.MultiIndex.from_arrays(levels, names=rows)
+    return table.set_axis(axis, axis=0)
+
+
+def check_cells(runs: pd.DataFrame, cell: list[str]) -> None:
+    """Raise InputError if runs that agree in the columns of `cell` differ in more than their seed, or share a seed.
+
+    A mean over such runs would hide the difference.
+    """
+    fields = [name for name in config_fields(runs) if name not in cell]
+    mixed = differing(runs, [name for name in fields if name not in (*PLACES, *FREE)], cell)
+    if mixed:
+        raise InputError(f"a cell would mix runs that differ in {', '.join(mixed)}; select one value first")
+    by_seed = [*cell, "seed"]
+    if "seed" in runs and with_defaults(runs).duplicated(by_seed).any():
+        others = ", ".join(differing(runs, fields, by_seed)) or "run"
+        raise InputError(f"a cell would mix runs of one seed that differ in {others}; select one value first")
+
+
+def one_budget(runs: pd.DataFrame) -> None:
+    """Raise InputError if some runs use the methods' own schedules and others the common one."""
+    if "method.budget" in runs and runs["method.budget"].nunique() > 1:
+        raise InputError("a table would mix method.budget=cl2r and native; select one first")

@@ -1,4 +1,4 @@
-"""How sure a mean over seeds is. Whether one group of runs is better than another says `analysis.comparisons`.
+"""Means over seeds and their intervals. `analysis.comparisons` tests whether one group of runs is better than another.
 
 Runs are the sample: an interval says where the mean over many more seeds may lie. A run that did not finish has no
 value; NaN stands for it and is left out.
@@ -14,31 +14,26 @@ import numpy.typing as npt
 import pandas as pd
 from scipy import special  # scipy.stats takes a second to import
 
-from analysis.groups import Group, group_of
-from analysis.pivot import METRICS, check_name, finished, pair_column
-from analysis.tables import check_cells
+from analysis.groups import Integers, check_cells, check_name, finished, numbered, numbered_groups, pair_column
+from analysis.names import metric_of
 from cl2r.errors import InputError
 
 Floats = npt.NDArray[np.float64]
-Integers = npt.NDArray[np.int64]
 
 CONFIDENCE = 0.95
 DRAWS = 2000
 ROUNDING = 1e-9
-"""Metrics are means of counts over pairs: figures nearer than this, or this share of them, are equal."""
-COSTS = ("stored_bytes", "train_seconds", "wall_seconds", "peak_bytes")
-LOWER_IS_BETTER = (*COSTS, "adapter_flops", "gallery_items_touched")
-SHARES = ("AC", "mean_accuracy")
+"""Metrics are means of counts over pairs: values that are closer than this, or than this share of them, are equal."""
 NO_RUNS = "no runs"
 NO_VALUES = "no values"
-"""Of runs that finished: with one task AC, BC and FC do not exist."""
+"""Note on runs that finished without the metric: with one task AC, BC and FC do not exist."""
 NO_SPREAD = "no spread"
 TOO_SMALL = "n too small"
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A figure and its interval; `note` says why there is none, or why not to trust it."""
+    """A mean and its interval; `note` says why there is no interval, or why not to trust it."""
 
     mean: float
     low: float
@@ -47,8 +42,15 @@ class Estimate:
     note: str = ""
 
 
+def half_width(deviation: Any, n: Any, confidence: float = CONFIDENCE) -> Any:
+    """Return t · s/√n, half the width of Student's t-interval; NaN if n < 2. Works on numbers and on arrays."""
+    count = np.maximum(n, 2)
+    half = special.stdtrit(count - 1, (1 + confidence) / 2) * (deviation / np.sqrt(count))
+    return np.where(np.asarray(n) > 1, half, np.nan)
+
+
 def t_interval(values: npt.ArrayLike, confidence: float = CONFIDENCE) -> Estimate:
-    """The mean and its Student-t interval, n − 1 degrees of freedom. Equal values have an interval of width 0."""
+    """Return the mean and its Student-t interval, n − 1 degrees of freedom; equal values have one of width 0."""
     _check_confidence(confidence)
     known = _known(values)
     mean = float(known.mean()) if len(known) else math.nan
@@ -56,8 +58,16 @@ def t_interval(values: npt.ArrayLike, confidence: float = CONFIDENCE) -> Estimat
         return Estimate(mean, math.nan, math.nan, len(known), shortage([len(known)]))
     if equal(known):
         return Estimate(mean, mean, mean, len(known), NO_SPREAD)
-    half = float(special.stdtrit(len(known) - 1, (1 + confidence) / 2)) * standard_error(known)
+    half = float(half_width(known.std(ddof=1), len(known), confidence))
     return Estimate(mean, mean - half, mean + half, len(known))
+
+
+def mean_interval(groups: Any, bounds: tuple[float, float]) -> pd.DataFrame:
+    """Return mean, sd, n and the t-interval `low`, `high` of every group of a grouped column, clipped to `bounds`."""
+    table: pd.DataFrame = groups.agg(mean="mean", sd="std", n="count")
+    half = half_width(table["sd"].to_numpy(dtype=float), table["n"].to_numpy(dtype=float))
+    ends = {"low": table["mean"] - half, "high": table["mean"] + half}
+    return table.assign(**{name: end.clip(*bounds) for name, end in ends.items()})
 
 
 def bootstrap_interval(
@@ -68,17 +78,17 @@ def bootstrap_interval(
     seed: int = 0,
     statistic: Literal["mean", "iqm"] = "mean",
 ) -> Estimate:
-    """Percentile interval of a bootstrap that draws runs anew inside every stratum, as rliable's.
+    """Return the percentile interval of a bootstrap that resamples runs within every stratum, as rliable does.
 
-    `mean` is the mean over the means of strata, `iqm` that of the middle half of all values. It is made for many
-    strata; of one it covers too little. In 20 000 samples of normal values the 95 % interval held the true mean in 75 %
-    of those of 3 values, 84 % of 5, 90 % of 10; the t interval in 95 % of each. Of 3 values it is just their range.
+    `mean` is the mean over the means of strata, `iqm` the mean of the middle half of all values. Use it with many
+    strata; with one it covers too little. In 20 000 samples of normal values the 95 % interval contained the true mean
+    in 75 % of the samples of 3 values, 84 % of 5, 90 % of 10; the t-interval in 95 % of each.
     """
-    figures = np.asarray(values, dtype=np.float64)
-    cells, kinds = _numbered([(entry,) for entry in (np.zeros(len(figures)) if strata is None else strata)])
-    if len(cells) != len(figures):
-        raise ValueError(f"{len(figures)} values, but {len(cells)} strata")
-    return _bootstrap(by_stratum(figures, cells, max(len(kinds), 1)), confidence, draws, seed, statistic)
+    numbers = np.asarray(values, dtype=np.float64)
+    cells, kinds = numbered([(entry,) for entry in (np.zeros(len(numbers)) if strata is None else strata)])
+    if len(cells) != len(numbers):
+        raise ValueError(f"{len(numbers)} values, but {len(cells)} strata")
+    return _bootstrap(by_stratum(numbers, cells, max(len(kinds), 1)), confidence, draws, seed, statistic)
 
 
 def summarise(
@@ -88,30 +98,35 @@ def summarise(
     interval: Literal["t", "bootstrap"] = "t",
     strata: Sequence[str] = (),
 ) -> pd.DataFrame:
-    """A row a group of runs: mean, low, high, sd, n, note. Runs of a group and stratum may differ in their seed only.
+    """Return one row per group of runs with mean, low, high, sd, n and note.
 
-    With strata the mean is that of their means, and `sd` the deviation of runs from the mean of their stratum.
+    Runs of a group and stratum may differ in their seed only. With strata, the mean is the mean of their means, and
+    `sd` is the deviation of runs from the mean of their stratum.
     """
     check_name(interval, ("t", "bootstrap"), "interval")
     if strata and interval == "t":
-        raise InputError("a t interval knows no strata; ask for interval='bootstrap'")
+        raise InputError("a t-interval cannot use strata; set interval='bootstrap'")
     names, parts = group_columns(runs, by), known_columns(runs, strata)
-    figures = checked_figures(runs, metric, [*names, *parts])
+    values = checked_values(runs, metric, [*names, *parts])
     (codes, groups), (cells, kinds) = numbered_groups(runs, names), numbered_groups(runs, parts)
     rows = []
     for number in range(len(groups)):
-        own = by_stratum(figures[codes == number], cells[codes == number], len(kinds))
+        own = by_stratum(values[codes == number], cells[codes == number], len(kinds))
         estimate = t_interval(own[0]) if interval == "t" else _bootstrap(own)
-        note = estimate.note if estimate.n else nothing(runs[codes == number])
+        note = estimate.note if estimate.n else no_value_note(runs[codes == number])
         rows.append({**asdict(estimate), "note": note, "sd": _deviation(own)})
-    table = pd.DataFrame(rows, _index(groups, names), columns=["mean", "low", "high", "sd", "n", "note"])
-    if base_metric(metric) in SHARES:  # cannot leave 0..1, whatever its interval does
-        table[["low", "high"]] = table[["low", "high"]].clip(0, 1)
+    index: pd.Index = pd.MultiIndex.from_tuples(groups, names=names)
+    if len(names) == 1:
+        index = pd.Index([group[0] for group in groups], name=names[0])
+    table = pd.DataFrame(rows, index, columns=["mean", "low", "high", "sd", "n", "note"])
+    known = metric_of(metric)
+    if known is not None:
+        table[["low", "high"]] = table[["low", "high"]].clip(*known.bounds)
     return table
 
 
 def holm(p_values: npt.ArrayLike) -> Floats:
-    """p values corrected for their number, step down; NaN stays NaN and counts for no comparison."""
+    """Return p values after Holm's correction for their number; NaN stays NaN and does not count."""
     values = np.asarray(p_values, dtype=np.float64)
     order = np.argsort(values)[: int((~np.isnan(values)).sum())]  # NaN sorts last
     corrected = np.full(values.shape, np.nan)
@@ -120,17 +135,12 @@ def holm(p_values: npt.ArrayLike) -> Floats:
 
 
 def equal(values: Floats) -> bool:
-    """Whether values differ by rounding only."""
+    """Return whether the values differ by rounding only."""
     return bool(np.ptp(values) <= ROUNDING * max(1.0, float(np.abs(values).max())))
 
 
-def standard_error(values: Floats) -> float:
-    """s/√n."""
-    return float(values.std(ddof=1)) / math.sqrt(len(values))
-
-
 def shortage(counts: Sequence[int]) -> str:
-    """Why strata with so many runs allow no interval; nothing if they do."""
+    """Return why strata with so many runs have no interval, or an empty text if they have one."""
     empty, single = counts.count(0), counts.count(1)
     if not sum(counts):
         return NO_RUNS
@@ -141,29 +151,24 @@ def shortage(counts: Sequence[int]) -> str:
     return f"{TOO_SMALL}: 1 seed in {single} of {len(counts)} strata" if single else ""
 
 
-def nothing(runs: pd.DataFrame) -> str:
-    """Why runs have no figure at all."""
-    return NO_VALUES if done(runs).any() else NO_RUNS
-
-
-def done(runs: pd.DataFrame) -> npt.NDArray[np.bool_]:
-    """Which runs finished."""
-    return np.asarray(finished(runs).fillna(False).to_numpy(dtype=bool))
+def no_value_note(runs: pd.DataFrame) -> str:
+    """Return why none of the runs has a value."""
+    return NO_VALUES if finished(runs).fillna(False).any() else NO_RUNS
 
 
 def percentiles(mean: float, drawn: Floats, n: int, confidence: float = CONFIDENCE) -> Estimate:
-    """The estimate whose interval holds the middle of what was drawn."""
+    """Return the estimate whose interval holds the middle part of the drawn values."""
     low, high = np.quantile(drawn, [(1 - confidence) / 2, (1 + confidence) / 2])
     return Estimate(mean, float(low), float(high), n, NO_SPREAD if equal(drawn) else "")
 
 
-def by_stratum(figures: Floats, cells: Integers, count: int) -> list[Floats]:
-    """The known figures of each of `count` strata; ascending, so that the order of runs changes no draw."""
-    return [np.sort(_known(figures[cells == cell])) for cell in range(count)]
+def by_stratum(values: Floats, cells: Integers, count: int) -> list[Floats]:
+    """Return the known values of each of `count` strata; sorted, so that the order of runs changes no draw."""
+    return [np.sort(_known(values[cells == cell])) for cell in range(count)]
 
 
 def known_columns(runs: pd.DataFrame, names: Sequence[str]) -> list[str]:
-    """The names as a list, each of them checked."""
+    """Return the names as a list; raise InputError if one is not a column."""
     columns = [names] if isinstance(names, str) else list(names)
     for name in columns:
         check_name(name, runs.columns, "column")
@@ -171,42 +176,24 @@ def known_columns(runs: pd.DataFrame, names: Sequence[str]) -> list[str]:
 
 
 def group_columns(runs: pd.DataFrame, by: Sequence[str]) -> list[str]:
-    """The columns that make a group, at least one."""
+    """Return the columns that make a group; raise InputError if there is none."""
     if not by:
         raise InputError("by names no column; give one or more, e.g. by=['method.name']")
     return known_columns(runs, by)
 
 
-def numbered_groups(runs: pd.DataFrame, names: list[str]) -> tuple[Integers, list[Group]]:
-    """For every run the number of its group, and the groups, in order of first appearance; all runs are one of none."""
-    if not names:
-        return np.zeros(len(runs), np.int64), [()]
-    return _numbered(list(runs[names].astype(object).itertuples(index=False, name=None)))
-
-
-def label_of(group: Group) -> Any:
-    """The group as a label of an index: a scalar for one column, a tuple for several."""
-    return group[0] if len(group) == 1 else group
-
-
-def base_metric(metric: str) -> str:
-    """`tuning_AC` and `AC@0.01` are AC."""
-    return metric.removeprefix("tuning_").partition("@")[0]
-
-
-def checked_figures(runs: pd.DataFrame, metric: str, cell: list[str], pairs: str = "report") -> Floats:
-    """The metric of every run, NaN if it did not finish; runs of a cell may differ in their seed only."""
-    name, at, rate = metric.partition("@")
-    column, ended = pair_column(name, pairs) + at + rate, done(runs)
-    if column not in runs and not ended.any() and base_metric(metric) in (*METRICS, *LOWER_IS_BETTER):
-        return np.full(len(runs), np.nan)  # nobody measured anything
+def checked_values(runs: pd.DataFrame, metric: str, cell: list[str], pairs: str = "report") -> Floats:
+    """Return the metric of every run, NaN if it did not finish; runs of a cell may differ in their seed only."""
+    column, done = pair_column(metric, pairs), finished(runs).fillna(False).to_numpy(dtype=bool)
+    if column not in runs and not done.any() and metric_of(metric) is not None:
+        return np.full(len(runs), np.nan)  # no run has measured anything
     check_name(column, runs.columns, "metric")
     try:
-        figures = np.where(ended, runs[column].astype(float).to_numpy(), np.nan)
+        values = np.where(done, runs[column].astype(float).to_numpy(), np.nan)
     except (TypeError, ValueError) as error:
-        raise InputError(f"column {column!r} of runs holds no figures") from error
-    check_cells(runs[~np.isnan(figures)], cell)
-    return figures
+        raise InputError(f"column {column!r} of runs holds no numbers") from error
+    check_cells(runs[~np.isnan(values)], cell)
+    return values
 
 
 def _check_confidence(confidence: float) -> None:
@@ -215,14 +202,8 @@ def _check_confidence(confidence: float) -> None:
 
 
 def _known(values: npt.ArrayLike) -> Floats:
-    figures = np.asarray(values, dtype=np.float64)
-    return figures[~np.isnan(figures)]
-
-
-def _numbered(entries: Sequence[Group]) -> tuple[Integers, list[Group]]:
-    found = [group_of(entry) for entry in entries]
-    numbers = {group: number for number, group in enumerate(dict.fromkeys(found))}
-    return np.array([numbers[group] for group in found], dtype=np.int64), list(numbers)
+    numbers = np.asarray(values, dtype=np.float64)
+    return numbers[~np.isnan(numbers)]
 
 
 def _bootstrap(
@@ -246,21 +227,14 @@ def _mean_of_means(drawn: list[Floats]) -> Floats:
 
 
 def _interquartile_mean(drawn: list[Floats]) -> Floats:
-    """A quarter of the values, rounded down, is cut off at either end."""
+    """Return the mean without a quarter of the values, rounded down, at either end."""
     values = np.sort(np.concatenate(drawn, axis=1), axis=1)
     cut = values.shape[1] // 4
     return np.asarray(values[:, cut : values.shape[1] - cut].mean(axis=1))
 
 
 def _deviation(strata: list[Floats]) -> float:
-    """√(Σ (x − mean of its stratum)² / (n − strata))."""
+    """√(Σ (x − mean of its stratum)² / (n − strata))"""
     strata = [own for own in strata if len(own)]
     free = sum(len(own) - 1 for own in strata)
     return math.sqrt(sum(float(((own - own.mean()) ** 2).sum()) for own in strata) / free) if free else math.nan
-
-
-def _index(groups: list[Group], names: list[str]) -> pd.Index:
-    index: pd.Index = pd.MultiIndex.from_tuples(groups, names=names)
-    if len(names) == 1:
-        index = pd.Index([group[0] for group in groups], name=names[0])
-    return index

@@ -1,8 +1,8 @@
-"""The frames of a study, from a disk or from object storage, and a pivot over its runs."""
+"""Frames of many runs: loaded from a disk or an object store, and joined. analysis/README.md describes the columns."""
 
 import io
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,23 +12,36 @@ import pyarrow as pa
 import yaml
 from pyarrow import parquet
 
-from analysis.frames import Frames
-from analysis.pivot import finished, pair_column, pivot
-from cl2r import files
+from analysis.groups import finished, pair_column, pivot
 from cl2r.errors import InputError
+from cl2r.storage.path import StoragePath, at
 
-MOST_CELLS = 10**9
-"""Of a frame; the epochs of 10,000 runs have a tenth of it."""
-MARKS = ("runs.parquet", "study.yaml")
 FRAMES = ("runs", "tasks", "matrix", "curves")
-"""In the order of reading: drivers write `runs` last, so a study that is still running has the rows of all its runs."""
+"""In the order of reading: drivers write `runs` last, so other frames have the rows of all its runs."""
+STUDY_FILES = ("runs.parquet", "study.yaml")
+"""A folder with one of these holds a study."""
+MAX_CELLS = 10**9
+"""Cells per frame; the epochs of 10,000 runs have a tenth of that."""
+_DTYPES: dict[str, Any] = {"integer": "Int64", "boolean": "boolean", "string": "string", "floating": "float64"}
+"""By what a column holds; each has room for empty cells."""
+_ABSENT = object()
+
+
+@dataclass(frozen=True, eq=False)
+class Frames:
+    """`runs` has one row per run, `tasks` one per task, `matrix` one per cell of C, `curves` one per epoch."""
+
+    runs: pd.DataFrame
+    tasks: pd.DataFrame
+    matrix: pd.DataFrame
+    curves: pd.DataFrame
 
 
 @dataclass(frozen=True, eq=False)
 class Study(Frames):
     """The four frames of the study called `name`; failed and pruned runs have their rows in `runs`.
 
-    `specification` is what the study was asked for, `about` where and how it was run; both empty if nobody wrote them.
+    `specification` is what the study was asked for, `about` where and how it ran; both are empty if not recorded.
     """
 
     name: str = field(kw_only=True)
@@ -48,139 +61,188 @@ class Study(Frames):
         aggregate: str = "mean",
         pairs: str = "report",
     ) -> pd.DataFrame:
-        """A column of `runs`, aggregated over finished runs; e.g. pivot("AC", columns="memory.per_class").
+        """Return a column of `runs`, aggregated over finished runs; e.g. pivot("AC", columns="memory.per_class").
 
-        A cell without a finished run is NaN. `pairs="tuning"` takes the metric of the tuning pairs.
+        A cell without a finished run is NaN. `pairs="tuning"` uses the metric on the tuning pairs.
         """
         return pivot(self.runs, pair_column(values, pairs), index, columns, aggregate)
 
 
-@dataclass(frozen=True)
-class Place:
-    """The folder of a study, and how the user wrote it (an address keeps its query string)."""
+# Loading
 
-    root: files.Place
-    shown: str
 
-    @property
-    def name(self) -> str:
-        """Of the folder."""
-        return self.root.name
-
-    def has(self, name: str) -> bool:
-        """Whether there is such a file or folder."""
-        return (self.root / name).exists()
-
-    def child(self, name: str) -> "Place":
-        """A folder below it."""
-        head, mark, query = self.shown.partition("?") if "://" in self.shown else (self.shown, "", "")
-        return Place(self.root / name, f"{head.rstrip('/')}/{name}{mark}{query}")
-
-    def folders(self) -> list[str]:
-        """What there is below it."""
-        return [path.name for path in files.listed(self.root, "*")]
-
-    def read(self, name: str) -> bytes | None:
-        """The content of a file; None if there is none."""
-        try:
-            return (self.root / name).read_bytes()
-        except FileNotFoundError:
-            return None
-
-    def stamp(self) -> list[Any]:
-        """What changes when the frames do."""
-        return [files.stamp(self.root / name) for name in (*(f"{name}.parquet" for name in FRAMES), "about.json")]
+def load_runs(root: str | Path, names: Collection[str] | None = None) -> Frames:
+    """Load all finished runs below `root`/runs, or those with the given names; e.g. load_runs("results")."""
+    folders = sorted(path.parent for path in Path(root).glob("runs/*/runs.parquet"))
+    folders = [folder for folder in folders if names is None or folder.name in names]
+    if not folders:
+        raise FileNotFoundError(f"no finished runs below {Path(root) / 'runs'}")
+    parts = {name: [pd.read_parquet(folder / f"{name}.parquet") for folder in folders] for name in FRAMES}
+    return Frames(**{name: pd.concat(own, ignore_index=True) for name, own in parts.items()})
 
 
 def load_study(path_or_uri: str | Path) -> Study:
-    """The study in a folder, e.g. load_study("results/studies/ablation"); or the only one of a storage root.
+    """Load the study in a folder, e.g. load_study("results/studies/ablation"), or the only one of a storage root.
 
-    The folder may be a path, a file:// URI or s3://bucket/prefix?region=..&endpoint_override=host%3Aport.
+    The folder may be a path, a file:// URI or s3://bucket/prefix?region=..&endpoint_override=host%3Aport. Rows of runs
+    that `runs` does not have yet are left out.
     """
-    return read_study(find_study(path_or_uri))
+    path = find_study(path_or_uri)
+    frames = {name: _read_frame(path, f"{name}.parquet") for name in FRAMES}
+    runs = frames["runs"]
+    for name, frame in frames.items():
+        if name != "runs" and len(frame):
+            frames[name] = frame[frame["run"].isin(runs["run"])].reset_index(drop=True)
+    return Study(**frames, name=path.resolve().name, specification=read_specification(path), about=read_about(path))
 
 
-def find_study(path_or_uri: str | Path) -> Place:
-    """Where a study lies; whether it has frames yet is another question."""
-    return _choose(_place(path_or_uri))
+def find_study(path_or_uri: str | Path) -> StoragePath:
+    """Return the folder of a study: the given one, or that of the only study below it. It may have no frames yet."""
+    path = at(path_or_uri)
+    path = path if path.remote else at(Path(str(path)).expanduser())
+    if _holds_study(path):
+        return path
+    below = path / "studies"
+    if not below.exists():
+        raise FileNotFoundError(f"no study at {path}: it holds none of {', '.join(STUDY_FILES)}, studies/")
+    found = [child for child in below.list("*") if _holds_study(child)]
+    if not found:
+        raise FileNotFoundError(f"no study at {below}: none of its folders holds {' or '.join(STUDY_FILES)}")
+    if len(found) > 1:
+        names = ", ".join(child.name for child in found)
+        raise FileNotFoundError(f"{path} holds several studies: {names}; name one: {found[0]}")
+    return found[0]
 
 
-def read_study(place: Place) -> Study:
-    """The study at `place`; rows of runs that `runs` does not have yet are left out."""
-    frames = {name: _read(place, f"{name}.parquet") for name in FRAMES}
-    runs = frames.pop("runs")
-    others = {name: _rows_of(runs, frame) for name, frame in frames.items()}
-    return Study(runs, **others, name=place.name, specification=read_specification(place), about=read_about(place))
+def _holds_study(path: StoragePath) -> bool:
+    return any((path / name).exists() for name in STUDY_FILES)
 
 
-def _rows_of(runs: pd.DataFrame, frame: pd.DataFrame) -> pd.DataFrame:
-    return frame if frame.empty else frame[frame["run"].isin(runs["run"])].reset_index(drop=True)
-
-
-def read_specification(place: Place) -> dict[str, Any]:
-    """What the study was asked for, from study.yaml."""
-    found = _mapping(place, "study.yaml", yaml.safe_load).get("specification") or {}
+def read_specification(path: StoragePath) -> dict[str, Any]:
+    """Return what the study was asked for, from study.yaml."""
+    found = _read_mapping(path, "study.yaml", yaml.safe_load).get("specification") or {}
     if not isinstance(found, dict):
-        raise _damaged(place, "study.yaml", "its specification is no mapping")
+        raise _damaged(path, "study.yaml", "its specification is no mapping")
     return found
 
 
-def read_about(place: Place) -> dict[str, Any]:
-    """Where and how the study was run, from about.json."""
-    return _mapping(place, "about.json", json.loads)
+def read_about(path: StoragePath) -> dict[str, Any]:
+    """Return where and how the study ran, from about.json."""
+    return _read_mapping(path, "about.json", json.loads)
 
 
-def _mapping(place: Place, name: str, parse: Callable[[bytes], Any]) -> dict[str, Any]:
-    """The content of a file of text; empty without the file."""
+def _read_mapping(path: StoragePath, name: str, parse: Callable[[bytes], Any]) -> dict[str, Any]:
+    """Return the content of a text file; empty if there is no file."""
     try:
-        content = parse(place.read(name) or b"{}")
+        content = parse((path / name).read_bytes() or b"{}")
+    except FileNotFoundError:
+        return {}
     except (ValueError, RecursionError, yaml.YAMLError) as error:
-        raise _damaged(place, name, str(error)) from error
+        raise _damaged(path, name, str(error)) from error
     if not isinstance(content or {}, dict):
-        raise _damaged(place, name, "it holds no mapping")
+        raise _damaged(path, name, "it holds no mapping")
     return dict(content or {})
 
 
-def _damaged(place: Place, name: str, why: str) -> InputError:
-    return InputError(f"{name} at {place.shown} is damaged: {' '.join(why.split())}")
-
-
-def _place(source: str | Path) -> Place:
-    found = source if isinstance(source, Path) else files.place(source)
-    return Place(found.expanduser().resolve() if isinstance(found, Path) else found, str(source))
-
-
-def _choose(place: Place) -> Place:
-    """The folder itself if a study lives there, otherwise the one study below it."""
-    if any(map(place.has, MARKS)):
-        return place
-    if not place.has("studies"):
-        raise FileNotFoundError(f"no study at {place.shown}: it holds none of {', '.join(MARKS)}, studies/")
-    below = place.child("studies")
-    names = [name for name in below.folders() if any(map(below.child(name).has, MARKS))]
-    if not names:
-        raise FileNotFoundError(f"no study at {below.shown}: none of its folders holds {' or '.join(MARKS)}")
-    first = below.child(names[0])
-    if len(names) > 1:
-        raise FileNotFoundError(f"{place.shown} holds several studies: {', '.join(names)}; name one: {first.shown}")
-    return first
-
-
-def _read(place: Place, name: str) -> pd.DataFrame:
-    content = place.read(name)
-    if content is None:
-        raise FileNotFoundError(
-            f"no {name} at {place.shown} yet; `cl2r status {place.name}` shows how far the study is"
-        )
+def _read_frame(path: StoragePath, name: str) -> pd.DataFrame:
     try:
-        _refuse_huge(content)
+        content = (path / name).read_bytes()
+    except FileNotFoundError as error:
+        study = path.resolve().name
+        raise FileNotFoundError(f"no {name} at {path} yet; `cl2r status {study}` shows the study's progress") from error
+    try:
+        claimed = parquet.read_metadata(io.BytesIO(content))
+        if claimed.num_rows * claimed.num_columns > MAX_CELLS:  # a few bytes may stand for any number of equal values
+            raise ValueError(f"{claimed.num_rows} rows of {claimed.num_columns} columns are more than a study has")
         return pd.read_parquet(io.BytesIO(content))
-    except (OSError, LookupError, TypeError, ValueError, pa.ArrowException) as error:  # of bytes that are here
-        raise _damaged(place, name, str(error)) from error
+    except (OSError, LookupError, TypeError, ValueError, pa.ArrowException) as error:
+        raise _damaged(path, name, str(error)) from error
 
 
-def _refuse_huge(content: bytes) -> None:
-    """A few bytes of Parquet may stand for any number of equal values."""
-    claimed = parquet.read_metadata(io.BytesIO(content))
-    if claimed.num_rows * claimed.num_columns > MOST_CELLS:
-        raise ValueError(f"{claimed.num_rows} rows of {claimed.num_columns} columns are more than a study has")
+def _damaged(path: StoragePath, name: str, why: str) -> InputError:
+    return InputError(f"{name} at {path} is damaged: {' '.join(why.split())}")
+
+
+# Joining
+
+
+def concat(studies: Sequence[Study], name: str | None = None) -> Study:
+    """Join studies, e.g. concat([load_study("results/studies/a"), load_study("results/studies/b")]).
+
+    A run that several studies have (same config, data and pairs, hence same name) counts once, if possible from a study
+    in which it finished. Trials get new numbers; equal points of two sweeps stay two trials. Of `specification` and
+    `about`, what is equal in all studies is kept. Sweeps make a sweep unless they draw a field from different ranges.
+    """
+    if not studies:
+        raise InputError("concat: no studies were given")
+    frames: dict[str, list[pd.DataFrame]] = {frame: [getattr(study, frame) for study in studies] for frame in FRAMES}
+    taken = 0
+    for number, runs in enumerate(frames["runs"]):
+        if "trial" in runs:  # numbered after the trials of the previous study
+            frames["runs"][number] = runs.assign(trial=runs["trial"] + taken)
+            last = frames["runs"][number]["trial"].max()
+            taken = taken if pd.isna(last) else int(last) + 1
+    owner: dict[str, int] = {}
+    for ended in (True, False):
+        for number, runs in enumerate(frames["runs"]):
+            for run in runs.loc[runs["status"] == "finished", "run"] if ended else runs["run"]:
+                owner.setdefault(run, number)
+    for frame, parts in frames.items():
+        frames[frame] = [
+            rows if rows.empty else rows[rows["run"].map(owner.get) == number] for number, rows in enumerate(parts)
+        ]
+    abouts = [study.about for study in studies]
+    about = _common(abouts)
+    if any(entry != abouts[0] for entry in abouts):
+        about.pop("expected_runs", None)  # runs that several studies have count once
+    return Study(
+        **{frame: _join(parts) for frame, parts in frames.items()},
+        name=name or " + ".join(dict.fromkeys(study.name for study in studies)),
+        specification=_joint_specification([study.specification for study in studies]),
+        about=about,
+    )
+
+
+def _join(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """Return all columns of all parts, in the order of their first appearance."""
+    names = dict.fromkeys(name for part in parts for name in part.columns)
+    return pd.DataFrame({name: _join_column([part.get(name) for part in parts], parts) for name in names})
+
+
+def _join_column(columns: Sequence[pd.Series | None], parts: Sequence[pd.DataFrame]) -> pd.Series:
+    """Return one column, empty for studies without it. Its type follows from its values: integers stay integers."""
+
+    def nullable(column: pd.Series) -> pd.Series:
+        return column.astype(_DTYPES.get(pd.api.types.infer_dtype(column, skipna=True), column.dtype))
+
+    there = [nullable(column) for column in columns if column is not None]
+    typed = [column for column in there if column.dtype != object]
+    told = [column for column in there if column.notna().any()] or typed[:1] or there[:1]
+    kind: Any = pd.concat(told, ignore_index=True).dtype
+    kind = "float64" if kind == "Float64" else kind
+    pieces = [
+        pd.Series(index=part.index, dtype=kind) if column is None else nullable(column).astype(kind)
+        for column, part in zip(columns, parts, strict=True)
+    ]
+    return pd.concat(pieces, ignore_index=True)
+
+
+def _joint_specification(entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    common = _common(entries)
+    common.pop("space", None)
+    spaces = [entry.get("space") or {} for entry in entries]
+    joint = {name: entry for space in spaces for name, entry in space.items()}
+    alike = all(space[name] == joint[name] for space in spaces for name in space)
+    return {**common, "space": joint} if all(spaces) and alike else common
+
+
+def _common(entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the entries that are equal in all; of mappings, what is equal in them."""
+    found = {}
+    for key, value in entries[0].items():
+        values = [entry.get(key, _ABSENT) for entry in entries]
+        if all(own == value for own in values):
+            found[key] = value
+        elif all(isinstance(own, dict) for own in values) and (inner := _common(values)):
+            found[key] = inner
+    return found

@@ -1,5 +1,14 @@
-"""`python -m cl2r` is `cl2r`."""
+"""`python -m cl2r` is the program `cl2r`."""
 
-from cl2r.cli import main
+import os
+import sys
+from pathlib import Path
+
+# Python puts the working directory first on the path: a user's own analysis.py or studies/ there must not be found
+# instead of this project's.
+if sys.path and sys.path[0] in ("", os.getcwd()) and Path.cwd() != Path(__file__).resolve().parents[1]:
+    del sys.path[0]
+
+from cl2r.cli.main import main
 
 main()

@@ -2,9 +2,9 @@
 """The compatibility matrix and its summaries AC (Eq. 4), BC (Eq. 5) and FC (Eq. 6), with bootstrap intervals.
 
 C[t, k] is the score of queries by model t against a gallery by model k, for k <= t; above the diagonal it is
-undefined (NaN when built here, ignored when read). Indices count from zero. Model t is compatible with model
-k when C[t, k] > C[k, k]: new queries on the old gallery beat the old model on its own. AC is thus a sign test
-per cell and says nothing of noise, hence the paired bootstrap over the pairs.
+undefined (NaN when built here, ignored when read). Indices count from zero. Model t is compatible with model k if
+C[t, k] > C[k, k]: new queries on the old gallery beat the old model on its own. AC is thus a sign test per cell that
+ignores noise, hence the paired bootstrap over the pairs.
 """
 
 from collections.abc import Callable
@@ -18,24 +18,21 @@ from cl2r.errors import InputError
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 
-DRAWS_AT_ONCE = 6_000_000  # pairs drawn in one go: 1000 draws of 6000 pairs take about 100 MB
+DRAWS_AT_ONCE = 6_000_000  # pairs drawn at a time: 1000 draws of 6000 pairs take about 100 MB
 
 
 @dataclass(frozen=True, eq=False)
-class Intervals:
-    """Percentile intervals of cells, AC, BC and FC; `compatible` is P(cell compatible), NaN where k >= t."""
+class CellIntervals:
+    """Percentile intervals of the cells of C; `compatible` is P(cell compatible), NaN for k >= t."""
 
     level: float
     low: FloatArray
     high: FloatArray
     compatible: FloatArray
-    ac: tuple[float, float]
-    bc: tuple[float, float]
-    fc: tuple[float, float]
 
 
 def compatibility_matrix(value: Callable[[int, int], float], T: int) -> FloatArray:
-    """The T x T matrix of value(t, k) for k <= t, NaN above the diagonal."""
+    """Return the T x T matrix of value(t, k) for k <= t, NaN above the diagonal."""
     if T < 1:
         raise InputError(f"T={T}: a compatibility matrix needs at least one task")
     C = np.full((T, T), np.nan)
@@ -45,35 +42,50 @@ def compatibility_matrix(value: Callable[[int, int], float], T: int) -> FloatArr
 
 
 def empirical_compatibility(C: npt.ArrayLike, ties: bool = False) -> BoolArray:
-    """Whether each cell k < t fulfils C[t, k] > C[k, k] (>= with `ties`); False elsewhere."""
+    """Return whether C[t, k] > C[k, k] (>= with `ties`) for each cell k < t; False elsewhere."""
     return _compatible(_checked(C), ties)
 
 
-def average_compatibility(C: npt.ArrayLike, ties: bool = False) -> float:
-    """AC: the share of compatible cells among k < t; NaN for a single task."""
-    return float(_ac(_checked(C), ties))
+# The summaries take one matrix (T, T) and return a number, or a stack (..., T, T) such as a bootstrap and return (...).
 
 
-def backward_compatibility(C: npt.ArrayLike) -> float:
-    """BC: mean over k < T of C[T, k] - C[k, k]; NaN for a single task."""
-    return float(_bc(_checked(C)))
+def average_compatibility(C: npt.ArrayLike, ties: bool = False) -> FloatArray:
+    """Return AC, the share of compatible cells among k < t; NaN for a single task."""
+    checked = _checked(C)
+    T = checked.shape[-1]
+    if T == 1:
+        return np.full(checked.shape[:-2], np.nan)[()]
+    return np.asarray(_compatible(checked, ties).sum(axis=(-2, -1)) / (T * (T - 1) / 2))[()]
+
+
+def backward_compatibility(C: npt.ArrayLike, ties: bool = False) -> FloatArray:
+    """Return BC, the mean over k < T of C[T, k] - C[k, k]; NaN for a single task. `ties` does not matter."""
+    checked = _checked(C)
+    if checked.shape[-1] == 1:
+        return np.full(checked.shape[:-2], np.nan)[()]
+    return np.asarray((checked[..., -1, :-1] - _self_tests(checked)[..., :-1]).mean(axis=-1))[()]
 
 
 def backward_compatibility_curve(C: npt.ArrayLike) -> FloatArray:
-    """BC(t) after each task: NaN after the first, BC after the last."""
+    """Return BC(t) after each task: NaN after the first, BC after the last."""
     checked = _checked(C)
-    return np.array([float(_bc(checked[:t, :t])) for t in range(1, len(checked) + 1)])
+    return np.array([backward_compatibility(checked[:t, :t]) for t in range(1, len(checked) + 1)])
 
 
-def forward_compatibility(C: npt.ArrayLike) -> float:
-    """FC: mean over k >= 2 of C[k, k-1] - C[k, k]; NaN for a single task."""
-    return float(_fc(_checked(C)))
-
-
-def mean_accuracy(C: npt.ArrayLike) -> float:
-    """Mean of the lower triangle with the diagonal: the average multi-model accuracy."""
+def forward_compatibility(C: npt.ArrayLike, ties: bool = False) -> FloatArray:
+    """Return FC, the mean over k >= 2 of C[k, k-1] - C[k, k]; NaN for a single task. `ties` does not matter."""
     checked = _checked(C)
-    return float(checked[np.tril_indices(len(checked))].mean())
+    if checked.shape[-1] == 1:
+        return np.full(checked.shape[:-2], np.nan)[()]
+    previous_gallery = np.diagonal(checked, offset=-1, axis1=-2, axis2=-1)
+    return np.asarray((previous_gallery - _self_tests(checked)[..., 1:]).mean(axis=-1))[()]
+
+
+def mean_accuracy(C: npt.ArrayLike, ties: bool = False) -> FloatArray:
+    """Return the mean of the lower triangle with the diagonal: the average multi-model accuracy."""
+    checked = _checked(C)
+    rows, columns = np.tril_indices(checked.shape[-1])
+    return np.asarray(checked[..., rows, columns].mean(axis=-1))[()]
 
 
 def bootstrap_matrices(
@@ -85,13 +97,13 @@ def bootstrap_matrices(
     *,
     rng: np.random.Generator,
 ) -> FloatArray:
-    """Matrices (samples, T, T) of accuracies on pairs drawn with replacement.
+    """Return matrices (samples, T, T) of accuracies on pairs drawn with replacement.
 
-    `correct` (cells, N) tells which pairs each cell of the lower triangle (np.tril_indices(T) order) judged
-    rightly; `weights` are the fold weights of the pairs. One draw serves all cells (paired), and positives
-    and negatives are drawn apart. Thresholds stay as fitted on the full data: a draw only re-weights the
-    judgements. The spread thus lacks the noise of the thresholds: on 6000 simulated pairs it was about 10 %
-    too small for a cell, 10 to 25 % for the difference of two cells (a refit erred as much the other way).
+    `correct` (cells, N) tells which pairs each cell of the lower triangle judged rightly, in the order of
+    np.tril_indices(T); `weights` are the fold weights of the pairs. All cells share a draw (paired), and positives and
+    negatives are drawn separately. Thresholds stay as fitted on the full data: a draw only re-weights the judgements.
+    The spread thus lacks the noise of the thresholds: on 6000 simulated pairs it was about 10 % too small for a cell,
+    10 to 25 % for the difference of two cells (a refit was as much too large).
     """
     rights, labels, w = _checked_judgements(correct, same, weights, T, samples)
     chunk = max(1, DRAWS_AT_ONCE // len(labels))
@@ -104,10 +116,10 @@ def bootstrap_matrices(
 def _resampled(
     rights: BoolArray, labels: BoolArray, w: FloatArray, samples: int, rng: np.random.Generator
 ) -> FloatArray:
-    """Accuracy of every cell in every draw (samples, cells)."""
+    """Return the accuracy of every cell in every draw, (samples, cells)."""
     counts = _draw_counts(labels, samples, rng)
     totals, mass = np.zeros((samples, len(rights))), np.zeros((samples, 1))
-    # Per distinct weight the product sums whole numbers, exact in float32: equal cells stay equal in every draw.
+    # For each distinct weight the product sums integers, exact in float32: equal cells stay equal in every draw.
     for weight in np.unique(w):
         members = w == weight
         totals += weight * (counts[:, members] @ rights[:, members].T.astype(np.float32)).astype(np.float64)
@@ -116,9 +128,9 @@ def _resampled(
     return accuracies
 
 
-def intervals(C: npt.ArrayLike, boot: npt.ArrayLike, level: float = 0.95, ties: bool = False) -> Intervals:
-    """Percentile intervals of C and its summaries from the bootstrap matrices `boot` of C."""
-    matrices = _checked(boot, ndim=3)
+def cell_intervals(C: npt.ArrayLike, boot: npt.ArrayLike, level: float = 0.95, ties: bool = False) -> CellIntervals:
+    """Return percentile intervals of the cells of C from its bootstrap matrices `boot`."""
+    matrices = _checked(boot)
     if matrices.shape[1:] != _checked(C).shape:
         raise InputError(f"boot {matrices.shape} does not match C {np.shape(C)}: give the bootstrap of this matrix")
     if not 0 < level < 1:
@@ -128,11 +140,13 @@ def intervals(C: npt.ArrayLike, boot: npt.ArrayLike, level: float = 0.95, ties: 
     cells = np.tril_indices(T)
     low[cells], high[cells] = _percentiles(matrices[:, *cells], level)
     compatible = np.where(np.tri(T, k=-1, dtype=np.bool_), _compatible(matrices, ties).mean(axis=0), np.nan)
-    ac, bc, fc = (_interval(values, level) for values in (_ac(matrices, ties), _bc(matrices), _fc(matrices)))
-    return Intervals(level=level, low=low, high=high, compatible=compatible, ac=ac, bc=bc, fc=fc)
+    return CellIntervals(level=level, low=low, high=high, compatible=compatible)
 
 
-# The kernels take (..., T, T) and give (...), so that one call serves a matrix or a whole bootstrap.
+def percentile_interval(values: FloatArray, level: float = 0.95) -> tuple[float, float]:
+    """Return the two ends of the percentile interval of bootstrapped values."""
+    low, high = _percentiles(values, level)
+    return float(low), float(high)
 
 
 def _self_tests(C: FloatArray) -> FloatArray:
@@ -145,29 +159,9 @@ def _compatible(C: FloatArray, ties: bool) -> BoolArray:
     return better & np.tri(C.shape[-1], k=-1, dtype=np.bool_)
 
 
-def _ac(C: FloatArray, ties: bool = False) -> FloatArray:
-    T = C.shape[-1]
-    if T == 1:
-        return np.full(C.shape[:-2], np.nan)
-    return np.asarray(_compatible(C, ties).sum(axis=(-2, -1)) / (T * (T - 1) / 2))
-
-
-def _bc(C: FloatArray) -> FloatArray:
-    if C.shape[-1] == 1:
-        return np.full(C.shape[:-2], np.nan)
-    return np.asarray((C[..., -1, :-1] - _self_tests(C)[..., :-1]).mean(axis=-1))
-
-
-def _fc(C: FloatArray) -> FloatArray:
-    if C.shape[-1] == 1:
-        return np.full(C.shape[:-2], np.nan)
-    previous_gallery = np.diagonal(C, offset=-1, axis1=-2, axis2=-1)
-    return np.asarray((previous_gallery - _self_tests(C)[..., 1:]).mean(axis=-1))
-
-
-def _checked(C: npt.ArrayLike, ndim: int = 2) -> FloatArray:
+def _checked(C: npt.ArrayLike) -> FloatArray:
     array = np.asarray(C, dtype=np.float64)
-    if array.ndim != ndim or array.shape[-1] != array.shape[-2] or array.size == 0:
+    if array.ndim < 2 or array.shape[-1] != array.shape[-2] or array.size == 0:
         raise InputError(f"compatibility matrix has shape {array.shape}: give a square matrix, one row per task")
     missing = np.argwhere(np.isnan(array) & np.tri(array.shape[-1], dtype=np.bool_))
     if len(missing):
@@ -194,7 +188,7 @@ def _checked_judgements(
 
 
 def _draw_counts(labels: BoolArray, samples: int, rng: np.random.Generator) -> npt.NDArray[np.float32]:
-    """How often each pair occurs in each of the draws (samples, N); each kind of pair keeps its number."""
+    """Return how often each pair occurs in each draw, (samples, N); the number of pairs of each kind is fixed."""
     counts = np.zeros((samples, len(labels)), dtype=np.float32)
     for members in (np.flatnonzero(labels), np.flatnonzero(~labels)):
         size = len(members)
@@ -207,8 +201,3 @@ def _draw_counts(labels: BoolArray, samples: int, rng: np.random.Generator) -> n
 def _percentiles(values: FloatArray, level: float) -> FloatArray:
     tail = (1 - level) / 2
     return np.asarray(np.quantile(values, (tail, 1 - tail), axis=0))
-
-
-def _interval(values: FloatArray, level: float) -> tuple[float, float]:
-    low, high = _percentiles(values, level)
-    return float(low), float(high)

@@ -1,4 +1,4 @@
-"""Distillation: how far features and logits moved from those of the model before, and the weight λ_t."""
+"""Distillation: distance of features and logits to the previous model's, and the weight λ_t."""
 
 import math
 from typing import Literal
@@ -11,7 +11,7 @@ LambdaRule = Literal["new_over_old", "old_over_new", "total_over_new", "const"]
 
 
 def feature_distillation(new: Tensor, old: Tensor) -> Tensor:
-    """L_FD = mean over the rows of 1 − cos(φ_t(x), φ_{t-1}(x)). No rows: 0, with a gradient of 0."""
+    """Return L_FD, the mean over the rows of 1 − cos(φ_t(x), φ_{t-1}(x)). No rows: 0, with a gradient of 0."""
     with torch.autocast(new.device.type, enabled=False):
         if new.shape[0] == 0:
             return new.float().sum()
@@ -19,7 +19,7 @@ def feature_distillation(new: Tensor, old: Tensor) -> Tensor:
 
 
 def logit_distillation(new: Tensor, old: Tensor, temperature: float) -> Tensor:
-    """KD_T = −mean over rows of Σ_j softmax(z°/T)_j · log softmax(z/T)_j. No T² factor. No rows: 0."""
+    """Return KD_T = −mean over rows of Σ_j softmax(z°/T)_j · log softmax(z/T)_j. No T² factor. No rows: 0."""
     with torch.autocast(new.device.type, enabled=False):
         if new.shape[0] == 0:
             return new.float().sum()
@@ -28,7 +28,7 @@ def logit_distillation(new: Tensor, old: Tensor, temperature: float) -> Tensor:
 
 
 def distillation_weight(base: float, rule: LambdaRule, new_classes: int, old_classes: int) -> float:
-    """λ_t. `new_over_old` is the paper's λ_base·√(k_n/k_0); LUCIR has `old_over_new`, PODNet `total_over_new`."""
+    """Return λ_t: the paper has `new_over_old`, λ_base·√(k_n/k_0), LUCIR `old_over_new`, PODNet `total_over_new`."""
     if old_classes < 1 or new_classes < 1:
         raise ValueError(f"λ_t needs old and new classes, got k_0={old_classes}, k_n={new_classes}")
     ratio = {

@@ -10,7 +10,7 @@ Projection = Literal["linear", "mlp", "none"]
 
 
 def build_projection(kind: Projection, dim_in: int, dim_out: int) -> nn.Module:
-    """b(x) -> φ(x). `linear` reaches at most `dim_in` of the K−1 dimensions, `mlp` all of them."""
+    """Return the map from b(x) to φ(x). `linear` spans at most `dim_in` of the K−1 dimensions, `mlp` all of them."""
     if kind == "none":
         return nn.Identity()
     if kind == "linear":
@@ -26,14 +26,14 @@ class TrainableClassifier(nn.Module):
         self.weight = nn.Parameter(torch.empty(0, dim))
 
     def grow_to(self, num_classes: int, generator: torch.Generator) -> None:
-        """Append rows up to `num_classes`; the old rows stay as they are, bit for bit."""
+        """Append rows up to `num_classes`; the old rows stay the same, bit for bit."""
         old, dim = self.weight.shape
         bound = 1 / math.sqrt(dim)
         fresh = torch.empty(num_classes - old, dim).uniform_(-bound, bound, generator=generator)
         self.weight = nn.Parameter(torch.cat([self.weight.detach(), fresh.to(self.weight.device)]))
 
     def align(self, old: int) -> float:
-        """Give the rows from `old` on the mean length of those before: w ← γ·w; γ. Directions stay."""
+        """Scale the rows from `old` on by γ, so that their mean length is that of the rows before; return γ."""
         with torch.no_grad():
             lengths = self.weight.norm(dim=1)
             gamma = lengths[:old].mean() / lengths[old:].mean()
@@ -41,5 +41,5 @@ class TrainableClassifier(nn.Module):
         return float(gamma)
 
     def forward(self, features: Tensor) -> Tensor:
-        """One logit a row."""
+        """Return one logit per class."""
         return nn.functional.linear(features, self.weight)

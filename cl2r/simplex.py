@@ -4,7 +4,7 @@ K unit vectors w_1..w_K in R^{K-1} with Σ_j w_j = 0 and w_i·w_j = -1/(K-1): a 
 
     z_j = √(K/(K-1)) · (f_j − S/(K+√K))   for j < K,        z_K = −S/√(K-1),
 
-so the logits of a feature f cost O(K) and no K × (K-1) matrix exists anywhere: nothing to train, store or move.
+so the logits of a feature f cost O(K), and no K × (K-1) matrix has to be trained, stored or moved.
 """
 
 import math
@@ -19,7 +19,7 @@ Scale = float | Literal["legacy"]
 
 
 def legacy_scale(num_classes: int) -> float:
-    """Vertex norm in the first released code of the paper: divided by the matrix's Frobenius norm, then centred."""
+    """Return the vertex norm of the paper's first released code, which divides by the Frobenius norm, then centres."""
     k = num_classes
     alpha = -1 / (math.sqrt(k) + 1)
     frobenius = math.sqrt((k - 1) * (1 + alpha**2))
@@ -27,7 +27,7 @@ def legacy_scale(num_classes: int) -> float:
 
 
 def resolve_scale(scale: Scale, num_classes: int) -> float:
-    """`simplex.scale` as a number: the norm of every vertex."""
+    """Return `simplex.scale` as a number, the norm of every vertex."""
     return legacy_scale(num_classes) if scale == "legacy" else float(scale)
 
 
@@ -39,8 +39,10 @@ def _closed_form(features: Tensor, num_classes: int, scale: float) -> Tensor:
 
 
 class _ClosedForm(torch.autograd.Function):
-    """z and its gradient, each in one array that is made once: with 10 575 classes the passes over memory are all the
-    time there is. With g = ∂L/∂z, a = √(K/(K-1)):  ∂L/∂f_j = a·g_j − Σ_i a·g_i/(K+√K) − g_K/√(K-1)."""
+    """z and its gradient, each in one array: with 10 575 classes all the time goes into passes over memory.
+
+    With g = ∂L/∂z, a = √(K/(K-1)):  ∂L/∂f_j = a·g_j − Σ_i a·g_i/(K+√K) − g_K/√(K-1).
+    """
 
     @staticmethod
     def forward(ctx: Any, features: Tensor, scale: float) -> Tensor:
@@ -63,21 +65,21 @@ class _ClosedForm(torch.autograd.Function):
 def simplex_logits(
     features: npt.NDArray[np.floating], num_classes: int, scale: float = 1.0
 ) -> npt.NDArray[np.floating]:
-    """z = scale · W f for each row f of `features`, shape (..., K-1) -> (..., K)."""
+    """Return z = scale · W f for each row f of `features`, shape (..., K-1) -> (..., K)."""
     rows = np.asarray(features)
     dtype = np.float32 if rows.dtype == np.float32 else np.float64
-    rows = np.ascontiguousarray(rows, dtype=dtype)  # torch takes no negative strides and no foreign byte order
+    rows = np.ascontiguousarray(rows, dtype=dtype)  # torch accepts no negative strides and no foreign byte order
     logits: npt.NDArray[np.floating] = _closed_form(torch.from_numpy(rows), num_classes, scale).numpy()
     return logits
 
 
 def simplex_vertices(num_classes: int) -> npt.NDArray[np.float64]:
-    """The K vertices as rows of a K × (K-1) matrix: for tests and diagnostics, never for training."""
+    """Return the K vertices as rows of a K × (K-1) matrix, for tests and diagnostics, never for training."""
     return np.asarray(simplex_logits(np.eye(num_classes - 1), num_classes).T, dtype=np.float64)
 
 
 class SimplexClassifier(nn.Module):
-    """The fixed classifier: no parameter, no buffer."""
+    """The fixed classifier, without parameters or buffers."""
 
     def __init__(self, num_classes: int, scale: Scale = 1.0) -> None:
         super().__init__()
@@ -85,6 +87,6 @@ class SimplexClassifier(nn.Module):
         self.scale = resolve_scale(scale, num_classes)
 
     def forward(self, features: Tensor) -> Tensor:
-        """All K logits. S is summed in float32 even under autocast: bfloat16 errs by 5e-2 on a logit."""
+        """Return all K logits. S is summed in float32 even under autocast: bfloat16 errors reach 5e-2 per logit."""
         with torch.autocast(features.device.type, enabled=False):
             return _closed_form(features.float(), self.num_classes, self.scale)

@@ -3,7 +3,7 @@
 #   CL2R_STORAGE=/shared/cl2r CL2R_DATA=/shared/data sbatch cluster/slurm.sh \
 #       python studies/ablation.py --preset cifar100 --accelerator A100 --gpus-per-worker 1 --cpus-per-worker 11 --seeds 0 1 2
 # Before the time limit Slurm sends TERM to this script, which hands it to the driver: trials save their epoch, the driver ends with 75,
-# and the job goes back into the queue with the same command, which goes on. Any other exit code is the job's own. `scancel` ends it for good.
+# and the job goes back into the queue with the same command, which resumes. Any other exit code is the job's own. `scancel` ends it for good.
 # Never run on a real Slurm: with stand-ins for it (tests/unit/test_cluster_slurm.py).
 #SBATCH --job-name=cl2r
 #SBATCH --nodes=2
@@ -29,7 +29,7 @@ fail() {
 (($# > 0)) || fail "give the command of a study: sbatch cluster/slurm.sh python studies/ablation.py ..." 2
 [[ -n ${SLURM_JOB_ID:-} && -n ${SLURM_JOB_NODELIST:-} ]] || fail "this is a batch script: sbatch cluster/slurm.sh ..." 2
 
-REQUEUE=75                                            # the driver: the same command goes on
+REQUEUE=75                                            # the driver: the same command resumes
 start_seconds=${CL2R_START_SECONDS:-300}              # for the head and the nodes to come up
 stop_seconds=${CL2R_STOP_SECONDS:-45}                 # Ray drains for up to 30 s
 most_restarts=${CL2R_MAX_RESTARTS:-100}
@@ -108,7 +108,7 @@ go_on_later() {
     clean_up  # before Slurm ends this script
     ((${SLURM_RESTART_COUNT:-0} < most_restarts)) || fail "requeued $most_restarts times already; submit it again by hand" "$REQUEUE"
     echo "slurm.sh: back into the queue"
-    scontrol requeue "$SLURM_JOB_ID" || fail "could not be requeued; the same sbatch command goes on" "$REQUEUE"
+    scontrol requeue "$SLURM_JOB_ID" || fail "could not be requeued; run the same sbatch command again to resume" "$REQUEUE"
     exit "$REQUEUE"
 }
 

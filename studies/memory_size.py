@@ -1,24 +1,15 @@
-"""How much memory compatibility needs: 0, 5, 10, 20, 50 images a class × methods (the paper's memory figure).
+"""How much memory compatibility needs: 0, 5, 10, 20, 50 images per class × methods (the paper's Figure 3).
 
     python studies/memory_size.py
     python studies/memory_size.py --methods er cl2r --sizes 0 20 --seeds 0 1 2
 
-Memory matters from the second task on, so all sizes of a classifier share their first task: a seed trains
-2 + 4·5·(T−1) links. Cost on two cores with the default preset: about 15 minutes a seed; `--plan` says more.
+Memory matters from the second task on, so all sizes with one classifier share their first task: a seed trains
+2 + 4·5·(T−1) links. Cost on two cores with the default preset: about 15 minutes per seed; `--plan` says more.
 """
 
-import sys
-from pathlib import Path
+from cl2r.cli.study import compare_methods
 
-from cl2r.errors import exit_code
-from cl2r.study.custom import compare_methods
-
-
-def main(words: list[str] | None = None) -> int:
-    """Run and print."""
-    path = Path(__file__).with_suffix(".yaml")
-    return compare_methods("memory_size", __doc__, path, "memory.per_class", "--sizes", words)
-
+main = compare_methods(__file__, __doc__, "memory.per_class", "--sizes", "Images per class in memory.")
 
 if __name__ == "__main__":
-    sys.exit(exit_code("memory_size", main))
+    main.run_program()

@@ -3,39 +3,34 @@
     make methods                                                  # five tasks, three seeds, 10 epochs: README's table
     python studies/methods.py --seeds 0 1 2                       # the same with all 20 epochs
     python studies/methods.py --methods er lucir cl2r cl2r+aligner --counts 2 3 5 10
-    python studies/methods.py --set method.budget=native          # each method's own schedule, where one is known
+    python studies/methods.py --set method.budget=native          # each method's own schedule, if one is known
 
-One task count prints a row a method with intervals over seeds and the cost of adaptation; several print one table a
-metric. Methods that begin alike share their first task; adapters (`er+procrustes`) train nothing.
-Stages after the first (BiC's pairs, PODNet's proxies, FAN's ψ) have epochs of their own, whatever `optim.epochs` says.
-Cost on two cores with the default preset: about half an hour a seed and task count; `--plan` says more.
+One task count prints one row per method with intervals over seeds and the cost of adaptation; several print one table
+per metric. Methods that begin alike share their first task; adapters (`er+procrustes`) train nothing. Stages after the
+first (BiC's pairs, PODNet's proxies, FAN's ψ) have epochs of their own, whatever `optim.epochs` says.
+Cost on two cores with the default preset: about half an hour per seed and task count; `--plan` says more.
 """
 
-import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-import pandas as pd
+from cl2r.cli.study import Frames, compare_methods
 
-from analysis.formats import render
-from analysis.methods import shown_methods
-from analysis.shown import shown_comparison
-from cl2r.errors import exit_code
-from cl2r.study.custom import compare_methods
-from cl2r.study.spec import Study
+if TYPE_CHECKING:
+    from cl2r.study.session import StudySession
 
 FIELD = "scenario.n_tasks"
 
 
-def table(frames: dict[str, pd.DataFrame], _: Study) -> str:
-    """By method, or by method and number of tasks."""
+def table(session: "StudySession", frames: Frames) -> str:
+    """Return one row per method, or one table per metric by method and number of tasks."""
+    from analysis.tables.formats import render
+    from analysis.tables.runs import comparison_tables, methods_table
+
     runs = frames["runs"]
-    return render(shown_comparison(runs, FIELD) if runs[FIELD].nunique() > 1 else shown_methods(runs), "terminal")
+    return render(comparison_tables(runs, FIELD) if runs[FIELD].nunique() > 1 else methods_table(runs), "terminal")
 
 
-def main(words: list[str] | None = None) -> int:
-    """Run and print."""
-    return compare_methods("methods", __doc__, Path(__file__).with_suffix(".yaml"), FIELD, "--counts", words, table)
-
+main = compare_methods(__file__, __doc__, FIELD, "--counts", "Numbers of tasks.", table)
 
 if __name__ == "__main__":
-    sys.exit(exit_code("methods", main))
+    main.run_program()

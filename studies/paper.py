@@ -1,4 +1,4 @@
-"""One of the paper's tables or figures, beside what the paper's text says of it and whether these runs agree.
+"""One of the paper's tables or figures, beside what the paper's text says about it and whether these runs agree.
 
     python studies/paper.py --table 2                             # CIFAR10, two tasks, eleven methods
     python studies/paper.py --table 3 --seeds 0 1 2               # 3, 5 and 10 tasks
@@ -8,124 +8,125 @@
     python studies/paper.py --table 3 --preset icons              # the same comparison on other data
     cl2r plan paper --table 7 --gpus-per-worker 1                 # what it would cost
 
-Tables: 2 to 8, ablation (9). Figures: bc (2), memory (3). Each brings its preset, methods and task counts.
-The text's statements are in analysis/reference/paper.yaml. Orders, signs and trends are judged at any budget, on means
-over seeds; numbers only if all settings are those of the paper's preset; nothing on other data; see
+Tables: 2 to 8, ablation (9). Figures: bc (2), memory (3). Each has its own preset, methods and task counts.
+The statements of the text are in analysis/reference/paper.yaml. Orders, signs and trends are judged at any budget, on
+means over seeds; values only if all settings are those of the paper's preset; nothing on other data; see
 analysis/paper/verdicts.py.
 """
 
-import argparse
 import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-import pandas as pd
+import click
 
-from analysis.paper.budget import preset_fields
-from analysis.paper.items import ITEMS, Item
-from analysis.paper.report import Report, document
-from cl2r.errors import InputError, exit_code, nearest
-from cl2r.files import Place, staged, write_file
-from cl2r.study.command import given, run_command, storage_root, study_parser
-from cl2r.study.folder import StudyFolder
-from cl2r.study.spec import Study
+from cl2r.cli.options import MethodType
+from cl2r.cli.study import Frames, Recipe, list_option, study_command
+from cl2r.errors import InputError, nearest
 
-
-def main(words: list[str] | None = None) -> int:
-    """Run what the item needs, print it beside the paper's statements."""
-    parser = _parser()
-    args = parser.parse_args(words)
-    name = chosen_item(args.table, args.figure)
-    reference = reference_preset(ITEMS[name], args.preset, args.methods)
-    command = ["cl2r", "study", "paper"] if words is not None else ["python", "studies/paper.py"]
-    command += sys.argv[1:] if words is None else words
-    if args.out is not None and not args.plan:
-        check_out(args.out)
-
-    def show(frames: dict[str, pd.DataFrame], _: Study) -> str:
-        folder = StudyFolder(storage_root(args.storage), str(frames["runs"]["study"].iloc[0]))
-        return present(name, frames, reference, folder.path, args.out, shlex.join(command))
-
-    return run_command(args, Path(__file__).with_suffix(".yaml"), changes(name, args), show)
+if TYPE_CHECKING:
+    from analysis.paper.items import Item
+    from cl2r.storage.path import StoragePath
+    from cl2r.study.session import StudySession
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = study_parser("paper", __doc__)
-    item = parser.add_argument_group("item")
-    item.add_argument("--table", metavar="N", help=f"one of {', '.join(_choices('table'))}")
-    item.add_argument("--figure", metavar="NAME", help=f"one of {', '.join(_choices('figure'))}")
-    item.add_argument("--methods", nargs="+", metavar="NAME", help="other rows than the paper's")
-    item.add_argument("--counts", nargs="+", type=int, metavar="T", help="other numbers of tasks than the paper's")
-    item.add_argument("--sizes", nargs="+", type=int, metavar="N", help="images a class, for --figure memory")
-    item.add_argument("--out", type=Path, metavar="FILE.md", help="write everything there, with commit and command")
-    return parser
+@study_command(__file__, __doc__)
+@click.pass_context
+@click.option("--table", metavar="N", help="A table: 2 to 8, or ablation.")
+@click.option("--figure", metavar="NAME", help="A figure: bc or memory.")
+@list_option("--methods", type=MethodType(), metavar="NAME...", help="Other rows than the paper's.")
+@list_option("--counts", type=int, metavar="T...", help="Other numbers of tasks than the paper's.")
+@list_option("--sizes", type=int, metavar="N...", help="Images per class in memory, for --figure memory.")
+@click.option("--out", type=click.Path(path_type=Path), metavar="FILE.md", help="Also write a document.")
+def main(
+    context: click.Context,
+    table: str | None,
+    figure: str | None,
+    methods: tuple[str, ...],
+    counts: tuple[int, ...],
+    sizes: tuple[int, ...],
+    out: Path | None,
+) -> Recipe:
+    """Choose the runs that the item needs."""
+    from analysis.paper.items import ITEMS
+    from cl2r.runtime.environment import shareable_command
 
+    name, preset = chosen_item(table, figure), context.params["preset"]
+    item = ITEMS[name]
+    reference = reference_preset(item, preset, methods)
+    if sizes and not item.sizes:
+        raise InputError(f"--sizes: {name} has one size of memory; use --set memory.per_class=N")
+    if counts and context.params["tasks"] is not None:
+        raise InputError("give --counts or --tasks, not both")
+    if out is not None and not context.params["plan"]:
+        if out.suffix != ".md":
+            raise InputError(f"--out {out}: a Markdown file ends in .md")
+        out.parent.mkdir(parents=True, exist_ok=True)
+    grid = {"method.name": list(methods or item.methods), "scenario.n_tasks": list(counts or item.tasks)}
+    if item.sizes:
+        grid["memory.per_class"] = list(sizes or item.sizes)
 
-def _choices(kind: str) -> list[str]:
-    return [name.split()[1] for name in ITEMS if name.startswith(kind)]
+    def show(session: "StudySession", frames: Frames) -> str:
+        return present(name, frames, reference, session.folder.path, out, shlex.join(shareable_command(sys.argv)))
+
+    return Recipe(show, {"grid": grid, "preset": preset or item.presets[0]})
 
 
 def chosen_item(table: str | None, figure: str | None) -> str:
-    """The one item that was asked for."""
-    known = f"--table {', '.join(_choices('table'))}; --figure {', '.join(_choices('figure'))}"
+    """Return the name of the one item that was asked for."""
+    from analysis.paper.items import ITEMS
+
+    choices = {kind: [name.split()[1] for name in ITEMS if name.startswith(kind)] for kind in ("table", "figure")}
+    known = "; ".join(f"--{kind} {', '.join(words)}" for kind, words in choices.items())
     if (table is None) == (figure is None):
         raise InputError(f"give one table or one figure: {known}")
-    kind, word = ("table", table) if table is not None else ("figure", figure)
-    if f"{kind} {word}" not in ITEMS:
-        raise InputError(f"--{kind} {word}: not one of these{nearest(str(word), _choices(kind))}: {known}")
+    kind, word = ("table", str(table)) if table is not None else ("figure", str(figure))
+    if word not in choices[kind]:
+        raise InputError(f"--{kind} {word}: unknown{nearest(word, choices[kind])}; choose from {known}")
     return f"{kind} {word}"
 
 
-def changes(name: str, args: argparse.Namespace) -> dict[str, Any]:
-    """What the item puts into the specification, as far as options do not say otherwise."""
-    item = ITEMS[name]
-    if args.sizes and not item.sizes:
-        raise InputError(f"--sizes: {name} has one size of memory; use --set memory.per_class=N")
-    if args.counts and args.tasks is not None:
-        raise InputError("give --counts or --tasks, not both")
-    grid = {"method.name": args.methods or [*item.methods], "scenario.n_tasks": args.counts or [*item.tasks]}
-    if item.sizes:
-        grid["memory.per_class"] = args.sizes or [*item.sizes]
-    return {"grid": grid, **given({"preset": None if args.preset else item.presets[0]})}
+def reference_preset(item: "Item", preset: str | None, methods: Sequence[str]) -> str:
+    """Return the preset with the paper's settings. Raise InputError now, not after training, if it cannot be read."""
+    from analysis.paper.report import preset_fields
 
-
-def reference_preset(item: Item, preset: str | None, methods: Sequence[str] | None) -> str:
-    """The preset that stands for the paper's settings; that it can be read is known before anything is trained."""
     reference = preset if preset in item.presets else item.presets[0]
     for method in methods or item.methods:
         preset_fields(reference, method)
     return reference
 
 
-def check_out(out: Path) -> None:
-    """Before anything is trained: the file can be written."""
-    if out.suffix != ".md":
-        raise InputError(f"--out {out}: a Markdown file ends in .md")
-    out.parent.mkdir(parents=True, exist_ok=True)
+def present(name: str, frames: Frames, preset: str, folder: "StoragePath", out: Path | None, command: str) -> str:
+    """Return the report as text; draw figures into the study's folder and, with `out`, also beside that file."""
+    from analysis.paper.items import ITEMS
+    from analysis.paper.report import Report, document
+    from cl2r.storage.path import at
 
-
-def present(
-    name: str, frames: dict[str, pd.DataFrame], preset: str, folder: Place, out: Path | None, command: str
-) -> str:
-    """The report as text; figures are drawn into the study's folder, and with `out` beside that file too."""
     item = ITEMS[name]
     report = Report.of_frames(name, item, frames, preset)
     lines, images = [report.text("terminal")], []
     if name.startswith("figure"):
-        from analysis.paper.figures import draw, save
+        from analysis.plots import plot_bc_curves, plot_memory
+        from analysis.plots.parts import save
+        from analysis.study import Frames as StudyFrames
 
-        drawn = draw(item, frames)
-        with staged(folder) as here:
-            saved = save(drawn, here / name.replace(" ", "_"))
-        lines.append("figure: " + ", ".join(str(folder / path.name) for path in saved))
-        images = [path.name for path in save(drawn, out.with_suffix(""))][:1] if out else []
+        plot = plot_bc_curves if item.layout == "bc" else plot_memory
+        try:
+            drawn = plot(StudyFrames(**frames))
+        except InputError as error:  # the values and verdicts are there all the same
+            lines.append(f"no figure: {error}")
+        else:
+            with folder.staging() as here:
+                saved = save(drawn, here / name.replace(" ", "_"))
+            lines.append("figure: " + ", ".join(str(folder / path.name) for path in saved))
+            images = [path.name for path in save(drawn, out.with_suffix(""))][:1] if out else []
     if out is not None:
-        write_file(out, document(report, frames, command, images).encode())
+        at(out).write_file(document(report, frames, command, images).encode())
         lines.append(f"written: {out}")
     return "\n\n".join(lines)
 
 
 if __name__ == "__main__":
-    sys.exit(exit_code("paper", main))
+    main.run_program()

@@ -1,58 +1,62 @@
-"""In which regime does which cell of the ablation win? (icons; the question behind the paper's ablation table)
+"""In which regime does which cell of the ablation win? (icons; the question behind the paper's Table 9)
 
     python studies/regimes.py                        # every regime of regimes.yaml, seed 0, the first 3 of 5 tasks
     python studies/regimes.py --only default memory_0 --cells er cl2r --seeds 0 1 2 --set scenario.stop_after=5
 
-A regime is a name and a few config overrides. Metrics are those of the *tuning* pairs: a preset chosen by this table
-has not seen the report pairs. Cost: about two minutes a regime on two cores; links are shared with other studies.
+A regime is a name and a few config overrides. The metrics are computed on the *tuning* pairs: a preset chosen by this
+table has not seen the report pairs. Cost: about two minutes per regime on two cores; links are shared with other
+studies.
 """
 
-import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import pandas as pd
+import click
+import yaml
 
-from analysis.cells import FAILED, figure_cell
-from analysis.formats import render
-from analysis.pivot import pivot
-from analysis.table import Cell, Table
-from cl2r.errors import exit_code
-from cl2r.methods.catalog import ABLATION_CELLS
-from cl2r.study.command import given, run_command, study_parser
-from cl2r.study.spec import Study, read_content
+from cl2r.cli.study import Frames, Recipe, list_option, study_command
+from cl2r.config.builtin import ABLATION_CELLS
 
-SPEC = Path(__file__).with_suffix(".yaml")
-METRICS = ("tuning_BC", "tuning_AC", "tuning_mean_accuracy")
+if TYPE_CHECKING:
+    import pandas as pd
 
+    from analysis.tables.table import Table
+    from cl2r.study.session import StudySession
 
-def tables(frames: dict[str, pd.DataFrame], _: Study) -> str:
-    """Regimes as rows, cells as columns, mean over seeds; one table a metric."""
-    return render([by_regime(frames["runs"], metric) for metric in METRICS], "terminal")
+REGIMES = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())["variants"]
 
 
-def by_regime(runs: pd.DataFrame, metric: str) -> Table:
-    """Regimes × cells of the ablation."""
+def tables(session: "StudySession", frames: Frames) -> str:
+    """Return one table per metric."""
+    from analysis.tables.formats import render
+
+    metrics = ("tuning_BC", "tuning_AC", "tuning_mean_accuracy")
+    return render([by_regime(frames["runs"], metric) for metric in metrics], "terminal")
+
+
+def by_regime(runs: "pd.DataFrame", metric: str) -> "Table":
+    """Return a table with one row per regime and one column per cell, averaged over seeds."""
+    import pandas as pd
+
+    from analysis.groups import pivot
+    from analysis.tables.table import FAILED, Cell, Table, number_cell
+
     wide = pivot(runs, metric, ["variant"], "method.name")
-    rows = []
-    for regime, values in wide.iterrows():
-        figures = (FAILED if pd.isna(value) else figure_cell(value, "+.3f") for value in values)
-        rows.append((Cell(str(regime)), *figures))
+    rows = [
+        (Cell(str(regime)), *(FAILED if pd.isna(value) else number_cell(value, "+.3f") for value in values))
+        for regime, values in wide.iterrows()
+    ]
     return Table(("variant", *map(str, wide.columns)), tuple(rows), wide.reset_index(), metric)
 
 
-def main(words: list[str] | None = None) -> int:
-    """Run and print."""
-    regimes = read_content(SPEC)["variants"]
-    parser = study_parser("regimes", __doc__)
-    parser.add_argument("--only", nargs="+", default=list(regimes), choices=regimes, metavar="REGIME")
-    parser.add_argument("--cells", nargs="+", choices=ABLATION_CELLS, metavar="CELL")
-    args = parser.parse_args(words)
-    changes = {
-        "variants": {name: regimes[name] for name in args.only},
-        "grid": given({"method.name": args.cells}),
-    }
-    return run_command(args, SPEC, changes, tables)
+@study_command(__file__, __doc__)
+@list_option("--only", type=click.Choice(list(REGIMES)), metavar="REGIME...", help="Some of the regimes.")
+@list_option("--cells", type=click.Choice(ABLATION_CELLS), metavar="CELL...", help="Some of the cells.")
+def main(only: tuple[str, ...], cells: tuple[str, ...]) -> Recipe:
+    """Choose regimes and cells."""
+    variants = {name: REGIMES[name] for name in only or REGIMES}
+    return Recipe(tables, {"variants": variants, "grid": {"method.name": list(cells) or None}})
 
 
 if __name__ == "__main__":
-    sys.exit(exit_code("regimes", main))
+    main.run_program()

@@ -1,4 +1,4 @@
-"""A search over λ_base, memory per class and task counts, or any other field given as a space in YAML, by Optuna.
+"""An Optuna search over λ_base, memory per class and task counts, or over any other fields given as a space in YAML.
 
     python studies/sweep.py --trials 30
     python studies/sweep.py --objectives BC stored_bytes --sampler nsga2      # a Pareto front
@@ -6,35 +6,46 @@
     python studies/sweep.py --trials 60 --name same                           # later: 30 more trials
     optuna-dashboard results/studies/NAME/optuna.journal
 
-The space is that of sweep.yaml. Trials are judged on tuning pairs, seeds averaged; the best ones are shown with their
+The space is in sweep.yaml. Trials are judged on tuning pairs, averaged over seeds; the best ones are shown with their
 values on the report pairs, which no choice has seen. First tasks are shared: n trials with one T and one seed train
-1 + n·(T−1) links. Cost on two cores with the default preset: about half a minute a trial.
+1 + n·(T−1) links. Cost on two cores with the default preset: about half a minute per trial.
 """
 
-import sys
+from collections.abc import Iterable
 from pathlib import Path
 
-from cl2r.errors import exit_code
-from cl2r.study.command import given, run_command, study_parser
-from cl2r.study.custom import sweep_table
-from cl2r.study.spec import OBJECTIVES
+import click
 
-SPEC = Path(__file__).with_suffix(".yaml")
+from cl2r.cli.options import NameType
+from cl2r.cli.study import Recipe, list_option, points_table, study_command
 
 
-def main(words: list[str] | None = None) -> int:
-    """Search and print."""
-    parser = study_parser("sweep", __doc__)
-    parser.add_argument("--spec", type=Path, default=SPEC, metavar="YAML", help="another space or search")
-    parser.add_argument("--trials", type=int, metavar="N")
-    parser.add_argument("--objectives", nargs="+", choices=OBJECTIVES, metavar="NAME", help=", ".join(OBJECTIVES))
-    parser.add_argument("--sampler", choices=["tpe", "nsga2", "random"])
-    parser.add_argument("--early-stopping", action="store_true", default=None, help="stop trials whose BC(t) is poor")
-    args = parser.parse_args(words)
-    names = ("trials", "objectives", "sampler", "early_stopping")
-    search = given({name: getattr(args, name) for name in names})
-    return run_command(args, args.spec, {"search": search}, sweep_table)
+class Objective(NameType):
+    """A metric that a search can optimise."""
+
+    def known(self, ctx: click.Context, incomplete: str) -> Iterable[str]:
+        from cl2r.metrics import METRICS
+
+        return METRICS.objectives()
+
+
+@study_command(__file__, __doc__)
+@click.option("--spec", type=click.Path(path_type=Path), metavar="YAML", help="Another space or search.")
+@click.option("--trials", type=int, metavar="N", help="Number of trials, those of earlier commands included.")
+@list_option("--objectives", type=Objective(), metavar="NAME...", help="E.g. BC, mean_accuracy, stored_bytes, seconds.")
+@click.option("--sampler", type=click.Choice(["tpe", "nsga2", "random"]))
+@click.option("--early-stopping", is_flag=True, default=None, help="Stop trials whose BC(t) is poor.")
+def main(
+    spec: Path | None,
+    trials: int | None,
+    objectives: tuple[str, ...],
+    sampler: str | None,
+    early_stopping: bool | None,
+) -> Recipe:
+    """Choose the space and how to search it."""
+    search = {"trials": trials, "objectives": list(objectives) or None, "sampler": sampler}
+    return Recipe(points_table, {"search": {**search, "early_stopping": early_stopping}}, spec)
 
 
 if __name__ == "__main__":
-    sys.exit(exit_code("sweep", main))
+    main.run_program()

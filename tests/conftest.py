@@ -1,4 +1,4 @@
-"""Shared by all tests: a tiny data set, one finished run on it, and a browser without a window or a network."""
+"""Fixtures of all tests: a tiny data set, one finished run on it, an object store, a browser, the command line."""
 
 import os
 import re
@@ -14,18 +14,18 @@ import faiss
 import numpy as np
 import pytest
 import torch
-from command_line import Command, Outputs
-from object_server import BUCKET, object_server
-from opened_page import PROGRAMS, Open, Opened, watch
-from quick import blobs, quick_config, train
 
-from cl2r.cli import main
-from cl2r.engine.run import RunResult
-from cl2r.objects import ObjectPath
+from cl2r.cli.main import main
+from cl2r.engine.chain import RunResult
+from cl2r.storage.path import LocalPath, ObjectPath
+from tests.support.command_line import Command, Outputs
+from tests.support.object_server import BUCKET, object_server
+from tests.support.opened_page import PROGRAMS, Open, Opened, watch
+from tests.support.quick import blobs, quick_config, train
 
 _CACHE = tempfile.TemporaryDirectory(prefix="cl2r-cache-")
 os.environ["XDG_CACHE_HOME"] = _CACHE.name  # for this process and those it starts
-torch.set_num_threads(1)  # small tensors: a second thread costs more than it brings
+torch.set_num_threads(1)  # tensors are small: a second thread would only cost time
 faiss.omp_set_num_threads(1)
 
 
@@ -42,8 +42,22 @@ SETTINGS = (
 
 
 @pytest.fixture(scope="session")
+def tmp_path_factory(tmp_path_factory: pytest.TempPathFactory) -> pytest.TempPathFactory:
+    """Temporary folders, `tmp_path` included, are storage paths."""
+    make = tmp_path_factory.mktemp
+    tmp_path_factory.mktemp = lambda *given, **named: LocalPath(make(*given, **named))  # type: ignore[method-assign]
+    return tmp_path_factory
+
+
+@pytest.fixture
+def tmp_path(tmp_path: Path) -> LocalPath:
+    """An empty folder, as a storage path."""
+    return LocalPath(tmp_path)
+
+
+@pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """12 classes to learn and 6 others to verify on."""
+    """Return an .npz file with 12 classes to learn and 6 others to verify on."""
     rng = np.random.default_rng(7)
     x_train, y_train = blobs(12, rng)
     x_open, y_open = blobs(6, rng)
@@ -54,32 +68,32 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def finished_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the links of `finished` are; for reading only."""
+    """Return the storage of `finished`; tests must not write to it."""
     return tmp_path_factory.mktemp("finished")
 
 
 @pytest.fixture(scope="session")
 def finished(tiny: Path, finished_root: Path) -> RunResult:
-    """An undisturbed quick run of CL²R."""
+    """Return a finished quick run of CL²R."""
     return train(quick_config(tiny), finished_root)
 
 
 @pytest.fixture(scope="session")
 def object_query() -> Iterator[str]:
-    """The query of addresses of an object store on this machine."""
+    """Start an object store on this machine and return the query that its addresses need."""
     with object_server() as query:
         yield query
 
 
 @pytest.fixture
 def remote(object_query: str) -> ObjectPath:
-    """An empty folder of that store."""
+    """Return an empty folder of the object store."""
     return ObjectPath(f"s3://{BUCKET}/{uuid.uuid4().hex}?{object_query}")
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """Not for the session: Playwright keeps an event loop running, and other tests need one of their own."""
+    """Start a browser; one per module, because Playwright keeps an event loop running that other tests cannot share."""
     program = next((found for name in PROGRAMS if (found := shutil.which(name))), None)
     if program is None:
         word = f"no browser: install one of {', '.join(PROGRAMS)}, e.g. `apt-get install chromium`"
@@ -98,7 +112,7 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def open_report(browser: Any) -> Iterator[Open]:
-    """A function that opens a file and waits until all is drawn."""
+    """Return a function that opens a page without a network and waits until everything is drawn."""
     contexts = []
 
     def opened(path: Path, width: int = 1400, scheme: str = "light") -> Opened:
@@ -119,7 +133,7 @@ def open_report(browser: Any) -> Iterator[Open]:
 
 @pytest.fixture
 def cl2r(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Command:
-    """Run `cl2r ...` in an empty folder; gives exit code, stdout and stderr."""
+    """Return a function that runs `cl2r ...` in an empty folder and returns exit code, stdout and stderr."""
     (tmp_path / "cwd").mkdir()
     monkeypatch.chdir(tmp_path / "cwd")
 

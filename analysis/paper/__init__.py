@@ -1,1 +1,1 @@
-"""The paper's tables and figures, what its text says of them, and whether runs agree."""
+"""The paper's tables and figures, what its text states about them, and whether runs agree."""

@@ -1,23 +1,24 @@
-"""The paper's tables and figures: which runs each needs. How they are laid out is `analysis.paper.tables`.
+"""The runs that each table and figure of the paper needs; `analysis.paper.tables` lays them out.
 
-Tables 2 and 4 show one update in detail, 3, 5, 6 and 7 have AC, BC and FC by number of tasks, 8 by false accept rate,
-9 is the ablation. Figures are 2 (`bc`) and 3 (`memory`).
+Tables 2 and 4 show one update in detail; 3, 5, 6 and 7 show AC, BC and FC by number of tasks, 8 by false accept rate; 9
+is the ablation. The figures are 2 (`bc`) and 3 (`memory`).
 """
 
 from dataclasses import dataclass
 from typing import Literal
 
 from analysis.names import ALL_DATA, FORGETTING
-from cl2r.methods.catalog import ABLATION_CELLS
+from cl2r.config.builtin import ABLATION_CELLS
+from cl2r.metrics import COMPATIBILITY
 
-COMPARED = ("AC", "BC", "FC")
+COMPARED = tuple(metric.name for metric in COMPATIBILITY)
 RATES = ("0.1", "0.01", "0.0001")
 """False accept rates of Table 8."""
 
 
 @dataclass(frozen=True)
 class Item:
-    """A table or a figure: the paper's number, its preset (and others it may be asked for with), rows and columns."""
+    """A table or a figure: its number in the paper, its preset followed by other admissible ones, rows and columns."""
 
     number: str
     presets: tuple[str, ...]
@@ -25,7 +26,7 @@ class Item:
     tasks: tuple[int, ...]
     layout: Literal["two_tasks", "task_counts", "rates", "ablation", "bc", "memory"]
     sizes: tuple[int, ...] = ()
-    """Images a class in memory, where they vary."""
+    """Images per class in memory, if they vary."""
 
 
 _ALL = (*FORGETTING, *ALL_DATA)

@@ -1,25 +1,41 @@
-"""A table or figure of the paper beside what the paper's text says of it, with where it comes from."""
+"""A table or figure of the paper from runs: its values, how the settings differ from the preset, and the verdicts."""
 
+import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pandas as pd
 
-from analysis.formats import Form, render
-from analysis.paper.budget import Change, changes
 from analysis.paper.items import Item
 from analysis.paper.statements import paper_statements
 from analysis.paper.tables import item_tables
 from analysis.paper.values import Values
-from analysis.paper.verdicts import AGREES, DIFFERS, NOT_COMPARABLE, NOT_RUN, RULE, Judgement, judge
-from analysis.table import Table, text_cells
-from cl2r.checkout import commit
+from analysis.paper.verdicts import AGREES, DIFFERS, NOT_COMPARABLE, NOT_RUN, RULE, Change, Judgement, judge
+from analysis.tables.formats import Form, render
+from analysis.tables.table import Table, text_cells
+from cl2r.config.layers import read_layer, resolve
+from cl2r.config.schema import field_keys, fields
+from cl2r.runtime.environment import commit
+
+FREE = frozenset(
+    {
+        *("seed", "threads", "method.name", "method.classifier", "method.fd", "scenario.n_tasks", "adapter.name"),
+        *("eval.bootstrap", "eval.pairs_seed", "data.root", "data.loaders"),
+    }
+)
+"""Fields that a row or column of a table names, that change no metric, or that choose which random pairs are drawn.
+
+All others are the budget: data, network, epochs and schedule, memory, batches, λ, options of the method.
+"""
 
 
 @dataclass(frozen=True)
 class Report:
-    """An item of the paper as runs give it: its tables, the verdicts, and in what the runs differ from its preset."""
+    """An item of the paper from runs: its tables, the verdicts, and the settings that differ from the preset."""
 
     item: Item
     preset: str
@@ -29,59 +45,91 @@ class Report:
 
     @classmethod
     def of_frames(cls, name: str, item: Item, frames: dict[str, pd.DataFrame], preset: str) -> "Report":
-        """`preset` is the one that stands for the paper's settings. Fields that the item itself varies are free."""
+        """Report on the item called `name`; `preset` has the paper's settings, except fields that the item varies."""
         changed = changes(frames["runs"], preset, ["memory.per_class"] if item.sizes else [])
         own = [statement for statement in paper_statements() if statement.item == name]
         judgements = judge(own, Values.of_frames(frames), changed)
         return cls(item, preset, item_tables(item, frames), judgements, changed)
 
     def text(self, form: Form = "markdown") -> str:
-        """The tables, the budget, the verdicts and the rule behind them; as Markdown or for a terminal."""
-        return "\n\n".join([render(self.tables, form), self.budget(), render(verdicts_table(self.judgements), form)])
-
-    def budget(self) -> str:
-        """Settings that are not the preset's."""
-        if not self.changes:
-            return f"All settings are those of the preset `{self.preset}`."
-        lines = [f"Settings that differ from the preset `{self.preset}`:", ""]
-        return "\n".join([*lines, *(f"- {change}" for change in self.changes)])
+        """Return the tables, the budget, the verdicts and the rule behind them; as Markdown or for a terminal."""
+        budget = f"All settings are those of the preset `{self.preset}`."
+        if self.changes:
+            head = [f"Settings that differ from the preset `{self.preset}`:", ""]
+            budget = "\n".join([*head, *(f"- {change}" for change in self.changes)])
+        return "\n\n".join([render(self.tables, form), budget, render(verdicts_table(self.judgements), form)])
 
 
 def verdicts_table(judgements: Sequence[Judgement]) -> Table:
-    """A row a judgement, under the statement it belongs to; below, how many verdicts of each kind there are."""
+    """Return one row per judgement, grouped by statement, with the number of verdicts of each kind below."""
+    columns = ("statement", "place", "where", "metric", "here", "verdict")
+    rows, full, former = [], [], None
+    for row in judgements:
+        reading = f" (read as: {row.statement.reading})" if row.statement.reading else ""
+        said = [row.statement.says + reading, row.statement.source]
+        found = [row.where, row.metric, row.here, row.verdict]
+        full.append([*said, *found])
+        rows.append(text_cells([*(["", ""] if row.statement is former else said), *found]))
+        former = row.statement
     counts = Counter(row.verdict.partition(",")[0] for row in judgements)
     words = [f"{word}: {counts[word]}" for word in (AGREES, DIFFERS, NOT_COMPARABLE, NOT_RUN)]
-    columns = ("statement", "place", "where", "metric", "here", "verdict")
-    rows, former = [], None
-    for row in judgements:
-        heading = ["", ""] if row.statement is former else _said(row)
-        rows.append(text_cells([*heading, row.where, row.metric, row.here, row.verdict]))
-        former = row.statement
-    full = [[*_said(row), row.where, row.metric, row.here, row.verdict] for row in judgements]
     data = pd.DataFrame(full, columns=list(columns))
     return Table(columns, tuple(rows), data, "What the paper's text states", (f"{', '.join(words)}.", RULE))
 
 
-def _said(row: Judgement) -> list[str]:
-    """What the paper says, and where."""
-    reading = f" (read as: {row.statement.reading})" if row.statement.reading else ""
-    return [row.statement.says + reading, row.statement.source]
-
-
 def document(report: Report, frames: dict[str, pd.DataFrame], command: str, images: Sequence[str] = ()) -> str:
-    """The report as a file that says how it came about."""
+    """Return the report as a Markdown file that names its command, commit, seeds and training time."""
     seeds = ", ".join(str(seed) for seed in sorted(frames["runs"]["seed"].unique()))
     origin = [
         f"- command: `{command}`",
         f"- commit: {commit()}",
-        f"- seeds: {seeds}; tables have means ± one standard deviation over them",
-        f"- training: {training_seconds(frames['tasks']):,.0f} s in all; a link that runs share counts once",
+        f"- seeds: {seeds}; tables show means ± one standard deviation over seeds",
+        f"- training: {training_seconds(frames['tasks']):,.0f} s in total; links that runs share count once",
     ]
     pictures = [f"![{report.item.number}]({name})" for name in images]
-    head = f"# {report.item.number} of the paper, by this project"
+    head = f"# {report.item.number} of the paper, reproduced by this project"
     return "\n\n".join([head, "\n".join(origin), *pictures, report.text()]) + "\n"
 
 
 def training_seconds(tasks: pd.DataFrame) -> float:
-    """Over distinct links."""
+    """Return the seconds of training; links that runs share count once."""
     return float(tasks.drop_duplicates("key")["seconds"].sum())
+
+
+# The budget: only runs with equal settings give comparable numbers.
+
+
+def changes(runs: pd.DataFrame, preset: str, varied: Collection[str] = ()) -> list[Change]:
+    """Return the fields in which runs differ from the preset, resolved per method; fields of a grid are `varied`."""
+    compared = [name for name in field_keys() if name in runs and name not in FREE and name not in varied]
+    methods = [str(name) for name in runs["method.name"].unique()]
+    found: dict[tuple[str, str, str], list[str]] = {}
+    for method in methods:
+        expected = preset_fields(preset, method)
+        own = runs[runs["method.name"] == method]
+        for name in compared:
+            wanted = _plain(expected.get(name))
+            for value in sorted({_plain(value) for value in own[name]} - {wanted}):
+                # The name of a data file is enough; its folder may be private.
+                shown = [Path(text).name if name == "data.name" else text for text in (wanted, value)]
+                found.setdefault((name, shown[0], shown[1]), []).append(method)
+    return [Change(*key, () if names == methods else tuple(names)) for key, names in sorted(found.items())]
+
+
+def preset_fields(preset: str, method: str) -> Mapping[str, Any]:
+    """Return all fields of the preset with this method."""
+    return fields(resolve([read_layer(preset), {"method": {"name": method}}]))
+
+
+def _plain(value: Any) -> str:
+    """Return a value as text; frames hold lists as JSON, some numbers as text, and several kinds of missing values."""
+    if isinstance(value, list):
+        return json.dumps(value)
+    if pd.isna(value):
+        return "unset"
+    if isinstance(value, bool | np.bool_):
+        return str(value).lower()
+    try:
+        return f"{float(value):.12g}"
+    except ValueError:
+        return str(value)

@@ -1,7 +1,7 @@
-"""What the paper's text states about its tables and figures, in a form that runs can be held against.
+"""What the paper's text states about its tables and figures, in a form that can be checked against runs.
 
-`reference/paper.yaml` is a list of statements, each with its item, its place in the paper, a paraphrase and a check.
-A check names methods, metrics, numbers of tasks and sizes of memory; every combination is judged for itself.
+`reference/paper.yaml` is a list of statements, each with its item, its source in the paper, a paraphrase and a check.
+A check names methods, metrics, numbers of tasks and sizes of memory; every combination is judged separately.
 """
 
 from collections.abc import Sequence
@@ -13,12 +13,13 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
-from analysis.paper.items import ITEMS, RATES
+from analysis.paper.items import COMPARED, ITEMS, RATES
+from cl2r.config.methods import METHODS
+from cl2r.config.section import Section
 from cl2r.errors import InputError, nearest
-from cl2r.methods.catalog import METHODS
-from cl2r.section import Section
 
-METRICS = ("AC", "BC", "FC", *(f"{metric}@{rate}" for rate in RATES for metric in ("AC", "BC", "FC")))
+RECORDED = (*COMPARED, *(f"{metric}@{rate}" for rate in RATES for metric in COMPARED))
+"""Columns of `runs`."""
 FROM_MATRIX = ("self_test", "cross_test", "mean_BC_t")
 """C[T,T], C[T,1], and the mean over t of BC(t)."""
 
@@ -33,12 +34,12 @@ def _one_of(known: Sequence[str], what: str) -> AfterValidator:
 
 
 def _listed(value: Any) -> Any:
-    """One name or number may stand for a list of one."""
+    """Accept one name or number for a list of one."""
     return value if isinstance(value, list) else [value]
 
 
 Method = Annotated[str, _one_of(tuple(METHODS), "method")]
-Metric = Annotated[str, _one_of((*METRICS, *FROM_MATRIX), "metric")]
+Metric = Annotated[str, _one_of((*RECORDED, *FROM_MATRIX), "metric")]
 Methods = Annotated[tuple[Method, ...], BeforeValidator(_listed), Field(min_length=1)]
 Count = Annotated[int, Field(ge=2)]
 Size = Annotated[int, Field(ge=0)]
@@ -46,7 +47,7 @@ Relation = Literal[">", "<", ">=", "<=", "="]
 
 
 class Check(Section):
-    """What all kinds have."""
+    """Fields of every kind of check."""
 
     method: Methods
     metric: Annotated[tuple[Metric, ...], BeforeValidator(_listed), Field(min_length=1)]
@@ -55,7 +56,7 @@ class Check(Section):
 
 
 class ValueCheck(Check):
-    """The metric is `value`, as far as its rounding (`within`) says."""
+    """The metric is `value`, up to its rounding (`within`)."""
 
     kind: Literal["value"]
     value: float
@@ -63,7 +64,7 @@ class ValueCheck(Check):
 
 
 class BoundCheck(Check):
-    """The metric stands in this relation to `value`; with `over: lowest` its lowest over all `tasks` does."""
+    """The metric, or with `over: lowest` its lowest value over all `tasks`, stands in this relation to `value`."""
 
     kind: Literal["bound"]
     relation: Relation
@@ -72,14 +73,14 @@ class BoundCheck(Check):
 
 
 class OrderCheck(Check):
-    """The metric is above that of each method of `above`."""
+    """The metric is higher than the same metric of each method of `above`."""
 
     kind: Literal["order"]
     above: Methods
 
 
 class DifferenceCheck(Check):
-    """The metric minus that of each `minus` (with another memory, if `minus_memory` says so) is `value` ± `within`."""
+    """The metric minus the same of each method of `minus` (with `minus_memory`, if given) is `value` ± `within`."""
 
     kind: Literal["difference"]
     minus: Methods
@@ -89,7 +90,7 @@ class DifferenceCheck(Check):
 
 
 class FactorCheck(Check):
-    """The metric is more than `factor` times that of `of`."""
+    """The metric is more than `factor` times the same metric of method `of`."""
 
     kind: Literal["factor"]
     of: Method
@@ -97,7 +98,7 @@ class FactorCheck(Check):
 
 
 class TrendCheck(Check):
-    """The metric, or its lead over that of `minus`, falls or rises from one number of tasks (size of memory) on."""
+    """The metric, or its lead over method `minus`, falls or rises between two numbers of tasks or sizes of memory."""
 
     kind: Literal["trend"]
     minus: Method | None = None
@@ -114,7 +115,7 @@ class TrendCheck(Check):
 
 
 class NearestZeroCheck(Check):
-    """The metric is nearer to 0 than that of each method of `others`."""
+    """The metric is nearer to 0 than the same metric of each method of `others`."""
 
     kind: Literal["nearest_zero"]
     others: Methods
@@ -123,17 +124,17 @@ class NearestZeroCheck(Check):
 AnyCheck = ValueCheck | BoundCheck | OrderCheck | DifferenceCheck | FactorCheck | TrendCheck | NearestZeroCheck
 KINDS = ("value", "bound", "order", "difference", "factor", "trend", "nearest_zero")
 ABOUT_NUMBERS = ("value", "difference", "factor")
-"""Kinds that only runs with the paper's budget can agree or differ with."""
+"""Kinds that can be judged only with the paper's budget."""
 
 
 class Statement(Section):
-    """One thing that the text says."""
+    """One statement of the text."""
 
     item: Annotated[str, _one_of(tuple(ITEMS), "item")]
     source: str
     says: str
     reading: str | None = None
-    """How we read a sentence that gives no criterion of its own."""
+    """How a sentence without a criterion of its own is read."""
     check: Annotated[AnyCheck, Field(discriminator="kind")]
 
 
@@ -141,18 +142,18 @@ class Reference(Section):
     """The whole file."""
 
     groups: dict[str, Methods]
-    """Methods that several statements name; YAML's anchors refer to them."""
+    """Methods that several statements name, for YAML anchors."""
     statements: tuple[Statement, ...]
 
 
 @cache
 def paper_statements() -> tuple[Statement, ...]:
-    """The statements that come with the project."""
+    """Return the statements in `reference/paper.yaml`."""
     return read_statements(Path(str(resources.files("analysis") / "reference" / "paper.yaml")))
 
 
 def read_statements(path: Path) -> tuple[Statement, ...]:
-    """All statements of a file; whatever is wrong with it is said in one line."""
+    """Return all statements of a file; raise InputError with one line that names the first fault."""
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
@@ -164,7 +165,7 @@ def read_statements(path: Path) -> tuple[Statement, ...]:
 
 
 def _complaint(error: ValidationError) -> str:
-    """The first fault, with the number of the statement (from 1) and the field."""
+    """Return the first fault with the number of the statement (from 1) and the field."""
     first = error.errors()[0]
     place = [str(part) for part in first["loc"] if part not in KINDS]
     if first["loc"][:1] == ("statements",) and len(place) > 1:

@@ -1,4 +1,4 @@
-"""What finished runs measured, by method, number of tasks, memory and seed: what the paper's tables are made of."""
+"""Metrics of finished runs by method, number of tasks, memory and seed, for the paper's tables."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,8 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from analysis.bc_curves import bc_by_task, matrices
-from analysis.tables import check_cells, counted_runs, one_budget
+from analysis.groups import check_cells, one_budget
+from analysis.matrices import matrices
+from analysis.tables.runs import counted_runs
 from cl2r.compatibility import backward_compatibility_curve
 
 CELL = ["method.name", "tasks_planned", "memory.per_class"]
@@ -15,23 +16,29 @@ CELL = ["method.name", "tasks_planned", "memory.per_class"]
 
 @dataclass(frozen=True, eq=False)
 class Values:
-    """`rows`: a row a finished run with all its metrics; `planned`: a row a run, whatever came of it."""
+    """`rows` has one row per finished run with all its metrics, `planned` one row per run of any status."""
 
     rows: pd.DataFrame
     planned: pd.DataFrame
 
     @classmethod
     def of_frames(cls, frames: Mapping[str, pd.DataFrame]) -> "Values":
-        """From the frames of a study. Runs of a cell may differ in their seed only."""
+        """Read the frames of a study. Raise InputError if runs of one cell differ in more than their seed."""
         one_budget(frames["runs"])
-        planned = _with_tasks(counted_runs(frames["runs"]))
+        runs = counted_runs(frames["runs"])
+        # Tasks that are given by their sizes are counted once they have been trained.
+        tasks = runs["scenario.n_tasks"].astype("Float64").fillna(runs["tasks"].astype("Float64"))
+        # Plain objects and floats, because cells are looked up many times and nullable columns are slow.
+        numbers = {"tasks_planned": tasks, "memory.per_class": runs["memory.per_class"]}
+        plain = {name: column.astype("Float64").astype(float) for name, column in numbers.items()}
+        planned = runs.assign(**{"method.name": runs["method.name"].astype(object)}, **plain)
         rows = planned[planned["counted"]]
         check_cells(rows, CELL)
         return cls(rows.merge(_from_matrix(frames["matrix"]), on="run", how="left"), planned)
 
     @property
     def methods(self) -> list[str]:
-        """All methods, in the order of the study."""
+        """All methods in the order of the study."""
         return [str(name) for name in self.planned["method.name"].unique()]
 
     @property
@@ -41,23 +48,23 @@ class Values:
 
     @property
     def sizes(self) -> list[int]:
-        """Images a class in memory, ascending."""
+        """Images per class in memory, ascending."""
         return sorted(int(size) for size in self.planned["memory.per_class"].dropna().unique())
 
     def of(self, metric: str, method: str, tasks: int | None = None, memory: int | None = None) -> pd.Series:
-        """A metric by seed; empty if there is none. None: whatever the number of tasks, or the memory."""
+        """Return a metric by seed, empty if there is none; None stands for any number of tasks, or any memory."""
         chosen = _select(self.rows, method, tasks, memory)
         if metric not in chosen:
             return pd.Series(dtype=float)
         return chosen.set_index("seed")[metric].astype(float).dropna()
 
-    def hole(self, method: str, tasks: int, memory: int | None = None) -> str:
-        """What to say where there is no figure."""
+    def missing_text(self, method: str, tasks: int, memory: int | None = None) -> str:
+        """Return what a cell without a value shows."""
         planned = _select(self.planned, method, tasks, memory)
         return "failed" if len(planned) and not planned["counted"].any() else "–"
 
     def fewer(self, found: pd.Series) -> str:
-        """A remark, if a mean is over fewer seeds than the study has."""
+        """Return a remark if a mean is over fewer seeds than the study has, else nothing."""
         seeds = self.planned["seed"].nunique()
         return f" ({len(found)} of {seeds})" if len(found) < seeds else ""
 
@@ -71,20 +78,8 @@ def _select(rows: pd.DataFrame, method: str, tasks: int | None, memory: int | No
     return rows[chosen]
 
 
-def _with_tasks(runs: pd.DataFrame) -> pd.DataFrame:
-    """T as the config has it; tasks given by their sizes are counted when they have been trained.
-
-    Plain columns of names and floats: cells are looked up many times, and nullable ones are slow.
-    """
-    planned = runs["scenario.n_tasks"].astype("Float64").fillna(runs["tasks"].astype("Float64"))
-    plain = {"method.name": runs["method.name"].astype(object)}
-    for name, column in {"tasks_planned": planned, "memory.per_class": runs["memory.per_class"]}.items():
-        plain[name] = column.astype("Float64").astype(float)
-    return runs.assign(**plain)
-
-
 def _from_matrix(matrix: pd.DataFrame) -> pd.DataFrame:
-    """C[1,1], the last model's self-test and its cross-test with the first, and the mean over t of BC(t)."""
+    """Return per run C[1,1], the last model's self-test and its cross-test with the first, and the mean of BC(t)."""
     rows = [
         {
             "run": run,
@@ -96,10 +91,3 @@ def _from_matrix(matrix: pd.DataFrame) -> pd.DataFrame:
         for run, cells in matrices(matrix).items()
     ]
     return pd.DataFrame(rows, columns=["run", "initial", "self_test", "cross_test", "mean_BC_t"])
-
-
-def bc_curves(frames: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """BC(t) of every finished run: method, tasks, seed, t = 2..T, BC."""
-    rows = Values.of_frames(frames).rows[["run", "method.name", "tasks_planned", "seed"]]
-    rows = rows.rename(columns={"method.name": "method", "tasks_planned": "tasks"})
-    return bc_by_task(frames["matrix"]).merge(rows, on="run")[["method", "tasks", "seed", "t", "BC"]]

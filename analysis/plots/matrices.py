@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.collections import QuadMesh
 from matplotlib.colors import Normalize
@@ -15,26 +14,29 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.patches import Patch, Rectangle
 
-from analysis.bc_curves import cells_of, square
-from analysis.frames import Frames
+from analysis.groups import check_name, finished
+from analysis.matrices import cells_of, square
 from analysis.names import title
-from analysis.pivot import check_name, finished
-from analysis.plots.groups import MATRIX, Groups, absent, longest, measured, no_cells, no_runs, refuse, with_cells
-from analysis.plots.parts import PAGE, SMALL, TEXT, data_names, entitle, wrapped
+from analysis.plots.lines import MATRIX, measured, with_cells
+from analysis.plots.parts import PAGE, SMALL, TEXT, Groups, data_names, entitle, longest, need, wrapped
+from analysis.study import Frames
 from cl2r.errors import InputError
 
 FloatArray = npt.NDArray[np.float64]
 
 COLOURS = "RdBu"  # blue above 0, red below: told apart with every common kind of colour blindness
 DIAGONAL = "#e6e6e6"
-BAR = 0.9  # inches of the colour bar with its words
-CELL = 0.34  # inches of a cell where there is room
-NARROW = 0.2  # of one that no number fits in: several matrices of more than 13 tasks on a page
+BAR = 0.9
+"""Inches of the colour bar with its words."""
+CELL = 0.34
+"""Inches of a cell if there is room."""
+NARROW = 0.2
+"""Inches of a cell that no number fits in: several matrices of more than 13 tasks on a page."""
 
 
 @dataclass(frozen=True, eq=False)
 class Gains:
-    """Of one run, or the mean over runs; in hundredths. `share`: of the runs, how many are compatible in a cell."""
+    """Gains and self-tests in percent, means over runs; `share` is the share of runs that are compatible in a cell."""
 
     gain: FloatArray
     own: FloatArray
@@ -44,14 +46,15 @@ class Gains:
 
     @classmethod
     def of(cls, frames: Frames, runs: Sequence[str], pairs: str = "report", metric: str | None = None) -> "Gains":
-        """From the cells of `matrix` of these runs, which need equal numbers of tasks."""
+        """Compute the gains from the cells of these runs, which need equal numbers of tasks."""
         cells = cells_of(frames.matrix, pairs, metric)
         parts = [cells[cells["run"] == run] for run in runs]
         accuracies = [square(part) for part in parts]
+        names = ", ".join(runs[:3]) + (f" and {len(runs) - 3} more" if len(runs) > 3 else "") or "no run"
         if not accuracies or min(map(len, accuracies)) == 0:
-            raise InputError(f"no {pairs} pairs were evaluated for {_listed(runs)}")
+            raise InputError(f"no {pairs} pairs were evaluated for {names}")
         if len({len(accuracy) for accuracy in accuracies}) > 1:
-            raise InputError(f"{_listed(runs)} differ in their number of tasks: a mean matrix needs one")
+            raise InputError(f"{names} differ in their number of tasks: a mean matrix needs one")
         mean = 100 * np.mean(accuracies, axis=0)
         own = np.diagonal(mean)
         marks = [part.assign(compatible=part["compatible"].astype("boolean").fillna(False)) for part in parts]
@@ -62,19 +65,25 @@ class Gains:
 
     @property
     def tasks(self) -> int:
-        """T"""
+        """The number of tasks T."""
         return len(self.own)
 
 
 def plot_matrix(frames: Frames, run: str, pairs: str = "report", metric: str | None = None) -> Figure:
-    """The matrix of one run; `metric` as in the column of `matrix`, by default the run's first."""
+    """Plot the matrix of one run; `metric` is a value of that column of `matrix`, by default the run's first."""
     return plot_mean_matrix(frames, [run], pairs, metric)
 
 
 def plot_mean_matrix(frames: Frames, runs: Sequence[str], pairs: str = "report", metric: str | None = None) -> Figure:
-    """The mean matrix over runs, such as the seeds of a group."""
-    refuse(no_runs(frames) or absent(frames.matrix, (*MATRIX, "compatible"), "matrix"))
-    rows = _rows(frames.runs, runs)
+    """Plot the mean matrix over runs, such as the seeds of a group."""
+    if not finished(frames.runs).any():
+        raise InputError("no run has finished: there is nothing to draw")
+    need(frames.matrix, (*MATRIX, "compatible"), "matrix")
+    for name in runs:
+        check_name(name, [str(run) for run in frames.runs["run"]], "run")
+    rows = frames.runs[frames.runs["run"].isin(runs)]
+    if len(lost := rows.loc[~finished(rows), "run"]):
+        raise InputError(f"{lost.iloc[0]} did not finish: it has no matrix")
     gains = Gains.of(frames, runs, pairs, metric)
     methods = ", ".join(dict.fromkeys(title(str(name)) for name in rows["method.name"]))
     which = f", {methods}" + (f", seed {rows['seed'].iloc[0]}" if len(runs) == 1 else f", mean of {len(runs)} runs")
@@ -83,46 +92,28 @@ def plot_mean_matrix(frames: Frames, runs: Sequence[str], pairs: str = "report",
 
 
 def plot_matrices(study: Frames, pairs: str = "report", limit: int = 6) -> Figure:
-    """A mean matrix a group, for up to `limit` groups. Of several numbers of tasks, the largest."""
-    refuse(no_matrices(study, pairs))
-    known = with_cells(study, pairs)
+    """Plot one mean matrix per group, for up to `limit` groups of the runs with the most tasks."""
+    known = with_cells(study, pairs, None, "compatible")
     groups = Groups.of(longest(known), limit=limit)
-    names = {group: list(groups.rows.loc[groups.rows["group"] == group, "run"]) for group in groups.looks}
+    names = {group: list(groups.rows.loc[groups.rows["group"] == group, "run"]) for group in groups.styles}
     gains = {group: Gains.of(study, runs, pairs) for group, runs in names.items()}
     seeds = groups.rows["seed"].nunique()
     over = "one seed" if seeds == 1 else f"means over {seeds} seeds"
     return _draw(gains, groups.heading(f"{data_names(groups.rows)}{measured(study, known, pairs)}, {over}"))
 
 
-def no_matrices(study: Frames, pairs: str = "report") -> str:
-    """Why there is no matrix to show; empty if there is."""
-    return no_cells(study, pairs, "compatible")
-
-
-def _rows(runs: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
-    for name in names:
-        check_name(name, [str(run) for run in runs["run"]], "run")
-    rows = runs[runs["run"].isin(names)]
-    lost = rows.loc[~finished(rows), "run"]
-    if len(lost):
-        raise InputError(f"{lost.iloc[0]} did not finish: it has no matrix")
-    return rows
-
-
-def _listed(runs: Sequence[str]) -> str:
-    return ", ".join(runs[:3]) + (f" and {len(runs) - 3} more" if len(runs) > 3 else "") or "no run"
-
-
 def _draw(gains: dict[str, Gains], words: str) -> Figure:
-    """Small multiples on a page, with one scale of colours."""
+    """Draw small multiples on a page, with one colour scale that has 0 in its middle."""
     most = max(each.tasks for each in gains.values())
     rows = math.ceil(len(gains) / (3 if most <= 6 else 2))
     columns = math.ceil(len(gains) / rows)
     side = min((PAGE - BAR) / columns, 0.7 + max(1.8, CELL * most))
-    figure = Figure(figsize=(side * columns + BAR, side * rows + 0.6), layout=_layout())
+    layout = ConstrainedLayoutEngine(compress=True, h_pad=0.07)  # square panels close together
+    figure = Figure(figsize=(side * columns + BAR, side * rows + 0.6), layout=layout)
     entitle(figure, words)
     grid = figure.subplots(rows, columns, squeeze=False)
-    scale = _scale(gains)
+    largest = max((float(np.nanmax(np.abs(each.gain))) for each in gains.values() if each.tasks > 1), default=0.0)
+    scale = Normalize(-max(largest, 0.1), max(largest, 0.1))
     for place, (name, each) in enumerate(gains.items()):
         axes = grid[place // columns, place % columns]
         mesh = _heat_map(axes, each, scale, room=(side - 0.4) / each.tasks)
@@ -137,19 +128,8 @@ def _draw(gains: dict[str, Gains], words: str) -> Figure:
     return figure
 
 
-def _layout() -> ConstrainedLayoutEngine:
-    """Square panels close together, with room for their titles."""
-    return ConstrainedLayoutEngine(compress=True, h_pad=0.07)
-
-
-def _scale(gains: dict[str, Gains]) -> Normalize:
-    """The same for all, and 0 in its middle."""
-    most = max((float(np.nanmax(np.abs(each.gain))) for each in gains.values() if each.tasks > 1), default=0.0)
-    return Normalize(-max(most, 0.1), max(most, 0.1))
-
-
 def _heat_map(axes: Axes, gains: Gains, scale: Normalize, room: float) -> QuadMesh:
-    """`room`: inches of a cell."""
+    """Draw one matrix; `room` is the size of a cell in inches."""
     edges = np.arange(gains.tasks + 1) + 0.5
     mesh = axes.pcolormesh(edges, edges, np.ma.masked_invalid(gains.gain), cmap=COLOURS, norm=scale)
     ticks = range(1, gains.tasks + 1) if room >= NARROW else [1, *range(5, gains.tasks + 1, 5)]
@@ -163,22 +143,23 @@ def _heat_map(axes: Axes, gains: Gains, scale: Normalize, room: float) -> QuadMe
 
 
 def _cell(axes: Axes, gains: Gains, t: int, k: int, mesh: QuadMesh, room: float) -> None:
-    """Its number; the diagonal's ground; and a frame if it is compatible."""
+    """Draw the number of a cell, the ground of the diagonal, and a frame if the cell is compatible."""
+    value, colour = float(gains.own[k] if t == k else gains.gain[t, k]), "black"
     if t == k:
         axes.add_patch(Rectangle((k + 0.5, t + 0.5), 1, 1, color=DIAGONAL, linewidth=0))
-        text, dark = _figure(gains.own[k], room), False
     else:
-        text, dark = _figure(gains.gain[t, k], room), _dark(mesh, float(gains.gain[t, k]))
-    number = axes.text(k + 1, t + 1, text, ha="center", va="center", fontsize=SMALL, color="white" if dark else "black")
-    number.set_in_layout(False)  # inside anyway, and many
+        red, green, blue, _ = mesh.to_rgba(np.array([value]))[0]
+        colour = "white" if 0.3 * red + 0.59 * green + 0.11 * blue < 0.5 else "black"
+    text = axes.text(k + 1, t + 1, _number(value, room), ha="center", va="center", fontsize=SMALL, color=colour)
+    text.set_in_layout(False)  # inside anyway, and many
     if gains.share[t, k] > 0:
         line = "-" if gains.share[t, k] == 1 else ":"
         width = 1.1 if room >= NARROW else 0.8
         axes.add_patch(Rectangle((k + 0.55, t + 0.55), 0.9, 0.9, fill=False, linewidth=width, linestyle=line))
 
 
-def _figure(value: float, room: float) -> str:
-    """With one decimal if a cell has room for it; in narrow ones −.3 for −0.3, in the narrowest nothing."""
+def _number(value: float, room: float) -> str:
+    """Return a number with one decimal if a cell has room for it; narrow cells have −.3 for −0.3, or nothing."""
     if room < NARROW:
         return ""
     wide = room >= 0.32
@@ -190,13 +171,8 @@ def _figure(value: float, room: float) -> str:
     return text.replace("-", "−")
 
 
-def _dark(mesh: QuadMesh, value: float) -> bool:
-    red, green, blue, _ = mesh.to_rgba(np.array([value]))[0]
-    return bool(0.3 * red + 0.59 * green + 0.11 * blue < 0.5)
-
-
 def _explain(figure: Figure, mesh: QuadMesh, gains: dict[str, Gains]) -> None:
-    """What colours, frames and the diagonal mean, in words."""
+    """Add the colour bar and a key of frames and diagonal."""
     metric = " or ".join(dict.fromkeys(each.metric for each in gains.values()))
     bar = figure.colorbar(mesh, ax=figure.axes, shrink=0.9, aspect=25, pad=0.02)
     bar.set_label(f"C[t,k] − C[k,k]\n({metric}, percentage points)", fontsize=TEXT)

@@ -1,8 +1,9 @@
-"""What all printed figures are made of: panels, lines with bands over seeds, a legend outside, and their files."""
+"""What all printed plots are made of: the groups they show, panels, lines with bands over seeds, legend, files."""
 
 import math
 import textwrap
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +14,103 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from analysis.style import Look
+from analysis.groups import finished, group_labels, in_order
+from analysis.names import LineStyle, method_style, nth_style, ordered, shown_first, title
+from cl2r.errors import InputError
+from cl2r.metrics import SHARE, Metric
 
 PAGE = 7.2
-"""Inches between the margins of a printed page: figures of studies are no wider, so that their text keeps its size."""
+"""Inches between the margins of a printed page. Plots of studies are no wider, so that their text keeps its size."""
 TEXT, SMALL = 8.0, 7.0
 """Points at print size."""
 LABEL_WIDTH = 27
-"""Characters of a legend's line."""
+"""Characters per line of a legend."""
 LETTER = 0.0088
-"""Inches that a letter of one point takes in a line, about."""
+"""Approximate width of a one-point letter in inches."""
 FRAME = "#555555"
+LIMIT = 12
+"""More lines than this cannot be told apart."""
+RUN = ("run", "tasks", "seed", "data.name", "method.name")
+"""Columns of `runs` that every plot needs."""
+
+
+def need(frame: pd.DataFrame, names: Sequence[str], what: str) -> None:
+    """Raise InputError if the frame lacks some of the columns."""
+    if missing := [name for name in names if name not in frame]:
+        raise InputError(f"{what} without {', '.join(missing)}: there is nothing to draw")
+
+
+def finished_chains(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return the finished runs; raise InputError if there is none, or none with two tasks."""
+    rows = runs[finished(runs)]
+    if rows.empty:
+        raise InputError("no run has finished: there is nothing to draw")
+    need(rows, RUN, "runs")
+    if not (rows["tasks"] > 1).any():
+        raise InputError("every run has one task: compatibility needs two models")
+    return rows
+
+
+def longest(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return the finished runs with the most tasks: values of different numbers of tasks cannot be compared."""
+    rows = runs[finished(runs)]
+    most: pd.DataFrame = rows[rows["tasks"] == rows["tasks"].max()]
+    return most
+
+
+def numbers(frame: pd.DataFrame, column: str) -> pd.Series:
+    """Return a column as floats; NaN if it is empty or absent."""
+    values = frame[column] if column in frame else pd.Series(index=frame.index, dtype=float)
+    return pd.to_numeric(values, errors="coerce").astype(float)
+
+
+@dataclass(frozen=True, eq=False)
+class Groups:
+    """The groups that a plot shows: `rows` are finished runs with their `group`, `styles` are in legend order."""
+
+    rows: pd.DataFrame
+    styles: dict[str, LineStyle]
+    note: str = ""
+    """Says which groups are left out, if any."""
+
+    @classmethod
+    def of(
+        cls, runs: pd.DataFrame, without: Collection[str] = (), limit: int = LIMIT, varied: str | None = None
+    ) -> "Groups":
+        """Group the finished runs by all fields that tell them apart, except those in `without`.
+
+        With `varied`, a config field, only groups in which it takes several values are kept; there may be none. Of more
+        than `limit` groups, the reference methods and those with the highest BC are kept.
+        """
+        rows = runs[finished(runs)]
+        rows = rows.assign(group=group_labels(rows.drop(columns=[name for name in without if name in rows])))
+        if varied is not None:
+            rows = rows[rows.groupby("group")[varied].transform("nunique") > 1]
+        shown, note = in_order(rows["group"]), ""
+        if len(shown) > limit:
+            means = numbers(rows, "BC").groupby(rows["group"]).mean().reindex(shown)
+            kept = shown_first(means.sort_values(ascending=False, kind="stable").index.tolist(), limit)
+            references = shown_first(shown, 0)
+            which = "those with the highest BC" if means.notna().any() else "the first"
+            words = " and ".join([*([", ".join(references)] if references else []), which])
+            note = f"{limit} of {len(shown)} groups: {words}; {len(shown) - limit} left out"
+            shown = [name for name in shown if name in kept]
+        methods = [str(name) for name in runs["method.name"].unique()]
+        names = {title(method): method for method in ordered(methods)}
+        if set(shown) <= set(names):  # groups that are methods have the methods' styles and order
+            styles = {name: method_style(method, methods) for name, method in names.items() if name in shown}
+        else:
+            styles = {group: nth_style(place) for place, group in enumerate(shown)}
+        return cls(rows[rows["group"].isin(shown)], styles, note)
+
+    @property
+    def tasks(self) -> int:
+        """T of the runs, if it is the same for all."""
+        return int(self.rows["tasks"].iloc[0])
+
+    def heading(self, words: str) -> str:
+        """Return the words with a line on the groups that are left out."""
+        return f"{words}\n{self.note}" if self.note else words
 
 
 def panels(
@@ -34,7 +121,7 @@ def panels(
     sharey: bool = True,
     text: float = TEXT,
 ) -> tuple[Figure, list[Axes]]:
-    """A figure of `count` panels, in rows of `columns` if given; `size` is the whole figure's."""
+    """Return a figure with `count` panels, in rows of `columns` if given; `size` is the size of the whole figure."""
     columns = columns or count
     figure = Figure(figsize=size, layout="constrained")
     grid = figure.subplots(math.ceil(count / columns), columns, sharey=sharey, squeeze=False).ravel()
@@ -52,7 +139,7 @@ def panels(
 
 
 def entitle(figure: Figure, heading: str, text: float = TEXT) -> None:
-    """The heading above all, in lines that the figure has room for."""
+    """Put the heading above all panels, in lines that fit the figure."""
     room = int(figure.get_figwidth() / (LETTER * text))
     lines = [textwrap.fill(line, room, break_long_words=False, break_on_hyphens=False) for line in heading.splitlines()]
     figure.suptitle("\n".join(lines), fontsize=text)
@@ -61,7 +148,7 @@ def entitle(figure: Figure, heading: str, text: float = TEXT) -> None:
 def page_panels(
     count: int, heading: str, labels: Collection[str], sharey: bool = True, height: float = 2.8
 ) -> tuple[Figure, list[Axes]]:
-    """Panels that fill the width of a page beside a legend of these labels."""
+    """Return panels that fill the width of a page beside a legend with these labels."""
     lines = [line for label in labels for line in wrapped(label).splitlines()]
     legend = 0.6 + 0.055 * max(map(len, lines), default=0)
     columns = max(1, min(count, 3, int((PAGE - legend) / 1.75)))
@@ -72,88 +159,97 @@ def page_panels(
     return panels(count, heading, (width, tall), columns, sharey)
 
 
-def mean_line(axes: Axes, x: pd.Series, y: pd.Series, label: str, look: Look) -> None:
-    """The mean over seeds at every x, with a band of one standard deviation where there are several."""
+def mean_line(axes: Axes, x: pd.Series, y: pd.Series, label: str, style: LineStyle) -> None:
+    """Draw the mean over seeds at every x, with a band of one standard deviation if there are several seeds."""
     groups = y.astype(float).groupby(x.astype(float))
     means, deviations = groups.mean(), groups.std()
     places = means.index.to_numpy(dtype=float)
-    axes.plot(places, means.to_numpy(dtype=float), label=label, **line_look(look))
+    axes.plot(places, means.to_numpy(dtype=float), label=label, **line_style(style))
     if deviations.isna().all():
         return
     if len(places) == 1:
-        error_bar(axes, places[0], means.iloc[0], deviations.iloc[0], look)
+        error_bar(axes, places[0], means.iloc[0], deviations.iloc[0], style)
         return
     low, high = ((means + sign * deviations).to_numpy(dtype=float) for sign in (-1, 1))
-    axes.fill_between(places, low, high, color=look.colour, alpha=0.13, linewidth=0, zorder=2)
+    axes.fill_between(places, low, high, color=style.colour, alpha=0.13, linewidth=0, zorder=2)
 
 
-def error_bar(axes: Axes, x: float, y: float, deviation: float, look: Look) -> None:
-    """One standard deviation up and down."""
-    axes.errorbar(x, y, deviation, color=look.colour, linewidth=0.8, capsize=2, zorder=2)
+def error_bar(axes: Axes, x: float, y: float, deviation: float, style: LineStyle) -> None:
+    """Draw one standard deviation up and down."""
+    axes.errorbar(x, y, deviation, color=style.colour, linewidth=0.8, capsize=2, zorder=2)
 
 
-def line_look(look: Look) -> dict[str, Any]:
-    """A look in Matplotlib's words."""
-    line: dict[str, Any] = {"color": look.colour, "marker": look.marker, "linestyle": "--" if look.dashed else "-"}
-    if look.hollow:
+def line_style(style: LineStyle) -> dict[str, Any]:
+    """Return Matplotlib's keyword arguments for a line style."""
+    line: dict[str, Any] = {"color": style.colour, "marker": style.marker, "linestyle": "--" if style.dashed else "-"}
+    if style.hollow:
         line["markerfacecolor"] = "white"
-    if look.highlighted:
+    if style.highlighted:
         return {**line, "linewidth": 2.4, "markersize": 6.5, "zorder": 5}
     return {**line, "linewidth": 1.5, "markersize": 5.0, "zorder": 3}
 
 
+def metric_axis(axes: Axes, metric: Metric) -> None:
+    """Give the y axis the metric's title; a difference gets a line at 0, a share its whole range."""
+    axes.set_ylabel(metric.title)
+    if metric.signed:
+        zero_line(axes)
+    if metric.bounds == SHARE:
+        share_axis(axes)
+
+
 def share_axis(axes: Axes) -> None:
-    """A share, such as AC, is seen against all of its range."""
+    """Show the whole range of a share, such as AC."""
     axes.set_ylim(-0.04, 1.04)
 
 
 def zero_line(axes: Axes) -> None:
-    """Where a difference changes its sign."""
+    """Draw a line where a difference changes its sign."""
     axes.axhline(0, color="black", linewidth=1, zorder=1)
 
 
 def with_legend(
     figure: Figure, axes: Sequence[Axes], more: Sequence[Any] = (), text: float = SMALL, line: float = 3.4
 ) -> Figure:
-    """Outside, with the lines in the order in which they end in the last panel that has them; `more` come last."""
+    """Add a legend outside, in the order in which lines end in the last panel that has them; `more` come last."""
+
+    def end(line: Line2D) -> float:
+        heights = np.asarray(line.get_ydata(), dtype=float)
+        return float(heights[-1]) if len(heights) and not np.isnan(heights[-1]) else -np.inf
+
     lines = {str(line.get_label()): line for panel in axes for line in panel.get_lines()}
     named = [line for label, line in lines.items() if not label.startswith("_") and line not in more]
-    handles = [*sorted(named, key=_end, reverse=True), *more]
+    handles = [*sorted(named, key=end, reverse=True), *more]
     labels = [wrapped(str(handle.get_label())) for handle in handles]
     figure.legend(handles, labels, loc="outside right center", frameon=False, fontsize=text, handlelength=line)
     return figure
 
 
-def _end(line: Line2D) -> float:
-    heights = np.asarray(line.get_ydata(), dtype=float)
-    return float(heights[-1]) if len(heights) and not np.isnan(heights[-1]) else -np.inf
-
-
 def wrapped(label: str) -> str:
-    """A label in lines that fit a legend."""
+    """Return a label in lines that fit a legend."""
     return textwrap.fill(label, LABEL_WIDTH, break_long_words=False, break_on_hyphens=False)
 
 
 def heading(runs: pd.DataFrame, more: str = "", bands: bool = True) -> str:
-    """Which data and how many seeds."""
+    """Return a heading that names the data sets and the number of seeds."""
     seeds = runs["seed"].nunique()
     spread = ", bands ± one standard deviation" if bands else ""
     return f"{data_names(runs)}{more}, {'one seed' if seeds == 1 else f'{seeds} seeds{spread}'}"
 
 
 def data_names(runs: pd.DataFrame) -> str:
-    """The data sets, without their folders."""
+    """Return the names of the data sets, without their folders."""
     return ", ".join(sorted({Path(str(name)).stem for name in runs["data.name"]}))
 
 
 def save(figure: Figure, stem: Path, kinds: Sequence[str] = ("png", "svg")) -> list[Path]:
-    """One file a kind, as `stem`.png and so on; equal figures give equal files. Text in SVG stays text."""
+    """Write one file per kind, `stem`.png and so on; equal plots give equal files. Text in SVG stays text."""
     stem.parent.mkdir(parents=True, exist_ok=True)
     paths = [stem.with_name(f"{stem.name}.{kind}") for kind in kinds]
     undated = {"png": {"Software": None}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
     figure.set_dpi(160)
     figure.draw_without_rendering()
-    figure.set_layout_engine("none")  # laid out once, not once a file
+    figure.set_layout_engine("none")  # laid out once, not once per file
     with mpl.rc_context({"svg.hashsalt": "cl2r", "svg.fonttype": "none", "pdf.fonttype": 42}):
         for kind, path in zip(kinds, paths, strict=True):
             figure.savefig(path, metadata=undated[kind])

@@ -1,4 +1,4 @@
-"""A study as one page of HTML that needs no network: tables, matrices, figures, costs, failures and settings."""
+"""A study as one HTML page that works offline: tables, matrices, figures, costs, failures and settings."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,26 +9,18 @@ from typing import Any
 import pandas as pd
 
 import cl2r
-from analysis.groups import group_fields
-from analysis.pivot import finished
-from analysis.report.costs import cost_lines, cost_table
-from analysis.report.curves import study_figures
-from analysis.report.displayed import displayed
-from analysis.report.figures import Figure
-from analysis.report.head import study_head
-from analysis.report.labels import labelled
-from analysis.report.losses import training_losses
-from analysis.report.matrices import matrix_data, whole_matrices
+from analysis.groups import finished, group_fields
+from analysis.names import COLOURS
+from analysis.report.figures import Figure, labelled, study_figures
+from analysis.report.matrices import matrix_data, training_losses, whole_matrices
 from analysis.report.page import ShownTable, render_page, shown_table
-from analysis.report.result_tables import difference_tables, result_tables
-from analysis.report.run_tables import all_runs, lost_runs
-from analysis.report.settings import study_settings
-from analysis.report.summary import findings
-from analysis.report.words import duration
+from analysis.report.settings import anonymised, study_settings
+from analysis.report.summary import findings, study_status
+from analysis.report.tables import all_runs, cost_lines, cost_table, difference_tables, lost_runs, result_tables
 from analysis.study import Study
-from analysis.style import COLOURS
-from cl2r.files import write_file
-from cl2r.privacy import anonymous
+from cl2r.runtime.logs import anonymous
+from cl2r.runtime.text import duration
+from cl2r.storage.path import at
 
 __all__ = ["build_report", "write_report"]
 
@@ -46,12 +38,18 @@ TITLES = {
 
 
 def build_report(study: Study, live: Sequence[str] = (), refresh: float | None = None) -> str:
-    """The report as HTML text. `live` says what is running; the page reloads itself every `refresh` seconds."""
-    sweep, study = _sweep(study), displayed(_whole(study))
+    """Return the report as HTML. `live` says what is running; the page reloads itself every `refresh` seconds."""
+    sweep = None
+    if study.specification.get("space"):
+        from analysis.report.sweep import sweep_plots  # Optuna takes a second to import, and few studies are sweeps
+
+        sweep = sweep_plots(study)
+    study = anonymised(_with_columns(study))
     fields = group_fields(study.runs)
     runs = labelled(study, fields)
     content = {**_content(study, runs, fields), "sweep": sweep, "live": [anonymous(line) for line in live]}
-    content |= {"head": study_head(study, live, refresh), "refresh": refresh, "refresh_words": duration(refresh)}
+    content |= {"head": study_status(study, live, refresh), "refresh": refresh}
+    content["refresh_words"] = "" if refresh is None else duration(refresh)
     curves, remark = training_losses(study.curves, runs[finished(runs)])
     blocks = matrix_data(study, runs)
     content |= {
@@ -61,32 +59,36 @@ def build_report(study: Study, live: Sequence[str] = (), refresh: float | None =
     }
     content["sections"] = [(key, title) for key, title in TITLES.items() if _has(content, key)]
     data: dict[str, Any] = {"matrices": blocks, "losses": curves if content["losses"] else None, "refresh": refresh}
-    data |= {"colours": COLOURS, "figures": _figure_data(content), "texts": _texts(content)}
+    single = [content[name] for name in ("cost_table", "lost", "runs") if content[name]]
+    tables: list[ShownTable] = [*content["tables"], *content["differences"], *single]
+    figures: list[Figure] = [*content["figures"], *(sweep.figures if sweep else ())]
+    views = {figure.id: [{"data": view.data, "layout": view.layout} for view in figure.views] for figure in figures}
+    data |= {"colours": COLOURS, "figures": views, "texts": {table.id: table.texts for table in tables}}
     return render_page(content, data)
 
 
 def write_report(study: Study, path: str | Path, live: Sequence[str] = (), refresh: float | None = None) -> Path:
-    """Write the report; a reader sees the old file or the new one."""
-    write_file(Path(path), build_report(study, live, refresh).encode())
+    """Write the report and return its path; readers see the old file or the new one, never a part."""
+    at(Path(path)).write_file(build_report(study, live, refresh).encode())
     return Path(path)
 
 
-def _whole(study: Study) -> Study:
-    """With the columns that everything here counts on, even where no run finished."""
-    return replace(
-        study,
-        tasks=_with_columns(study.tasks, "run", "task", "reused"),
-        matrix=_with_columns(study.matrix, "run", "pairs", "t", "k", "accuracy", "compatible"),
-        curves=_with_columns(study.curves, "run", "task", "epoch"),
-    )
-
-
-def _with_columns(frame: pd.DataFrame, *names: str) -> pd.DataFrame:
-    return frame.reindex(columns=[*frame.columns, *(name for name in names if name not in frame)])
+def _with_columns(study: Study) -> Study:
+    """Return the study with the columns that the report needs, even if no run finished."""
+    needed = {
+        "tasks": ("run", "task", "reused"),
+        "matrix": ("run", "pairs", "t", "k", "accuracy", "compatible"),
+        "curves": ("run", "task", "epoch"),
+    }
+    frames: dict[str, pd.DataFrame] = {}
+    for frame, names in needed.items():
+        columns = list(getattr(study, frame).columns)
+        frames[frame] = getattr(study, frame).reindex(columns=[*columns, *(n for n in names if n not in columns)])
+    return replace(study, **frames)  # type: ignore[arg-type]
 
 
 def _content(study: Study, runs: pd.DataFrame, fields: list[str]) -> dict[str, Any]:
-    """What the page shows, part by part."""
+    """Return what the page shows, by part."""
     done = runs[finished(runs)]
     tables, remarks = result_tables(study)
     lost = lost_runs(runs)
@@ -107,14 +109,6 @@ def _content(study: Study, runs: pd.DataFrame, fields: list[str]) -> dict[str, A
     }
 
 
-def _sweep(study: Study) -> Any:
-    if not study.specification.get("space"):
-        return None
-    from analysis.report.sweep import sweep_plots  # Optuna takes a second to import, and few studies are sweeps
-
-    return sweep_plots(study)
-
-
 def _has(content: dict[str, Any], section: str) -> bool:
     parts = {
         "tables": ("tables", "remarks"),
@@ -124,14 +118,3 @@ def _has(content: dict[str, Any], section: str) -> bool:
         "failures": ("name",),
     }
     return any(content[name] for name in parts.get(section, (section,)))
-
-
-def _figure_data(content: dict[str, Any]) -> dict[str, Any]:
-    figures: list[Figure] = [*content["figures"], *(content["sweep"].figures if content["sweep"] else ())]
-    return {figure.id: [{"data": view.data, "layout": view.layout} for view in figure.views] for figure in figures}
-
-
-def _texts(content: dict[str, Any]) -> dict[str, dict[str, str]]:
-    single = [content[name] for name in ("cost_table", "lost", "runs") if content[name]]
-    tables: list[ShownTable] = [*content["tables"], *content["differences"], *single]
-    return {table.id: table.texts for table in tables}

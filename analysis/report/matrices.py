@@ -1,27 +1,25 @@
-"""All compatibility matrices of a study for the matrix browser: of every run, and the mean over a group's seeds.
+"""Data of the matrix browser: the matrix of every run and the mean over a group's seeds; training losses.
 
-Cells lie one after another, row by row of the lower triangle; a block says where the cells of one matrix begin.
+Cells are stored row by row of the lower triangle; a block says where the cells of one matrix begin.
 """
 
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from analysis.groups import in_order
-from analysis.report.compact import exact, floats, shown
-from analysis.report.intervals import mean_interval
-from analysis.stats import ROUNDING
+from analysis.report.page import exact, floats, shown, significant
+from analysis.stats import ROUNDING, mean_interval
 from analysis.study import Study
+from cl2r.metrics import COMPATIBILITY, SHARE
 
-SCORES = ("AC", "BC", "FC")
 ENDS = ("", "_low", "_high")
 BLOCK = ["choice", "pairs", "metric"]
 
 
 def matrix_data(study: Study, runs: pd.DataFrame) -> dict[str, Any] | None:
-    """Groups, what can be chosen, and the blocks; None if no run has a matrix. `runs` have their `group`."""
+    """Return groups, choices and blocks; None if no run has a matrix. `runs` have their `group`."""
     cells = matrix_cells(study, runs)
     if cells.empty:
         return None
@@ -40,7 +38,7 @@ def matrix_data(study: Study, runs: pd.DataFrame) -> dict[str, Any] | None:
 
 
 def matrix_cells(study: Study, runs: pd.DataFrame) -> pd.DataFrame:
-    """The cells of finished runs, with their `group` and every column there may be."""
+    """Return the cells of finished runs with their `group` and all columns, even absent ones."""
     columns = ["run", "pairs", "metric", "t", "k", "accuracy", "low", "high", "compatible", "p_compatible"]
     cells = study.matrix.reindex(columns=columns)
     metric = cells["metric"].astype(object)
@@ -56,22 +54,22 @@ def _mean_of(groups: pd.Series) -> pd.Series:
 
 
 def _means(cells: pd.DataFrame) -> pd.DataFrame:
-    """The mean matrix of every group with several seeds; `compatible` is the share of seeds, ends are a t-interval."""
+    """Return mean matrices of groups with several seeds, with t-intervals; `compatible` is the share of seeds."""
     found = cells.groupby(["group", "pairs", "metric", "t", "k"], sort=False)
-    means = _spread(mean_interval(found["accuracy"], share=True)).rename(columns={"mean": "accuracy", "n": "seeds"})
+    means = _spread(mean_interval(found["accuracy"], SHARE)).rename(columns={"mean": "accuracy", "n": "seeds"})
     means = means.join(found[["compatible", "p_compatible"]].mean()).reset_index()
     means = means[means.groupby("group")["seeds"].transform("max") > 1]
     return means.assign(choice=_mean_of(means["group"]))
 
 
 def _spread(table: pd.DataFrame) -> pd.DataFrame:
-    """Without the ends of intervals of no width: seeds that agree do not say how sure their mean is."""
+    """Return the table without intervals of width 0: equal seeds do not show how certain their mean is."""
     spread = table["sd"] > ROUNDING
     return table.assign(low=table["low"].where(spread), high=table["high"].where(spread))
 
 
 def whole_matrices(cells: pd.DataFrame) -> pd.DataFrame:
-    """The rows of those matrices of which no cell is missing, as BC(t) needs them."""
+    """Return the rows of complete matrices, which BC(t) needs."""
     keys = [name for name in ("run", "pairs", "metric") if name in cells]
     known = np.isfinite(floats(cells["accuracy"])) & cells["k"].le(cells["t"]).to_numpy(dtype=bool)
     rows = cells.assign(known=known).groupby(keys, dropna=False, sort=False)
@@ -80,7 +78,7 @@ def whole_matrices(cells: pd.DataFrame) -> pd.DataFrame:
 
 
 def _choices(runs: pd.DataFrame, groups: list[str], every: pd.DataFrame) -> pd.DataFrame:
-    """Group by group: the mean first where there is one, then the runs."""
+    """Return the choices of each group: its mean, if it has one, then its runs."""
     seeds = every.groupby("choice")["seeds"].max()
     rows = []
     for number, group in enumerate(groups):
@@ -99,7 +97,11 @@ def _blocks(every: pd.DataFrame, choices: list[str], runs: pd.DataFrame) -> dict
     starts = np.cumsum(lengths) - lengths
     places = starts[found.ngroup().to_numpy()] + (every["t"] * (every["t"] - 1) // 2 + every["k"] - 1).to_numpy()
     columns = ("accuracy", "low", "high", "compatible", "p_compatible")
-    cells = {name: _placed(every[name], places, int(lengths.sum())) for name in columns}
+    cells = {}
+    for name in columns:
+        row = np.full(int(lengths.sum()), np.nan)
+        row[places] = every[name].to_numpy()
+        cells[name] = exact(row) if name == "accuracy" else shown(row)
     index = {choice: number for number, choice in enumerate(choices)}
     return {
         "blocks": {
@@ -107,33 +109,28 @@ def _blocks(every: pd.DataFrame, choices: list[str], runs: pd.DataFrame) -> dict
             "start": starts.tolist(),
             **{name: blocks[name].tolist() for name in ("pairs", "metric", "tasks", "seeds")},
         },
-        "cells": {name: exact(row) if name == "accuracy" else shown(row) for name, row in cells.items()},
+        "cells": cells,
         "scores": _scores(blocks, runs, first=str(every["metric"].iloc[0])),
     }
 
 
-def _placed(values: pd.Series, places: npt.NDArray[np.int_], length: int) -> npt.NDArray[np.float64]:
-    row = np.full(length, np.nan)
-    row[places] = values.to_numpy()
-    return row
-
-
 def _scores(blocks: pd.DataFrame, runs: pd.DataFrame, first: str) -> dict[str, list[float | None]]:
-    """AC, BC, FC and the ends of their intervals, block by block: of runs as recorded, of groups over seeds."""
-    table = pd.DataFrame(np.nan, blocks.index, [score + end for score in SCORES for end in ENDS])
+    """Return AC, BC, FC and their intervals by block: recorded ones of runs, t-intervals over seeds of groups."""
+    names = [metric.name for metric in COMPATIBILITY]
+    table = pd.DataFrame(np.nan, blocks.index, [name + end for name in names for end in ENDS])
     for (pairs, metric), some in blocks.groupby(["pairs", "metric"], sort=False):
-        for score in SCORES:
-            names = [score_column(score + end, str(pairs), str(metric), first) for end in ENDS]
-            recorded = runs.reindex(columns=names).apply(floats).set_axis(list(ENDS), axis=1)
-            means = _spread(mean_interval(recorded[""].groupby(_mean_of(runs["group"])), share=score == "AC"))
+        for score in COMPATIBILITY:
+            columns = [score_column(score.name + end, str(pairs), str(metric), first) for end in ENDS]
+            recorded = runs.reindex(columns=columns).apply(floats).set_axis(list(ENDS), axis=1)
+            means = _spread(mean_interval(recorded[""].groupby(_mean_of(runs["group"])), score.bounds))
             means = means[["mean", "low", "high"]].set_axis(list(ENDS), axis=1)
             every = pd.concat([recorded, means]).reindex(some["choice"])
-            table.loc[some.index, [score + end for end in ENDS]] = every.to_numpy()
+            table.loc[some.index, [score.name + end for end in ENDS]] = every.to_numpy()
     return {name: shown(table[name]) for name in table.columns}
 
 
 def score_column(score: str, pairs: str, metric: str, first: str) -> str:
-    """The column of `runs` with a score by a metric; on tuning pairs only the first rate has one, without its name."""
+    """Return the column of `runs` with a score; on tuning pairs the first rate has no suffix."""
     rate = metric.partition("@")[2]
     if pairs == "tuning":
         return f"tuning_{score}" + (f"@{rate}" if metric != first else "")
@@ -141,9 +138,43 @@ def score_column(score: str, pairs: str, metric: str, first: str) -> str:
 
 
 def _scale(every: pd.DataFrame) -> dict[str, float]:
-    """By metric, the difference to C[k,k] at which a colour is full: one for all runs, so that they compare."""
+    """Return by metric the difference to C[k,k] at which the colour is saturated, the same for all runs."""
     below = every[every["t"] > every["k"]]
     own = every[every["t"] == every["k"]].set_index([*BLOCK, "k"])["accuracy"]
     differences = floats(below["accuracy"]) - own.reindex(pd.MultiIndex.from_frame(below[[*BLOCK, "k"]])).to_numpy()
     sizes = pd.Series(np.abs(differences), below.index).groupby(below["metric"]).quantile(0.95)
     return {str(metric): max(0.01, float(f"{size:.2g}")) for metric, size in sizes.dropna().items()}
+
+
+# Training losses of every run, if they are few enough for the page.
+
+MOST_VALUES = 300_000
+"""About two megabytes."""
+
+
+def training_losses(curves: pd.DataFrame, runs: pd.DataFrame) -> tuple[dict[str, Any] | None, str]:
+    """Return the losses of every run by epoch and their schedules, or None and the reason."""
+    own = curves[curves["run"].isin(runs["run"])]
+    terms = [name for name in own.columns if name.startswith("loss_") and own[name].notna().any()]
+    if own.empty or not terms:
+        return None, ""
+    count = int(own[terms].notna().to_numpy().sum())
+    if count > MOST_VALUES:
+        return (
+            None,
+            f"Training losses are left out: {count:,} values are too many for a page; they are in curves.parquet.",
+        )
+    schedules: dict[tuple[Any, ...], int] = {}
+    by_run = {}
+    for run, rows in own.groupby("run", sort=False):
+        steps = _schedule(rows)
+        shown = {term.removeprefix("loss_"): significant(rows[term]) for term in terms if rows[term].notna().any()}
+        by_run[str(run)] = {"schedule": schedules.setdefault(steps, len(schedules)), "terms": shown}
+    columns = [dict(zip(("task", "stage", "epoch"), map(list, steps), strict=True)) for steps in schedules]
+    return {"schedules": columns, "runs": by_run}, ""
+
+
+def _schedule(rows: pd.DataFrame) -> tuple[Any, ...]:
+    """Return task, stage and epoch of every row; most runs of a study share them."""
+    stages = rows["stage"].fillna("train").astype(str) if "stage" in rows else pd.Series("train", rows.index)
+    return tuple(rows["task"].astype(int)), tuple(stages), tuple(rows["epoch"].astype(int))

@@ -1,18 +1,56 @@
-"""The page itself: everything in one file, so that it can be read offline and sent to somebody."""
+"""The HTML page: its template, tables, and values as short JSON; values that are not finite become null."""
 
+import json
+import math
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
 import plotly
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
-from analysis.formats import render
-from analysis.report.compact import embedded
-from analysis.table import Table
+from analysis.tables.formats import render
+from analysis.tables.table import Table
+
+SHOWN = 3
+"""Decimals of accuracies and metrics everywhere in the report."""
+
+
+def floats(values: Any) -> npt.NDArray[np.float64]:
+    """Return floats for any kind of column; empty entries become NaN."""
+    return pd.to_numeric(pd.Series(values), errors="coerce").to_numpy(dtype=float, na_value=np.nan)
+
+
+def exact(values: Any) -> list[float | None]:
+    """Return values with all digits, for values from which the page computes others."""
+    return [value if math.isfinite(value) else None for value in floats(values).tolist()]
+
+
+def shown(values: Any, decimals: int = SHOWN) -> list[float | None]:
+    """Return rounded values; rounded as Python formats them, so that the page agrees with the tables."""
+    return [round(value, decimals) if math.isfinite(value) else None for value in floats(values).tolist()]
+
+
+def significant(values: Any, digits: int = 4) -> list[float | None]:
+    """Return values rounded to significant digits, for lines of a figure."""
+    return [float(f"{value:.{digits}g}") if math.isfinite(value) else None for value in floats(values).tolist()]
+
+
+def embedded(value: Any) -> Markup:
+    """Return JSON that is safe inside <script>: `<`, `>` and `&` are escaped."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    for sign in "<>&\u2028\u2029":
+        text = text.replace(sign, f"\\u{ord(sign):04x}")
+    return Markup(text)
+
+
+# The page is one file, so that it can be read offline and sent by mail.
 
 FOLDER = Path(__file__).parent
 SCRIPTS = ("memory", "tables", "matrix", "figures", "start")
@@ -20,7 +58,7 @@ SCRIPTS = ("memory", "tables", "matrix", "figures", "start")
 
 @dataclass(frozen=True)
 class ShownTable:
-    """A table as HTML, apart from its title and its notes, which do not scroll with it; and as text to copy."""
+    """A table as HTML and as text to copy; title and notes are separate because they do not scroll with it."""
 
     id: str
     title: str
@@ -30,14 +68,14 @@ class ShownTable:
 
 
 def shown_table(table: Table, id_: str, title: str = "") -> ShownTable:
-    """The table, ready for the page."""
+    """Return the table ready for the page."""
     body, end, notes = render(replace(table, title=""), "html").partition("</table>")
     texts = {"markdown": render(table, "markdown"), "latex": render(table, "latex"), "csv": render(table, "csv")}
     return ShownTable(id_, title or table.title, Markup(body + end), Markup(notes), texts)
 
 
 def render_page(content: dict[str, Any], data: dict[str, Any]) -> str:
-    """The page with its style, its scripts and its data."""
+    """Return the page with its style, scripts and data."""
     script = '"use strict";\n' + "\n".join((FOLDER / "scripts" / f"{name}.js").read_text() for name in SCRIPTS)
     parts = {"style": Markup((FOLDER / "page.css").read_text()), "script": Markup(script), "plotly": _plotly()}
     return _template().render(**content, **parts, data=embedded(data), plotly_version=plotly.__version__)
@@ -52,5 +90,5 @@ def _template() -> Template:
 
 @cache
 def _plotly() -> Markup:
-    """Plotly's own script. Its texts hold no `</script`, which would end the element early."""
+    """Return Plotly's script. It contains no `</script`, which would end the element early."""
     return Markup(get_plotlyjs())

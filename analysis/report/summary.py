@@ -1,40 +1,92 @@
-"""What a study found, in words: only what its numbers carry, and what they do not."""
+"""The top of the report: the status of the study and its findings in words."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Literal
 
 import pandas as pd
 
-from analysis.cells import signed
-from analysis.comparisons import paired_differences
-from analysis.groups import in_order, short
+from analysis.comparisons import comparable_sets, paired_differences
+from analysis.groups import finished, in_order, short
 from analysis.names import field_title, ordered, title
-from analysis.pivot import finished
-from analysis.report.comparable import comparable_sets
-from analysis.report.costs import links
-from analysis.report.objectives import objective_column, objectives
-from analysis.report.words import counted, data_names, interval, listed
-from analysis.stats import NO_SPREAD, SHARES, base_metric, summarise
+from analysis.report.settings import data_name
+from analysis.report.sweep import objective_column, objectives
+from analysis.report.tables import links
+from analysis.stats import NO_SPREAD, summarise
 from analysis.study import Study
-from analysis.trials import COSTS, best_trials
+from analysis.tables.runs import best_trials, goals
+from analysis.tables.table import signed
 from cl2r.errors import InputError
+from cl2r.metrics import AC, BC, METRICS
+from cl2r.runtime.text import counted, duration, listed
+
+Kind = Literal["good", "running", "incomplete", "bad"]
+
+
+@dataclass(frozen=True)
+class StudyStatus:
+    """The status in words, its colour (`kind`), and when the study ran."""
+
+    status: str
+    kind: Kind
+    times: str
+
+
+def study_status(study: Study, live: Sequence[str], refresh: float | None = None) -> StudyStatus:
+    """Return the status. Frames do not show whether the study is running: `live` and `refresh` do."""
+    done, expected = len(study.runs), study.about.get("expected_runs")
+    lost = int((~finished(study.runs)).sum())
+    running, missing = bool(live) or refresh is not None, expected is not None and done < expected
+    if running:
+        status = f"running: {done} of {expected} runs ended" if expected else f"running: {counted(done, 'run')} ended"
+    elif missing:
+        status = f"incomplete: {done} of {expected} runs"
+    else:
+        status = "finished" if done - lost else "no run finished"
+    kind: Kind = "running" if running else "incomplete" if missing else "bad" if lost or not done else "good"
+    states = study.runs["status"].tolist() if "status" in study.runs else []
+    for state, word in (("failed", "failed"), ("pruned", "stopped")):
+        status += f", {states.count(state)} {word}" if state in states else ""
+    about = study.about
+    began, ended = moment(about.get("began")), moment(about.get("ended"))
+    times = [f"began {began}"] if began else []
+    times += [f"ended {ended}"] if ended and not running else []
+    times += [f"took {duration(about['seconds'])}"] if about.get("seconds") and not running else []
+    return StudyStatus(status, kind, ", ".join(times))
+
+
+def moment(text: Any) -> str:
+    """Return an ISO 8601 time to the minute in UTC; other texts as they are."""
+    if not text:
+        return ""
+    try:
+        when = datetime.fromisoformat(str(text))
+    except ValueError:
+        return str(text)
+    when = when.astimezone(UTC) if when.tzinfo else when
+    return f"{when:%Y-%m-%d %H:%M}{' UTC' if when.tzinfo else ''}"
+
+
+# Findings: only what the values support.
 
 MOST_SETS = 4
 MOST_NAMES = 9
-"""Groups that a sentence names; more are counted."""
+"""A sentence names up to this many groups; more are counted."""
 ONE_SEED = "One seed: no interval, no test."
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A sentence or two under a word."""
+    """One or two sentences under a heading."""
 
     word: str
     text: str
 
 
 def findings(study: Study, runs: pd.DataFrame, fields: list[str]) -> list[Finding]:
-    """From what was compared to what it cost; `runs` have their `group`, which the `fields` make."""
+    """Return the findings; `runs` have their `group`, which the `fields` define."""
     done = runs[finished(runs)]
     found = [
         Finding("Compared", _compared(study, runs, fields)),
@@ -58,18 +110,15 @@ def _compared(study: Study, runs: pd.DataFrame, fields: list[str]) -> str:
         words.append(f"{counted(runs['trial'].nunique(), 'trial')} of a sweep over {listed(swept)}")
     else:
         words += [_values(runs, name) for name in fields[1:]]
-    seeds = sorted(runs["seed"].dropna().unique())
-    words.append(f"{counted(len(seeds), 'seed')} ({_range([int(seed) for seed in seeds])})")
+    seeds = sorted(int(seed) for seed in runs["seed"].dropna().unique())
+    whole = len(seeds) > 3 and seeds[-1] - seeds[0] == len(seeds) - 1  # many seeds without gaps
+    which = f"{seeds[0]} to {seeds[-1]}" if whole else listed([str(seed) for seed in seeds], 12)
+    words.append(f"{counted(len(seeds), 'seed')} ({which})")
     tasks = sorted({int(count) for count in runs["tasks"].dropna()}) if "tasks" in runs else []
-    where = f" on {listed(data_names(runs))}" if data_names(runs) else ""
+    names = runs["data.name"].dropna().astype(str).unique().tolist() if "data.name" in runs else []
+    where = f" on {listed([data_name(name) for name in names])}" if names else ""
     chain = f", {counted(tasks[0], 'task')}" if len(tasks) == 1 else ""
     return f"{' × '.join(words)}{where}{chain}."
-
-
-def _range(seeds: list[int]) -> str:
-    """`0 to 9`, or all of them if some are missing in between."""
-    whole = len(seeds) > 3 and seeds[-1] - seeds[0] == len(seeds) - 1
-    return f"{seeds[0]} to {seeds[-1]}" if whole else listed([str(seed) for seed in seeds], 12)
 
 
 def _values(runs: pd.DataFrame, name: str) -> str:
@@ -100,13 +149,13 @@ def _grid(done: pd.DataFrame) -> list[Finding]:
     found = []
     for words, runs in sets[:MOST_SETS]:
         place = f" ({words})" if words else ""
-        found += [Finding(metric + place, _best(runs, metric)) for metric in ("BC", "AC") if _known(runs, metric)]
-        if _known(runs, "BC") and (text := _signs(runs)):
+        found += [Finding(metric + place, _best(runs, metric)) for metric in (BC.name, AC.name) if _known(runs, metric)]
+        if _known(runs, BC.name) and (text := _signs(runs)):
             found.append(Finding(f"Sign of BC{place}", text))
     if len(sets) > MOST_SETS:
-        found.append(Finding("More", f"{len(sets) - MOST_SETS} further settings are in the tables."))
-    if not any(_known(runs, "BC") for _, runs in sets):
-        found.append(Finding("AC, BC, FC", "They do not exist: a chain of one task has no older model."))
+        found.append(Finding("More", f"{len(sets) - MOST_SETS} more settings are in the tables."))
+    if not any(_known(runs, BC.name) for _, runs in sets):
+        found.append(Finding("AC, BC, FC", "Not defined: a chain of one task has no older model."))
     return found
 
 
@@ -115,27 +164,31 @@ def _known(runs: pd.DataFrame, metric: str) -> bool:
 
 
 def _best(runs: pd.DataFrame, metric: str) -> str:
-    """The best group, the next one, and what a paired test says of their difference."""
-    table = (
-        summarise(runs, metric, ["group"]).dropna(subset=["mean"]).sort_values("mean", ascending=False, kind="stable")
-    )
+    """Return the best group, the next one, and a paired test of their difference."""
+    table = summarise(runs, metric, ["group"]).dropna(subset=["mean"])
+    table = table.sort_values("mean", ascending=False, kind="stable")
     top = table[table["mean"] >= table["mean"].iloc[0] - 1e-9]
     best, rest = table.iloc[0], table[~table.index.isin(top.index)]
-    figure = _figure(metric, best)
+    value = _value(metric, best)
     names = _named([str(name) for name in top.index])
     if len(table) == 1:
-        return f"{names}: {figure}{_over(best)}"
-    text = f"{names} {'is' if len(top) == 1 else 'are'} highest with {figure}{_over(best)}"
+        return f"{names}: {value}{_over(best)}"
+    text = f"{names} {'is' if len(top) == 1 else 'are'} highest with {value}{_over(best)}"
     if rest.empty:
-        return f"All groups are equal: {figure}{_over(best)}"
-    second = rest.iloc[0]
-    text += f" Next is {rest.index[0]} with {_figure(metric, second)}."
+        return f"All groups are equal: {value}{_over(best)}"
+    text += f" Next is {rest.index[0]} with {_value(metric, rest.iloc[0])}."
     return text if table["n"].max() < 2 else f"{text} {_test(runs, metric, str(top.index[0]), str(rest.index[0]))}"
 
 
-def _figure(metric: str, row: pd.Series) -> str:
-    """With its interval; equal seeds have one of no width, which says less than it seems to."""
-    return interval(metric, row["mean"], *(math.nan, math.nan) if row["note"] else (row["low"], row["high"]))
+def interval(metric: str, mean: float, low: float = math.nan, high: float = math.nan) -> str:
+    """Return `+0.012 [+0.003, +0.021]`, or only the mean if there is no interval."""
+    ends = "" if pd.isna(low) or pd.isna(high) else f" [{signed(metric, low)}, {signed(metric, high)}]"
+    return signed(metric, mean) + ends
+
+
+def _value(metric: str, row: pd.Series) -> str:
+    """Return the mean with its interval, but without one if all seeds agree: a width of 0 would claim too much."""
+    return interval(metric, row["mean"], *() if row["note"] else (row["low"], row["high"]))
 
 
 def _over(row: pd.Series) -> str:
@@ -145,7 +198,7 @@ def _over(row: pd.Series) -> str:
 
 
 def _test(runs: pd.DataFrame, metric: str, best: str, second: str) -> str:
-    """Of the best against all others, since the best was found by looking."""
+    """Test the best group against all others; corrected, because it was selected on the same data."""
     try:
         tests = paired_differences(runs, metric, ("group",), baseline=best)
     except InputError as error:
@@ -154,23 +207,20 @@ def _test(runs: pd.DataFrame, metric: str, best: str, second: str) -> str:
     if row["n"] < 2:
         return f"No test: {counted(int(row['n']), 'common seed')}."
     if row["verdict"] == NO_SPREAD:
-        return f"No test: all {row['n']} seeds have the same difference, {signed('BC', -row['difference'])}."
-    most = 1.0 if base_metric(metric) in SHARES else math.inf
-    ends = interval("BC", -row["difference"], max(-row["high"], -most), min(-row["low"], most))
+        return f"No test: all {row['n']} seeds have the same difference, {signed(BC.name, -row['difference'])}."
+    most = METRICS[metric].bounds[1]
+    ends = interval(BC.name, -row["difference"], max(-row["high"], -most), min(-row["low"], most))
     made = int(tests["p"].notna().sum())
-    p = f"p\u00a0{_p(row['p_corrected'])}" + (f" after Holm's correction for {made} comparisons" if made > 1 else "")
-    verdict = {"worse": "the difference is shown", "better": "on these seeds the order is the other way round"}
-    outcome = verdict.get(str(row["verdict"]), "a difference is not shown")
-    return f"Paired over {row['n']} common seeds the difference is {ends}, {p}: {outcome}."
-
-
-def _p(value: float) -> str:
-    return "<\u00a00.001" if value < 0.001 else f"=\u00a0{value:.3f}"
+    p = "<\u00a00.001" if row["p_corrected"] < 0.001 else f"=\u00a0{row['p_corrected']:.3f}"
+    p += f" after Holm's correction for {made} comparisons" if made > 1 else ""
+    verdict = {"worse": "the difference is significant", "better": "on these seeds the order is reversed"}
+    outcome = verdict.get(str(row["verdict"]), "the difference is not significant")
+    return f"Paired over {row['n']} common seeds, the difference is {ends}, p\u00a0{p}: {outcome}."
 
 
 def _signs(runs: pd.DataFrame) -> str:
-    """Which groups have BC on one side of 0 by their interval; one of no width says nothing."""
-    table = summarise(runs, "BC", ["group"])
+    """Return which groups have BC on one side of 0 by their interval; an interval of width 0 does not count."""
+    table = summarise(runs, BC.name, ["group"])
     table = table[table["note"] == ""]
     if table.empty:
         return ""
@@ -180,7 +230,7 @@ def _signs(runs: pd.DataFrame) -> str:
     open_ = len(table) - len(above) - len(below)
     text = f"The t-interval lies {' and '.join(parts)}" if parts else "No t-interval lies on one side of 0"
     text += f"; for {counted(open_, 'group')} it includes 0" if open_ and parts else ""
-    return f"{text}. Each interval is taken by itself."
+    return f"{text}. Intervals are not corrected for many comparisons."
 
 
 def _named(groups: list[str]) -> str:
@@ -188,11 +238,10 @@ def _named(groups: list[str]) -> str:
 
 
 def _sweep(study: Study, done: pd.DataFrame) -> list[Finding]:
-    """Trials are chosen on tuning pairs; the report pairs only say what the choice is worth."""
+    """Return the best trials, chosen on the tuning pairs, with their values on the report pairs."""
     names = objectives(study)
-    goals = {name: "min" if name in COSTS else "max" for name in names}
     try:
-        table = best_trials(study.runs, goals)
+        table = best_trials(study.runs, goals(names))
     except InputError as error:
         return [Finding("Best trial", f"None: {error}.")]
     if table.empty:
@@ -204,7 +253,7 @@ def _sweep(study: Study, done: pd.DataFrame) -> list[Finding]:
         return [Finding("Best trials", f"{words}: {listed(front, 4)}.")]
     best = table.iloc[0]
     column = objective_column(names[0])
-    text = f"{labels[best['trial']]}: {column} {interval(names[0], best[column], float('nan'), float('nan'))}"
+    text = f"{labels[best['trial']]}: {column} {interval(names[0], best[column])}"
     if column != names[0] and names[0] in table:
-        text += f"; on the report pairs {names[0]} {interval(names[0], best[names[0]], float('nan'), float('nan'))}"
+        text += f"; on the report pairs {names[0]} {interval(names[0], best[names[0]])}"
     return [Finding("Best trial", f"{text}. {ONE_SEED if best['seeds'] < 2 else ''}".strip())]

@@ -1,37 +1,92 @@
-"""Backbones by name, and their form for evaluation."""
+"""Backbones by name, and their forms for evaluation and for compiled training.
+
+Installed packages add backbones through the entry point group `cl2r.backbones`. An entry point names a function of
+(channels, last_relu) that returns any `nn.Module` with an attribute `dim`, the size of its output rows. With
+`last_relu=False` the output should be signed. Links are keyed by the backbone's name, so a backbone that computes
+something else needs a new name. Subclass `base.MappedBackbone` if PODNet shall train it.
+"""
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable
+from functools import partial
+from importlib.metadata import entry_points
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 from torch import nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from cl2r.backbones.base import Backbone
+from cl2r.backbones.base import Backbone, PlainBackbone, ResidualBackbone
 from cl2r.backbones.resnet_cifar import ResNetCifar
+from cl2r.errors import InputError, nearest
 
+if TYPE_CHECKING:
+    from cl2r.backbones.resnet import Stem
+
+Build = Callable[[int, bool], nn.Module]
+GROUP = "cl2r.backbones"
 RECOMPILE_LIMIT = 64
-"""Kinds of calls (training or not, rows, layout, backbone) of one process; beyond that torch would stop compiling."""
-_CIFAR_DEPTH_AND_STEM_STRIDE = {"resnet8s": (8, 2), "resnet20": (20, 1), "resnet32": (32, 1)}
+"""Kinds of calls (training or not, rows, layout, backbone) per process; beyond that torch would stop compiling."""
 
 
-def build_backbone(name: str, channels: int, last_relu: bool = True) -> Backbone:
-    """The backbone called `name` for images of that many channels; `.dim` is the size of b(x)."""
-    if name in _CIFAR_DEPTH_AND_STEM_STRIDE:
-        depth, stem_stride = _CIFAR_DEPTH_AND_STEM_STRIDE[name]
-        return ResNetCifar(depth, channels, stem_stride, last_relu)
+def _resnet(depth: int, stem: "Stem", channels: int, last_relu: bool) -> Backbone:
     # imported here: torchvision takes seconds, which every process of a study would spend
-    from cl2r.backbones.resnet import DEPTH_AND_STEM, ResNet
+    from cl2r.backbones.resnet import ResNet
 
-    depth, stem = DEPTH_AND_STEM[name]
     return ResNet(depth, channels, stem, last_relu)
 
 
+BUILT_IN: dict[str, Build] = {
+    "resnet8s": lambda channels, last_relu: ResNetCifar(8, channels, 2, last_relu),
+    "resnet20": lambda channels, last_relu: ResNetCifar(20, channels, 1, last_relu),
+    "resnet32": lambda channels, last_relu: ResNetCifar(32, channels, 1, last_relu),
+    "resnet18_64": partial(_resnet, 18, "3x3"),
+    "resnet18_224": partial(_resnet, 18, "7x7/2"),
+    "resnet50_112": partial(_resnet, 50, "3x3"),
+}
+
+
+def find_backbone(name: str) -> Build:
+    """Return the function that builds a backbone. Raise InputError if there is none, or if it cannot be loaded."""
+    if name in BUILT_IN:
+        return BUILT_IN[name]
+    installed = {point.name: point for point in entry_points(group=GROUP)}
+    if name not in installed:
+        known = [*BUILT_IN, *installed]
+        raise InputError(f"backbone.name: no backbone {name!r}{nearest(name, known)}; backbones: {', '.join(known)}")
+    try:
+        build: Build = installed[name].load()
+    except Exception as error:  # whatever another package raises
+        raise InputError(f"backbone {name}: cannot load {installed[name].value}: {error}") from error
+    if not callable(build):
+        raise InputError(f"backbone {name}: {installed[name].value} cannot be called; name a class or function")
+    return build
+
+
+def build_backbone(name: str, channels: int, last_relu: bool = True) -> Backbone:
+    """Return the backbone called `name` for images with that many channels."""
+    module = find_backbone(name)(channels, last_relu)
+    if isinstance(module, Backbone):
+        return module
+    dim = getattr(module, "dim", None)
+    if not isinstance(module, nn.Module) or not isinstance(dim, int):
+        raise InputError(f"backbone {name}: must be an nn.Module with an int attribute `dim`, the size of its output")
+    return PlainBackbone(module, dim)
+
+
 def folded(module: nn.Module) -> nn.Module:
-    """A frozen copy for evaluation in which convolutions absorb their batch norms: same values, fewer passes."""
+    """Return a frozen copy for evaluation in which convolutions absorb their batch norms: same values, fewer passes.
+
+    Pairs are neighbours in a sequence and, in residual backbones only, `convN` and `bnN`: elsewhere names do not tell
+    which part follows which.
+    """
     frozen = copy.deepcopy(module).eval().requires_grad_(False)
+    backbones = [part for part in frozen.modules() if isinstance(part, ResidualBackbone)]
+    named = {id(part) for backbone in backbones for part in backbone.modules()}
     for part in list(frozen.modules()):
-        for name, norm_name in list(_conv_and_norm(part)):
+        names = [name for name, _ in part.named_children()]
+        pairs = [(name, name.replace("conv", "bn")) for name in names if name.startswith("conv") and id(part) in named]
+        for name, norm_name in pairwise(names) if type(part) is nn.Sequential else pairs:
             conv, norm = getattr(part, name), getattr(part, norm_name, None)
             if isinstance(conv, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d | nn.SyncBatchNorm):
                 setattr(part, name, fuse_conv_bn_eval(conv, norm))
@@ -42,8 +97,8 @@ def folded(module: nn.Module) -> nn.Module:
 def compile_backbones(module: nn.Module) -> None:
     """Have torch compile every backbone of `module` at its next call, in place; weights and names stay as they are.
 
-    Only backbones: heads grow from task to task and would be compiled again each time. Modules of one kind share what
-    was compiled, so later tasks of a process, and its other runs, find it.
+    Only backbones: heads grow from task to task and would be compiled again each time. Modules of one kind share their
+    compiled code, so later tasks of a process, and its other runs, reuse it.
     """
     # imported here: it takes seconds, which every process would spend
     from torch._dynamo import config
@@ -52,11 +107,3 @@ def compile_backbones(module: nn.Module) -> None:
     for part in module.modules():
         if isinstance(part, Backbone):
             part.compile()
-
-
-def _conv_and_norm(part: nn.Module) -> Iterator[tuple[str, str]]:
-    """Names of what may be a pair: neighbours in a sequence, elsewhere convN and bnN."""
-    names = [name for name, _ in part.named_children()]
-    if isinstance(part, nn.Sequential):
-        return pairwise(names)
-    return ((name, name.replace("conv", "bn")) for name in names if name.startswith("conv"))

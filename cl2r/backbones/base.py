@@ -1,4 +1,4 @@
-"""What every backbone is: a stem, residual blocks one after the other, and b(x), the mean of the last feature map."""
+"""The contract of backbones: b(x), one row of `dim` numbers per image, and for some of them maps of inner blocks."""
 
 import abc
 from collections.abc import Iterable
@@ -8,47 +8,75 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 
+class Backbone(nn.Module):
+    """A network that maps images (B, C, H, W) to b(x), rows of `dim` numbers."""
+
+    dim: int
+
+
+class PlainBackbone(Backbone):
+    """Any module with an attribute `dim` as a backbone."""
+
+    def __init__(self, module: nn.Module, dim: int) -> None:
+        super().__init__()
+        self.module, self.dim = module, dim
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return b(x)."""
+        out: Tensor = self.module(x)
+        return out
+
+
+class MappedBackbone(Backbone, abc.ABC):
+    """A backbone that can also return feature maps, which PODNet distils."""
+
+    @abc.abstractmethod
+    def with_maps(self, x: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Return b(x) and, from the same pass, some maps (B, C, H, W) before their ReLU."""
+
+
 class ResidualBlock(nn.Module, abc.ABC):
-    """A block whose sum, before its ReLU, can be had by itself."""
+    """A block that can return its sum before the ReLU."""
 
     last_relu = True
 
     @abc.abstractmethod
     def pre_activation(self, x: Tensor) -> Tensor:
-        """F(x) + shortcut(x)."""
+        """Return F(x) + shortcut(x)."""
 
     def activate(self, out: Tensor, inplace: bool) -> Tensor:
-        """What the block makes of its sum; in place where nobody else needs it."""
+        """Return the block's output for its sum; in place if nothing else needs the sum."""
         return functional.relu(out, inplace=inplace) if self.last_relu else out
 
     def forward(self, x: Tensor) -> Tensor:
-        """ReLU(F(x) + shortcut(x)), or the sum itself without the last ReLU."""
+        """Return ReLU(F(x) + shortcut(x)), or the sum itself without the last ReLU."""
         return self.activate(self.pre_activation(x), inplace=True)
 
 
-class Backbone(nn.Module, abc.ABC):
-    """b(x) ∈ R^`dim`, and the maps of the blocks numbered `mapped`."""
+class ResidualBackbone(MappedBackbone):
+    """A stem, residual blocks, and the mean of the last map; `mapped` are the numbers of the blocks whose maps count.
 
-    dim: int
+    In all its parts a batch norm `bnN` directly follows the convolution `convN`, so that `folded` can join them.
+    """
+
     mapped: tuple[int, ...]
 
     @abc.abstractmethod
     def stem(self, x: Tensor) -> Tensor:
-        """What the first block is given."""
+        """Return the input of the first block."""
 
     @abc.abstractmethod
     def residual_blocks(self) -> Iterable[ResidualBlock]:
-        """All blocks, in the order of the pass."""
+        """Return all blocks in order."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """b(x), the mean of the last feature map; signed where the last block has no ReLU."""
+        """Return b(x), the mean of the last map; signed if the last block has no ReLU."""
         out = self.stem(x)
         for block in self.residual_blocks():
             out = block(out)
         return torch.mean(out, (2, 3))
 
     def with_maps(self, x: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """b(x) and, of the same pass, the maps before ReLU of the blocks `mapped`."""
         out, maps = self.stem(x), []
         for number, block in enumerate(self.residual_blocks()):
             out = block.pre_activation(out)

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torchvision.models import resnet
 
-from cl2r.backbones.base import Backbone, ResidualBlock
+from cl2r.backbones.base import ResidualBackbone, ResidualBlock
 
 
 class _Block(ResidualBlock):
-    """What both of torchvision's blocks have."""
+    """The common parts of torchvision's blocks."""
 
     conv1: nn.Module
     bn1: nn.Module
@@ -27,7 +27,7 @@ class _Block(ResidualBlock):
     downsample: nn.Module | None
 
     def shortcut(self, x: Tensor) -> Tensor:
-        """x, or where stride or width change a 1×1 convolution of it."""
+        """Return x, or a 1×1 convolution of it if stride or width change."""
         return x if self.downsample is None else self.downsample(x)
 
 
@@ -35,7 +35,6 @@ class BasicBlock(_Block, resnet.BasicBlock):  # type: ignore[misc]
     """Two 3×3 convolutions."""
 
     def pre_activation(self, x: Tensor) -> Tensor:
-        """F(x) + shortcut(x)."""
         out = self.relu(self.bn1(self.conv1(x)))
         residual: Tensor = self.bn2(self.conv2(out))
         return residual + self.shortcut(x)
@@ -48,7 +47,6 @@ class Bottleneck(_Block, resnet.Bottleneck):  # type: ignore[misc]
     bn3: nn.Module
 
     def pre_activation(self, x: Tensor) -> Tensor:
-        """F(x) + shortcut(x)."""
         out = self.relu(self.bn1(self.conv1(x)))
         out = self.relu(self.bn2(self.conv2(out)))
         residual: Tensor = self.bn3(self.conv3(out))
@@ -56,16 +54,11 @@ class Bottleneck(_Block, resnet.Bottleneck):  # type: ignore[misc]
 
 
 Stem = Literal["7x7/2", "3x3"]
-DEPTH_AND_STEM: dict[str, tuple[int, Stem]] = {
-    "resnet18_64": (18, "3x3"),
-    "resnet18_224": (18, "7x7/2"),
-    "resnet50_112": (50, "3x3"),
-}
 BLOCKS_PER_STAGE = {18: (BasicBlock, (2, 2, 2, 2)), 50: (Bottleneck, (3, 4, 6, 3))}
 
 
-class ResNet(Backbone):
-    """`depth` 18 or 50. `stem` "7x7/2" is the usual one, "3x3" that for small images.
+class ResNet(ResidualBackbone):
+    """ResNet of `depth` 18 or 50. The stem "7x7/2" is the usual one, "3x3" is for small images.
 
     Without `last_relu` b(x) is signed, as in LUCIR and PODNet.
     """
@@ -73,7 +66,7 @@ class ResNet(Backbone):
     def __init__(self, depth: int, channels: int, stem: Stem, last_relu: bool = True) -> None:
         super().__init__()
         if depth not in BLOCKS_PER_STAGE:
-            raise ValueError(f"a ResNet of {depth} layers is not known, only of {sorted(BLOCKS_PER_STAGE)}")
+            raise ValueError(f"depth {depth} is not supported, use one of {sorted(BLOCKS_PER_STAGE)}")
         block, per_stage = BLOCKS_PER_STAGE[depth]
         whole = resnet.ResNet(block, list(per_stage), num_classes=1)
         kernel, stride = (7, 2) if stem == "7x7/2" else (3, 1)
@@ -85,10 +78,8 @@ class ResNet(Backbone):
         self.dim, self.mapped = int(whole.fc.in_features), tuple(end - 1 for end in accumulate(per_stage))
 
     def stem(self, x: Tensor) -> Tensor:
-        """Convolution, ReLU and max pooling."""
         pooled: Tensor = self.maxpool(functional.relu(self.bn1(self.conv1(x)), inplace=True))
         return pooled
 
     def residual_blocks(self) -> list[ResidualBlock]:
-        """Those of the four stages."""
         return [block for stage in (self.layer1, self.layer2, self.layer3, self.layer4) for block in stage]

@@ -1,17 +1,17 @@
-"""ResNets of the CIFAR kind: 6n+2 layers, stages of 16, 32, 64 channels, parameter-free shortcuts, b(x) ∈ R^64."""
+"""ResNets for CIFAR: 6n+2 layers, stages of 16, 32, 64 channels, parameter-free shortcuts, b(x) ∈ R^64."""
 
 from typing import cast
 
 from torch import Tensor, nn
 from torch.nn import functional
 
-from cl2r.backbones.base import Backbone, ResidualBlock
+from cl2r.backbones.base import ResidualBackbone, ResidualBlock
 
 WIDTHS = (16, 32, 64)
 
 
 def mapped_blocks(per_stage: int) -> tuple[int, ...]:
-    """The last block of every stage, and the one before the very last where the last stage has it: 3 or 4 maps."""
+    """Return the last block of every stage and, if the last stage has several, its last but one: 3 or 4 maps."""
     last = [per_stage * stage - 1 for stage in range(1, len(WIDTHS) + 1)]
     before = [last[-1] - 1] if per_stage > 1 else []
     return (*last[:-1], *before, last[-1])
@@ -29,18 +29,17 @@ class BasicBlock(ResidualBlock):
         self.stride, self.extra = stride, channels - channels_in
 
     def pre_activation(self, x: Tensor) -> Tensor:
-        """F(x) + shortcut(x)."""
         out = functional.relu(self.bn1(self.conv1(x)), inplace=True)
         residual: Tensor = self.bn2(self.conv2(out))
         if self.stride > 1:
             x = x[:, :, :: self.stride, :: self.stride]
         if self.extra:
             x = functional.pad(x, (0, 0, 0, 0, self.extra // 2, self.extra - self.extra // 2))
-        return residual.add_(x)  # nobody else needs it: no gradient does, not of batch norm nor of convolution
+        return residual.add_(x)  # in place: no gradient of batch norm or convolution needs it
 
 
-class ResNetCifar(Backbone):
-    """`depth` = 6n + 2. `stem_stride` 2 halves the resolution of every stage: a quarter of the work.
+class ResNetCifar(ResidualBackbone):
+    """ResNet of `depth` = 6n + 2. `stem_stride` 2 halves the resolution of every stage: a quarter of the work.
 
     Without `last_relu` b(x) is signed, as in LUCIR and PODNet.
     """
@@ -64,9 +63,7 @@ class ResNetCifar(Backbone):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def stem(self, x: Tensor) -> Tensor:
-        """Convolution and ReLU."""
         return functional.relu(self.bn1(self.conv1(x)), inplace=True)
 
     def residual_blocks(self) -> list[BasicBlock]:
-        """Those of the three stages."""
         return cast(list[BasicBlock], list(self.blocks))

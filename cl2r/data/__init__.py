@@ -1,139 +1,118 @@
-"""Data sets: the embedded icons and the paper's benchmarks by name, or a user's own .npz file or folder by path."""
+"""Data sets by name (embedded icons, the paper's benchmarks, plug-ins), or a user's own .npz file or folder by path.
 
-import importlib
+Other packages join through the entry point group `cl2r.datasets`, which names a `Dataset` (see README.md).
+"""
+
 import os
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from importlib.metadata import entry_points
 from pathlib import Path
 
-from cl2r.data.check import Check
-from cl2r.data.dataset import ImageSet
-from cl2r.data.folder import LAYOUT, load_folder
+import numpy as np
+
+from cl2r.data.casia import CASIA_LFW
+from cl2r.data.cifar import CIFAR100
+from cl2r.data.dataset import Archive, Dataset, ImageSet, MissingDataError
+from cl2r.data.folders import LAYOUT, load_folder
+from cl2r.data.icons import ICONS
+from cl2r.data.ijbc import CASIA_IJBC
+from cl2r.data.imagenet import IMAGENET900, TINY_IMAGENET200
+from cl2r.data.images import ArrayImages, Images, LazyImages
+from cl2r.data.lfw import LFW
 from cl2r.data.npz import load_npz
 from cl2r.errors import InputError, nearest
 
-__all__ = ["DATASETS", "DatasetInfo", "ImageSet", "check_dataset", "data_root", "load_dataset"]
+__all__ = [
+    "DATASETS",
+    "Archive",
+    "ArrayImages",
+    "Check",
+    "Dataset",
+    "ImageSet",
+    "check_dataset",
+    "data_root",
+    "find_dataset",
+    "load_dataset",
+    "load_errors",
+]
 
+GROUP = "cl2r.datasets"
 ROOT_VARIABLE, DEFAULT_ROOT = "CL2R_DATA", "data"
+BUILT_IN = (ICONS, CIFAR100, TINY_IMAGENET200, IMAGENET900, CASIA_LFW, CASIA_IJBC, LFW)
+PROGRESS_EVERY = 10_000  # images decoded by a full check between two progress lines
+SHOWN = 20  # undecodable images that a check names per part; the others are counted
 
 
-@dataclass(frozen=True)
-class DatasetInfo:
-    """What a listing of the data sets shows, and how to load and to check one. Counts are the published ones."""
+class _Registry(Mapping[str, Dataset]):
+    """Data sets by name; entry points are loaded on first use."""
 
-    description: str
-    classes: int
-    open_set: str
-    images: int
-    image_shape: tuple[int, int, int]
-    licence: str
-    module: str
-    """Of `cl2r.data`; has `load_<name>(root, size, channels)` and, where files can be missing, `check_<name>(root)`."""
-    layout: str = ""
-    """What is expected below the root; nothing for what comes with the package."""
+    @cached_property
+    def found(self) -> tuple[dict[str, Dataset], list[str]]:
+        """Data sets by name, and one line for every entry point that could not be used."""
+        datasets: dict[str, Dataset] = {entry.name: entry for entry in BUILT_IN}
+        errors: list[str] = []
+        for point in entry_points(group=GROUP):
+            try:
+                entry = point.load()
+                if not isinstance(entry, Dataset):
+                    raise TypeError("it is not a Dataset")
+                if entry.name in datasets:
+                    raise ValueError(f"there is a data set {entry.name!r} already")
+                datasets[entry.name] = entry
+            except Exception as error:  # a faulty package must not stop this one
+                errors.append(f"{point.name} ({point.value}): {type(error).__name__}: {error}")
+        return datasets, errors
+
+    def __getitem__(self, name: str) -> Dataset:
+        return self.found[0][name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.found[0])
+
+    def __len__(self) -> int:
+        return len(self.found[0])
 
 
-DATASETS: dict[str, DatasetInfo] = {
-    "icons": DatasetInfo(
-        description="icon drawings: a class is a concept, an image one designer's drawing of it",
-        classes=100,
-        open_set="20 other concepts",
-        images=10005,
-        image_shape=(32, 32, 1),
-        licence="MIT, Apache-2.0, ISC, BSD-3-Clause or Unlicense by icon set: embedded/icons120_sources.tsv",
-        module="icons",
-    ),
-    "cifar100": DatasetInfo(
-        description="CIFAR-100, verified on CIFAR-10",
-        classes=100,
-        open_set="10 classes, test images",
-        images=60_000,
-        image_shape=(32, 32, 3),
-        licence="none stated by its authors",
-        module="cifar",
-        layout="cifar-100-python/{train,meta} and cifar-10-batches-py/test_batch",
-    ),
-    "tiny_imagenet200": DatasetInfo(
-        description="Tiny-ImageNet, verified on 20 other classes of ImageNet",
-        classes=200,
-        open_set="20 classes, validation images",
-        images=101_000,
-        image_shape=(64, 64, 3),
-        licence="ImageNet's terms of access",
-        module="tiny_imagenet",
-        layout="tiny-imagenet-200/train/<wnid>/images and imagenet/val/<wnid> (or imagenet20/<wnid>)",
-    ),
-    "imagenet900": DatasetInfo(
-        description="900 classes of ImageNet, verified on the other 100",
-        classes=900,
-        open_set="100 classes, validation images",
-        images=1_158_000,
-        image_shape=(224, 224, 3),
-        licence="ImageNet's terms of access",
-        module="imagenet",
-        layout="imagenet/train/<wnid> and imagenet/val/<wnid>",
-    ),
-    "casia_lfw": DatasetInfo(
-        description="CASIA-WebFace, verified on LFW",
-        classes=10_575,
-        open_set="LFW's 6000 official pairs",
-        images=507_647,
-        image_shape=(112, 112, 3),
-        licence="research use, by their owners' terms",
-        module="casia",
-        layout="casia-webface/<id> or faces_webface_112x112/train.rec; lfw/<name> with pairs.txt, "
-        "or lfw.bin beside train.rec",
-    ),
-    "casia_ijbc": DatasetInfo(
-        description="CASIA-WebFace, verified on IJB-C templates",
-        classes=10_575,
-        open_set="IJB-C's 15 658 489 official pairs of templates",
-        images=963_789,
-        image_shape=(112, 112, 3),
-        licence="research use, by their owners' terms",
-        module="ijbc",
-        layout="CASIA-WebFace as above; ijbc/meta/*.txt with ijbc/loose_crop or ijbc/aligned",
-    ),
-    "lfw": DatasetInfo(
-        description="LFW alone: the people with 20 images or more, verified on everybody else",
-        classes=62,
-        open_set="the official pairs without those people",
-        images=13_233,
-        image_shape=(64, 64, 3),
-        licence="research use",
-        module="lfw",
-        layout="lfw/<name>/<name>_0001.jpg, and pairs.txt in lfw or beside it",
-    ),
-}
+_REGISTRY = _Registry()
+DATASETS: Mapping[str, Dataset] = _REGISTRY
+
+
+def load_errors() -> list[str]:
+    """Return one line, with the reason, for every entry point that could not be used."""
+    return _REGISTRY.found[1]
+
+
+def find_dataset(name: str) -> Dataset:
+    """Return the entry of a data set; raise InputError if there is none of that name."""
+    if name not in DATASETS:
+        raise InputError(f"no data set {name!r}{nearest(name, DATASETS)}; {_known()}")
+    return DATASETS[name]
 
 
 def data_root(given: str | Path | None = None) -> Path:
-    """Where benchmarks lie: as given, or $CL2R_DATA, or `data`."""
+    """Return the folder of the benchmarks: as given, or $CL2R_DATA, or `data`."""
     return Path(given or os.environ.get(ROOT_VARIABLE) or DEFAULT_ROOT).expanduser()
 
 
-def check_dataset(name: str, root: Path) -> Check:
-    """What a folder holds of a benchmark."""
-    if name not in DATASETS:
-        raise InputError(f"no data set {name!r}{nearest(name, DATASETS)}; data sets: {', '.join(DATASETS)}")
-    info = DATASETS[name]
-    if not info.layout:
-        return Check(found=[f"{name} comes with the package"])
-    checked: Check = getattr(importlib.import_module(f"cl2r.data.{info.module}"), f"check_{name}")(root)
-    return checked
-
-
 def load_dataset(name_or_path: str, size: int = 32, channels: int = 3, root: str | None = None) -> ImageSet:
-    """Load a known data set, an .npz file or a folder; `root` is for benchmarks, the rest for what is decoded."""
+    """Load a data set by name, an .npz file or a folder.
+
+    `root` is the folder of the benchmarks; `size` and `channels` apply to images that are decoded from files.
+    """
     return _load(name_or_path, size, channels, data_root(root))
 
 
 @lru_cache(maxsize=2)  # the runs of a study share their images
 def _load(name_or_path: str, size: int, channels: int, root: Path) -> ImageSet:
     if name_or_path in DATASETS:
-        module = importlib.import_module(f"cl2r.data.{DATASETS[name_or_path].module}")
-        loaded: ImageSet = getattr(module, f"load_{name_or_path}")(root, size, channels)
-        return loaded
+        try:
+            return DATASETS[name_or_path].load(root, size, channels, True)
+        except MissingDataError as error:
+            hint = f"`cl2r datasets check {name_or_path} {root}` says how to get it"
+            raise InputError(f"{error}; {hint}") from error
     path = Path(name_or_path).expanduser()
     if path.is_dir():
         return load_folder(path, size, channels)
@@ -141,6 +120,81 @@ def _load(name_or_path: str, size: int, channels: int, root: Path) -> ImageSet:
         return load_npz(path)
     if path.exists():
         raise InputError(f"{path}: a data set is an .npz file or a folder")
-    hint, known = nearest(name_or_path, DATASETS), ", ".join(DATASETS)
     own = f"or give an .npz file, or a folder laid out as {LAYOUT}"
-    raise InputError(f"no data set, file or folder {name_or_path!r}{hint}; data sets: {known}; {own}")
+    raise InputError(
+        f"no data set, file or folder {name_or_path!r}{nearest(name_or_path, DATASETS)}; {_known()}; {own}"
+    )
+
+
+def _known() -> str:
+    return f"data sets: {', '.join(DATASETS)}" + "".join(f"; not loaded: {line}" for line in load_errors())
+
+
+@dataclass
+class Check:
+    """What was found of a data set, and what is wrong with it."""
+
+    found: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    """Each names a file or folder that is missing or broken, and what was expected."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether a run can use the data set."""
+        return not self.problems
+
+
+def check_dataset(name: str, root: Path, full: bool = False, report: Callable[[str], None] | None = None) -> Check:
+    """Load a data set without decoding it, compare its counts with the published ones, and decode its images.
+
+    Only the first image of each part is decoded, or all of them if `full`. `report` receives progress lines.
+    """
+    entry, check = find_dataset(name), Check()
+    height, _, channels = entry.image_shape
+    try:
+        data = entry.load(root, height, channels, False)
+    except InputError as error:
+        check.problems.append(str(error))
+        return check
+    open_classes = len(np.unique(data.y_open))
+    counts = (data.num_classes, len(data.y_train) + len(data.y_open))
+    check.found.append(f"{len(data.y_train):,} training images of {data.num_classes:,} classes")
+    grouped = f"{open_classes:,} classes" if data.templates is None else f"{len(data.templates):,} templates"
+    check.found.append(f"{len(data.y_open):,} open images of {grouped}")
+    if data.pairs is not None:
+        same, folds = int(data.pairs.same.sum()), int(data.pairs.folds.max()) + 1
+        kinds = f"{same:,} same, {len(data.pairs) - same:,} different"
+        check.found.append(f"{len(data.pairs):,} official pairs ({kinds}) in {folds} folds")
+    if counts != (entry.classes, entry.images):
+        published = f"{entry.classes:,} classes, {entry.images:,} images"
+        check.found.append(f"counts differ from the published ones ({published}): results may not compare")
+    for part, images in (("training", data.x_train), ("open", data.x_open)):
+        _check_images(check, part, images, full, report or (lambda line: None))
+    return check
+
+
+def _check_images(check: Check, part: str, images: Images, full: bool, report: Callable[[str], None]) -> None:
+    if not isinstance(images, LazyImages):
+        return
+    count = len(images) if full else 1
+    if not full:
+        check.found.append(f"first {part} image: {images.encoded.name(0)}")
+
+    def problem(row: int) -> str | None:
+        try:
+            images.resized(row)
+        except InputError as error:
+            return str(error)
+        return None
+
+    problems: list[str] = []
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for start in range(0, count, PROGRESS_EVERY):
+            stop = min(start + PROGRESS_EVERY, count)
+            problems += [text for text in pool.map(problem, range(start, stop)) if text is not None]
+            if stop < count:
+                report(f"{stop:,} of {count:,} {part} images decoded")
+    check.problems += problems[:SHOWN]
+    if len(problems) > SHOWN:
+        check.problems.append(f"and {len(problems) - SHOWN} more {part} images that cannot be decoded")
+    check.found.append(f"{count - len(problems):,} of {len(images):,} {part} images decoded")

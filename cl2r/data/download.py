@@ -1,177 +1,95 @@
-"""Fetching the archives of benchmarks that anyone may have; only `cl2r datasets --download` does it.
+"""Fetch the archives of a data set, verify and unpack them; only `cl2r datasets download` does this.
 
 An archive is streamed aside, compared with its published digest, unpacked aside and moved into place, so that a folder
 is there as a whole or not at all. What is there already stays as it is.
+
+Members are checked before anything is written: they must be plain files and folders below the target, and must not take
+more room than an archive of images can. An archive of JPEGs hardly grows when it is unpacked.
 """
 
+import gzip
 import hashlib
 import http.client
 import shutil
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Literal
+import stat
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterable
+from pathlib import Path, PurePosixPath
+from typing import BinaryIO, cast
 from urllib.request import urlopen
 
-from cl2r.data import lfw
-from cl2r.data.check import Say, home
-from cl2r.data.pair_list import PAIR_LIST
-from cl2r.data.unpack import unpack
-from cl2r.errors import InputError, nearest
+from cl2r.data.dataset import Archive, Dataset
+from cl2r.data.folders import dataset_parent
+from cl2r.errors import InputError
 
 CHUNK = 2**20
 TIMEOUT = 60.0  # seconds without a byte
 LARGEST = 2**31
-"""Bytes of an archive; those below have an eighth of it."""
+"""Most bytes of an archive; the published ones have an eighth of it."""
+GROWTH = 20
+"""How many times larger than its archive the content may be."""
+ALWAYS_BYTES = 2**26
+"""Content of this size is never too large."""
+MOST_MEMBERS = 10**6
+DAMAGED = (tarfile.TarError, zipfile.BadZipFile, gzip.BadGzipFile, zlib.error, EOFError, NotImplementedError)
+
+Report = Callable[[str], None]
 
 
-@dataclass(frozen=True)
-class Archive:
-    """A file to fetch and what becomes of it below the root."""
-
-    file: str
-    """Its name, which a URL need not tell."""
-    url: str
-    digest: str
-    target: str
-    """The folder that it unpacks to, or the file itself."""
-    or_at: tuple[str, ...] = ()
-    """Other places where a user may have it."""
-    algorithm: Literal["md5", "sha256"] = "md5"
-    """Of the digest."""
-
-    @property
-    def places(self) -> tuple[str, ...]:
-        """Where it may be below the root."""
-        return self.target, *self.or_at
-
-    def found(self, root: Path) -> Path | None:
-        """What is there already."""
-        return next((root / place for place in self.places if (root / place).exists()), None)
-
-
-_TORONTO, _STANFORD = "https://www.cs.toronto.edu/~kriz", "http://cs231n.stanford.edu"
-_FIGSHARE = "https://ndownloader.figshare.com/files"  # scikit-learn's copies of LFW; LFW's own server is gone
-ARCHIVES: dict[str, tuple[Archive, ...]] = {
-    "cifar100": (
-        Archive(
-            "cifar-100-python.tar.gz",
-            f"{_TORONTO}/cifar-100-python.tar.gz",
-            "eb9058c3a382ffc7106e4002c42a8d85",
-            "cifar-100-python",
-        ),
-        Archive(
-            "cifar-10-python.tar.gz",
-            f"{_TORONTO}/cifar-10-python.tar.gz",
-            "c58f30108f718f92721af3b95e74349a",
-            "cifar-10-batches-py",
-        ),
-    ),
-    "tiny_imagenet200": (
-        Archive(
-            "tiny-imagenet-200.zip",
-            f"{_STANFORD}/tiny-imagenet-200.zip",
-            "90528d7ca1a48142e341f4ef8d21d0de",
-            "tiny-imagenet-200",
-        ),
-    ),
-    "lfw": (
-        Archive(
-            "lfw.tgz",
-            f"{_FIGSHARE}/5976018",
-            "055f7d9c632d7370e6fb4afc7468d40f970c34a80d4c6f50ffec63f5a8d536c0",
-            "lfw",
-            or_at=lfw.FOLDERS,
-            algorithm="sha256",
-        ),
-        Archive(
-            PAIR_LIST,
-            f"{_FIGSHARE}/5976006",
-            "ea42330c62c92989f9d7c03237ed5d591365e89b3e649747777b70e692dc1592",
-            PAIR_LIST,
-            or_at=tuple(f"{folder}/{PAIR_LIST}" for folder in lfw.FOLDERS),
-            algorithm="sha256",
-        ),
-    ),
-}
-
-_IMAGENET = "ImageNet is to be asked for at https://image-net.org/download"
-_CASIA = (
-    "CASIA-WebFace is among InsightFace's data sets, "
-    "https://github.com/deepinsight/insightface/tree/master/recognition/_datasets_"
-)
-_IJBC = (
-    "IJB-C is to be asked for from NIST, https://www.nist.gov/programs-projects/face-challenges; "
-    "recognition/_evaluation_/ijb of InsightFace tells of its release with meta/ and loose_crop/"
-)
-ELSEWHERE = {
-    "icons": "it comes with the package",
-    "imagenet900": _IMAGENET,
-    "casia_lfw": f"{_CASIA}; `cl2r datasets --download lfw DIR` fetches LFW",
-    "casia_ijbc": f"{_CASIA}; {_IJBC}",
-}
-"""Data sets that nothing is fetched of, and where they are."""
-OTHER_HALF = {"tiny_imagenet200": f"its open set is part of ImageNet: {_IMAGENET}"}
-
-
-def how_to_get(name: str) -> str:
-    """Where a data set comes from."""
-    if name in ELSEWHERE:
-        return ELSEWHERE[name]
-    other = f"; {OTHER_HALF[name]}" if name in OTHER_HALF else ""
-    return f"`cl2r datasets --download {name} DIR` fetches it{other}"
-
-
-def download(name: str, root: Path, say: Say) -> None:
-    """Fetch the archives of a data set into `root`, except what is there already."""
-    if name in ELSEWHERE:
-        raise InputError(f"{name}: nothing to download; {ELSEWHERE[name]}")
-    if name not in ARCHIVES:
-        raise InputError(f"no data set {name!r} to download{nearest(name, ARCHIVES)}; there are {', '.join(ARCHIVES)}")
-    for archive in ARCHIVES[name]:
-        _refuse_the_set_itself(archive, root)
+def download(dataset: Dataset, root: Path, report: Report) -> None:
+    """Fetch the archives of a data set into `root`, except those whose content is there already."""
+    if not dataset.archives:
+        raise InputError(f"{dataset.name}: nothing to download; {dataset.instructions}")
+    for archive in dataset.archives:  # files that are fetched into the data set itself would become a part of it
+        parent = dataset_parent(root, *archive.places)
+        if parent != root and archive.found(root) is None and root.is_dir() and any(root.iterdir()):
+            raise InputError(f"{root}: is the data set itself; give the folder that holds it: {parent}")
     root.mkdir(parents=True, exist_ok=True)
-    for archive in ARCHIVES[name]:
+    for archive in dataset.archives:
         there = archive.found(root)
         if there is not None:
-            say(f"{there}: already there, left as it is")
+            report(f"{there}: already there, left as it is")
         else:
-            _fetch(archive, root, say)
-    if name in OTHER_HALF:
-        say(f"{name}: {OTHER_HALF[name]}")
+            _fetch(archive, root, report)
+    if dataset.how_to_get:
+        report(f"{dataset.name}: {dataset.how_to_get}")
 
 
-def _refuse_the_set_itself(archive: Archive, root: Path) -> None:
-    """What is fetched into it would pass for a part of it."""
-    holder = home(root, *archive.places)
-    if holder != root and archive.found(root) is None and root.is_dir() and any(root.iterdir()):
-        raise InputError(f"{root}: is the data set itself, give the folder that holds it: {holder}")
-
-
-def _fetch(archive: Archive, root: Path, say: Say) -> None:
+def _fetch(archive: Archive, root: Path, report: Report) -> None:
     part, aside = root / f"{archive.file}.part", root / f"{archive.target}.unpacking"
-    shutil.rmtree(aside, ignore_errors=True)  # of a download that was killed
+    shutil.rmtree(aside, ignore_errors=True)  # left by a download that was killed
     try:
-        _require_digest(archive, _stream(archive, root, part, say))
+        digest = _stream(archive, root, part, report)
+        if digest != archive.digest:
+            differs = f"{archive.algorithm} {digest}, expected {archive.digest}"
+            raise InputError(f"{archive.url}: {differs}: not the published {archive.file}; nothing was kept")
         if archive.file == archive.target:
             part.rename(root / archive.target)
         else:
-            _unpack(archive, part, aside)
+            aside.mkdir()
+            unpack(part, aside, archive.url, archive.file.endswith(".zip"))
+            if not (aside / archive.target).is_dir():
+                raise InputError(f"{archive.url}: no folder {archive.target} in it; nothing was kept")
             (aside / archive.target).rename(root / archive.target)
-        say(f"{root / archive.target}: done")
+        report(f"{root / archive.target}: done")
     finally:
         part.unlink(missing_ok=True)
         shutil.rmtree(aside, ignore_errors=True)
 
 
-def _stream(archive: Archive, root: Path, part: Path, say: Say) -> str:
-    """Write `part`; its digest."""
+def _stream(archive: Archive, root: Path, part: Path, report: Report) -> str:
+    """Download to `part` and return the digest of what was written."""
     digest = hashlib.new(archive.algorithm, usedforsecurity=False)
     try:
         with urlopen(archive.url, timeout=TIMEOUT) as response, part.open("wb") as file:
             size = int(response.headers.get("Content-Length", 0)) / 1e6
-            say(f"{archive.url}: fetching {archive.file}, {size:.1f} MB")
+            report(f"{archive.url}: fetching {archive.file}, {size:.1f} MB")
             while chunk := response.read(CHUNK):
-                _refuse_endless(archive, file.tell() + len(chunk))
+                if file.tell() + len(chunk) > LARGEST:
+                    limit = f"more than {LARGEST / 1e9:.1f} GB"
+                    raise InputError(f"{archive.url}: {limit}: not the published {archive.file}; nothing was kept")
                 digest.update(chunk)
                 file.write(chunk)
     except (OSError, http.client.HTTPException) as error:
@@ -180,21 +98,72 @@ def _stream(archive: Archive, root: Path, part: Path, say: Say) -> str:
     return digest.hexdigest()
 
 
-def _refuse_endless(archive: Archive, size: int) -> None:
-    if size > LARGEST:
-        raise InputError(
-            f"{archive.url}: more than {LARGEST / 1e9:.1f} GB: not the published {archive.file}, nothing is kept"
-        )
+class _RefusedError(Exception):
+    """Why an archive is not unpacked."""
 
 
-def _require_digest(archive: Archive, digest: str) -> None:
-    if digest != archive.digest:
-        differs = f"{archive.algorithm} {digest}, expected {archive.digest}"
-        raise InputError(f"{archive.url}: {differs}: not the published {archive.file}, nothing is kept")
+def unpack(path: Path, folder: Path, name: str, zipped: bool) -> None:
+    """Unpack a zip file or a gzipped tar into an empty folder; raise InputError, with `name`, if it is unsafe."""
+    cap = ALWAYS_BYTES + GROWTH * path.stat().st_size
+    try:
+        if zipped:
+            with zipfile.ZipFile(path) as packed:  # reads no more of a member than the size that is checked here
+                kinds = ((member, stat.S_IFMT(member.external_attr >> 16)) for member in packed.infolist())
+                plain = (0, stat.S_IFREG, stat.S_IFDIR)
+                _check_members(((member.filename, member.file_size, kind in plain) for member, kind in kinds), cap)
+                packed.extractall(folder)
+            return
+        headers = cap + 2 * tarfile.BLOCKSIZE * MOST_MEMBERS + tarfile.RECORDSIZE
+        with gzip.open(path) as stream:
+            capped = cast(BinaryIO, _CappedStream(cast(BinaryIO, stream), headers))
+            with tarfile.open(fileobj=capped, mode="r:") as tar:
+                # links are refused wherever they lead: no archive needs one, and filters have failed at them before
+                _check_members(((member.name, member.size, member.isreg() or member.isdir()) for member in tar), cap)
+                tar.extractall(folder, filter="data")
+    except (*DAMAGED, _RefusedError) as error:
+        why = " ".join(str(error).split()) or type(error).__name__
+        raise InputError(f"{name}: cannot be unpacked ({why}); nothing was kept") from error
 
 
-def _unpack(archive: Archive, path: Path, aside: Path) -> None:
-    aside.mkdir()
-    unpack(path, aside, archive.url, archive.file.endswith(".zip"))
-    if not (aside / archive.target).is_dir():
-        raise InputError(f"{archive.url}: no folder {archive.target} in it, nothing is kept")
+class _CappedStream:
+    """A stream of at most `cap` bytes. Names of members are read as a whole, so no single read may be large."""
+
+    def __init__(self, stream: BinaryIO, cap: int) -> None:
+        self.stream, self.cap = stream, cap
+
+    def read(self, size: int = -1) -> bytes:
+        if not 0 <= size <= ALWAYS_BYTES:
+            raise _RefusedError(f"a header of {size} bytes")
+        self._check(self.stream.tell() + size)
+        return self.stream.read(size)
+
+    def seek(self, place: int, whence: int = 0) -> int:
+        self._check(place)
+        return self.stream.seek(place, whence)
+
+    def tell(self) -> int:
+        return self.stream.tell()
+
+    def _check(self, place: int) -> None:
+        if place > self.cap:
+            raise _RefusedError(_too_large(self.cap))
+
+
+def _check_members(members: Iterable[tuple[str, int, bool]], cap: int) -> None:
+    """Raise on the first bad member, given name, size and whether it is a plain file or folder."""
+    total = 0
+    for count, (name, size, plain) in enumerate(members, start=1):
+        total += max(size, 0)
+        if ".." in PurePosixPath(name).parts or name.startswith("/") or any(sign in name for sign in "\\:\0"):
+            raise _RefusedError(f"member {name[:80]!r} would leave the folder")
+        if not plain:
+            raise _RefusedError(f"member {name[:80]!r} is neither a file nor a folder")
+        if total > cap:
+            raise _RefusedError(_too_large(cap))
+        if count > MOST_MEMBERS:
+            raise _RefusedError(f"more than {MOST_MEMBERS} members")
+
+
+def _too_large(cap: int) -> str:
+    limit = f"its content takes more than {cap / 1e6:.0f} MB, {GROWTH} times its own size"
+    return f"{limit}: if that is right, unpack it by hand"

@@ -7,7 +7,7 @@ Least squares Σ |a z_k + b − w_k|² over landmarks z_k and reference points w
 
 which is Umeyama's for the plane: no complex a is a reflection.
 
-Landmarks count from the centre of the first pixel, as is customary; Pillow counts from its corner, half a pixel before.
+Landmarks are measured from the centre of the first pixel, as usual; Pillow measures from its corner, half a pixel off.
 """
 
 from collections.abc import Iterator
@@ -27,44 +27,43 @@ CROP = 112
 REFERENCE: Landmarks = np.array(
     [(38.2946, 51.6963), (73.5318, 51.5014), (56.0252, 71.7366), (41.5493, 92.3655), (70.7299, 92.2041)], np.float32
 )
-"""Left and right eye as one looks at them, nose, left and right corner of the mouth in a crop of 112 × 112."""
+"""Left and right eye as seen in the image, nose, left and right corner of the mouth in a crop of 112 × 112."""
 
-WHOLE = 2**16  # no JPEG is as large, so none is decoded at a fraction: landmarks hold for the full size
+WHOLE = 2**16  # no JPEG is larger, so none is decoded at a fraction: landmarks refer to the full size
 
 
 @dataclass(frozen=True, eq=False)
 class AlignedImages(LazyImages):
-    """Images that are aligned by the landmarks of each when they are opened."""
+    """Images that are aligned by their landmarks when they are opened."""
 
     landmarks: Landmarks = field(kw_only=True)
     """(N, 5, 2), in pixels of the encoded image."""
 
     def identity(self) -> Iterator[bytes]:
-        """What a fingerprint hashes in place of pixels: it covers the landmarks."""
         yield f"{self.shape}aligned".encode()
         yield np.ascontiguousarray(self.landmarks).tobytes()
         yield from self.encoded.identity()
 
     def open(self, row: int, at_least: int) -> Image.Image:
-        """The aligned square, of 112 pixels a side as published crops are, or of `at_least` if that is more."""
+        """Return the aligned square of 112 pixels per side, as in published crops, or of `at_least` if that is more."""
         return aligned(super().open(row, WHOLE), self.landmarks[row], max(at_least, CROP))
 
 
 def aligned(image: Image.Image, landmarks: Landmarks, side: int) -> Image.Image:
-    """The crop of `side` × `side` in which the landmarks are as near to the scaled reference as a similarity can."""
+    """Return the crop of `side` × `side` whose landmarks are nearest to the scaled reference points."""
     inverse = inverse_map(landmarks, side)
     return image.transform((side, side), Image.Transform.AFFINE, inverse, Image.Resampling.BILINEAR)
 
 
 def inverse_map(landmarks: Landmarks, side: int) -> tuple[float, ...]:
-    """Where a point of the crop comes from: x = c₀x' + c₁y' + c₂ and y = c₃x' + c₄y' + c₅, in Pillow's coordinates."""
+    """Return c of x = c₀x' + c₁y' + c₂, y = c₃x' + c₄y' + c₅, which maps the crop to the image as Pillow counts."""
     a, b = similarity(_plane(landmarks), _plane(REFERENCE) * (side / CROP))
     slope, shift = 1 / complex(a), -complex(b) / complex(a)
     return slope.real, -slope.imag, shift.real, slope.imag, slope.real, shift.imag
 
 
 def similarity(points: Complex, targets: Complex) -> tuple[Complex, Complex]:
-    """a and b of z → az + b, which takes points (..., 5) nearest to their targets."""
+    """Return a and b of z → az + b that maps points (..., 5) nearest to their targets."""
     centre, aim = points.mean(-1, keepdims=True), targets.mean(-1, keepdims=True)
     spread = (np.abs(points - centre) ** 2).sum(-1)
     a: Complex = ((points - centre).conj() * (targets - aim)).sum(-1) / spread
@@ -72,7 +71,7 @@ def similarity(points: Complex, targets: Complex) -> tuple[Complex, Complex]:
 
 
 def alignable(landmarks: Landmarks) -> npt.NDArray[np.bool_]:
-    """Whether landmarks (..., 5, 2) determine a similarity: they are finite, and not one point five times."""
+    """Return whether landmarks (..., 5, 2) determine a similarity: finite, and not one point five times."""
     with np.errstate(divide="ignore", invalid="ignore"):
         a, b = similarity(_plane(landmarks), _plane(REFERENCE))
     fine: npt.NDArray[np.bool_] = np.isfinite(a) & np.isfinite(b) & (a != 0)
@@ -80,6 +79,6 @@ def alignable(landmarks: Landmarks) -> npt.NDArray[np.bool_]:
 
 
 def _plane(points: Landmarks) -> Complex:
-    """Complex numbers, counted from the corner of the first pixel."""
+    """Return complex numbers, measured from the corner of the first pixel."""
     moved = points.astype(np.float64) + 0.5
     return np.asarray(moved[..., 0] + 1j * moved[..., 1], np.complex128)

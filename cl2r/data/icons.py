@@ -5,11 +5,12 @@ from pathlib import Path
 
 import numpy as np
 
-from cl2r.data.dataset import ImageSet
+from cl2r.data.dataset import Dataset, ImageSet
+from cl2r.data.images import ArrayImages
 
 
-def load_icons(root: Path | None = None, size: int = 32, channels: int = 1) -> ImageSet:
-    """Read the icons that ship with the package; they have one place, size and colour."""
+def load_icons(root: Path | None = None, size: int = 32, channels: int = 1, decode: bool = True) -> ImageSet:
+    """Return the icons that ship with the package; all arguments are ignored, they have one place and size."""
     resource = files("cl2r.data").joinpath("embedded", "icons120.npz")
     with resource.open("rb") as file, np.load(file, allow_pickle=False) as archive:
         x, y = archive["x"], archive["y"].astype(np.int64)
@@ -18,10 +19,22 @@ def load_icons(root: Path | None = None, size: int = 32, channels: int = 1) -> I
     is_open = y >= open_from
     return ImageSet(
         name="icons",
-        x_train=x[~is_open],
+        x_train=ArrayImages(x[~is_open]),
         y_train=y[~is_open],
-        x_open=x[is_open],
+        x_open=ArrayImages(x[is_open]),
         y_open=y[is_open] - open_from,
         class_names=tuple(names[:open_from]),
         open_names=tuple(names[open_from:]),
     )
+
+
+ICONS = Dataset(
+    name="icons",
+    description="icon drawings: a class is a concept, an image one designer's drawing of it",
+    classes=100,
+    images=10_005,
+    open_set="20 other concepts",
+    image_shape=(32, 32, 1),
+    licence="MIT, Apache-2.0, ISC, BSD-3-Clause or Unlicense by icon set: embedded/icons120_sources.tsv",
+    load=load_icons,
+)

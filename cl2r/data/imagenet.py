@@ -1,32 +1,29 @@
-"""ImageNet (ILSVRC-2012) in folders by wnid: 900 classes to train on, 100 to verify, and 20 that Tiny-ImageNet lacks.
+"""ImageNet (ILSVRC-2012) in folders by wnid: 900 classes to train on, 100 to verify; and Tiny-ImageNet.
 
-    DIR/imagenet/train/<wnid>/*.JPEG    (or DIR/ILSVRC2012/..., DIR/ILSVRC/Data/CLS-LOC/...)
-    DIR/imagenet/val/<wnid>/*.JPEG
-    DIR/imagenet100.txt                 optional: one wnid a line, in place of the 100 classes below
-    DIR/imagenet900.txt                 optional: in place of the other 900; both may lie in DIR/imagenet/ too
+    ROOT/imagenet/train/<wnid>/*.JPEG    (or ROOT/ILSVRC2012/..., ROOT/ILSVRC/Data/CLS-LOC/...)
+    ROOT/imagenet/val/<wnid>/*.JPEG
+    ROOT/imagenet100.txt                 optional: one wnid per line, instead of the 100 classes below
+    ROOT/imagenet900.txt                 optional: instead of the other 900; both may lie in ROOT/imagenet/ too
 
 ImageNet100 is LUCIR's subset: of the 1000 wnids in sorted order, those at the first 100 places of the permutation of
-NumPy's legacy generator with seed 1993. (PODNet's list of files named so holds the first 100 wnids instead; such a list
-goes into imagenet100.txt.) Training takes train/ of ImageNet900, verification takes val/ of ImageNet100.
+NumPy's legacy generator with seed 1993. (PODNet's list of files of that name holds the first 100 wnids instead; put
+such a list into imagenet100.txt.) Training uses train/ of ImageNet900, verification val/ of ImageNet100.
+
+Tiny-ImageNet200 is verified on the 20 classes of ImageNet that it lacks (ImageNet20), scaled to its size:
+
+    ROOT/tiny-imagenet-200/train/<wnid>/images/*.JPEG    classes of tiny-imagenet-200/wnids.txt, or all that are there
+    ROOT/imagenet/val/<wnid>/*.JPEG                      or, without ImageNet, ROOT/imagenet20/<wnid>/*.JPEG
 """
 
-from dataclasses import dataclass
+import os
+import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
-from cl2r.data.check import Check, find_folder, home
-from cl2r.data.class_folders import (
-    ClassFolders,
-    image_set,
-    list_classes,
-    note_classes,
-    read_wnids,
-    require_class_folders,
-    require_whole,
-    wnids_below,
-)
-from cl2r.data.dataset import ImageSet
+from cl2r.data.dataset import Archive, Dataset, ImageSet, MissingDataError, require_disjoint
+from cl2r.data.folders import EXTENSIONS, Listing, dataset_parent, find_folder, list_folders, listed_set
 from cl2r.errors import InputError
 
 IMAGENET20 = (
@@ -36,114 +33,155 @@ IMAGENET20 = (
 )  # fmt: skip
 """The paper's 20 classes that Tiny-ImageNet200 lacks."""
 
+WNID = re.compile(r"n\d{8}")
 FOLDERS = ("imagenet", "ILSVRC2012", "ILSVRC/Data/CLS-LOC")
 NUM_CLASSES = 1000
-TRAIN_IMAGES = 1_281_167
-VAL_IMAGES = 50  # a class
-SIZE = 224
+TINY = "tiny-imagenet-200"
 
 
-@dataclass(frozen=True)
-class WnidList:
-    """A file with a user's own choice of classes."""
+def load_imagenet900(root: Path, size: int, channels: int, decode: bool = True) -> ImageSet:
+    """Return ImageNet900 (train/) to train on and ImageNet100 (val/) to verify."""
+    imagenet = find_folder(root, *FOLDERS)
+    if imagenet is None:
+        raise MissingDataError(f"{root}: none of the folders {', '.join(FOLDERS)} in it")
+    wnids, open_wnids = _split(root, imagenet)
+    train, open_set = _listed(imagenet / "train", wnids), _listed(imagenet / "val", open_wnids)
+    return listed_set("imagenet900", train, open_set, size, channels, decode=decode)
 
-    path: Path
-    wnids: tuple[str, ...]
 
-
-@dataclass(frozen=True)
-class Split:
-    """ImageNet900 and ImageNet100, and where they come from."""
-
-    train: tuple[str, ...]
-    open_set: tuple[str, ...]
-    source: str
+def load_tiny_imagenet200(root: Path, size: int, channels: int, decode: bool = True) -> ImageSet:
+    """Return Tiny-ImageNet200 (train/) to train on and ImageNet20 (ImageNet's val/) to verify."""
+    tiny, parent = find_folder(root, TINY), dataset_parent(root, TINY)
+    if tiny is None:
+        raise MissingDataError(f"{root}: no folder {TINY} in it")
+    imagenet, prepared = find_folder(parent, *FOLDERS), parent / "imagenet20"
+    if imagenet is None and not prepared.is_dir():
+        expected = "imagenet/val/<wnid>/*.JPEG or imagenet20/<wnid>/*.JPEG"
+        raise MissingDataError(f"{parent}: no ImageNet20, expected {expected}")
+    folders = class_folders(tiny / "train")
+    train = _listed(tiny / "train", read_wnids(tiny / "wnids.txt") or folders, inside="images")
+    require_disjoint(str(tiny), train.classes, IMAGENET20)
+    open_set = _listed(prepared if prepared.is_dir() or imagenet is None else imagenet / "val", IMAGENET20)
+    return listed_set("tiny_imagenet200", train, open_set, size, channels, decode=decode)
 
 
 def imagenet100_places() -> list[int]:
-    """Places of ImageNet100's classes among the 1000 wnids in sorted order."""
+    """Return the places of ImageNet100's classes among the 1000 wnids in sorted order."""
     places: list[int] = np.random.RandomState(1993).permutation(NUM_CLASSES)[:100].tolist()
     return places
 
 
-def split_of(root: Path, imagenet: Path) -> Split:
-    """The classes to train on and those to verify."""
+def _split(root: Path, imagenet: Path) -> tuple[Sequence[str], Sequence[str]]:
+    """Return the classes to train on and those to verify."""
     own100, own900 = (_own_list(f"imagenet{count}.txt", root, imagenet) for count in (100, 900))
-    source = ", ".join(own.path.name for own in (own100, own900) if own) or "permutation 1993"
     wnids = _all_wnids(imagenet) if own100 is None or own900 is None else []
-    open_set = own100.wnids if own100 else tuple(wnids[place] for place in imagenet100_places())
-    train = own900.wnids if own900 else tuple(wnid for wnid in wnids if wnid not in open_set)
-    shared = sorted(set(train) & set(open_set))
-    if own900 and shared:
-        both = f"both ImageNet900 and ImageNet100 ({len(shared)} such)"
-        raise InputError(f"{own900.path}: {shared[0]} is in {both}, but verification needs unseen classes: remove it")
-    return Split(train, open_set, source)
+    open_set = own100[1] if own100 else [wnids[place] for place in imagenet100_places()]
+    if own900 is None:
+        return [wnid for wnid in wnids if wnid not in open_set], open_set
+    require_disjoint(str(own900[0]), own900[1], open_set)
+    return own900[1], open_set
 
 
-def _own_list(name: str, root: Path, imagenet: Path) -> WnidList | None:
-    """The list of that name, beside ImageNet's folder or in it."""
-    paths = dict.fromkeys(place / name for place in (home(root, *FOLDERS), root, imagenet))
-    read = ((path, read_wnids(path)) for path in paths)
-    lists = [WnidList(path, wnids) for path, wnids in read if wnids is not None]
-    for other in lists[1:]:
-        if set(other.wnids) != set(lists[0].wnids):
-            raise InputError(f"{lists[0].path} and {other.path}: two lists of other classes, remove one")
+def _own_list(name: str, root: Path, imagenet: Path) -> tuple[Path, Sequence[str]] | None:
+    """Return path and wnids of a user's list of that name, beside ImageNet's folder or in it."""
+    paths = dict.fromkeys(place / name for place in (dataset_parent(root, *FOLDERS), root, imagenet))
+    lists = [(path, wnids) for path in paths if (wnids := read_wnids(path)) is not None]
+    for path, wnids in lists[1:]:
+        if set(wnids) != set(lists[0][1]):
+            raise InputError(f"{lists[0][0]} and {path}: two lists of different classes; remove one")
     return lists[0] if lists else None
 
 
 def _all_wnids(imagenet: Path) -> list[str]:
     train, val = imagenet / "train", imagenet / "val"
-    require_class_folders(train)
-    wnids = wnids_below(train)
-    if len(wnids) != NUM_CLASSES:
-        absent = sorted(set(wnids_below(val)) - set(wnids)) if val.is_dir() else []
-        first = f", the first is {absent[0]}" if absent else ""
-        lack = NUM_CLASSES - len(wnids)
-        amiss = f"{lack} are missing{first}" if lack > 0 else f"{-lack} are too many"
+    wnids = class_folders(train)
+    lacking = NUM_CLASSES - len(wnids)
+    if lacking:
+        absent = sorted(set(_wnid_folders(val)) - set(wnids)) if val.is_dir() else []
+        first = f", first {absent[0]}" if absent else ""
+        fault = f"{lacking} are missing{first}" if lacking > 0 else f"{-lacking} are too many"
         own = "for other classes give both imagenet100.txt and imagenet900.txt"
-        raise InputError(f"{train}: {len(wnids)} class folders instead of {NUM_CLASSES}, {amiss}; {own}")
+        raise MissingDataError(f"{train}: {len(wnids)} class folders instead of {NUM_CLASSES}, {fault}; {own}")
     return wnids
 
 
-def load_imagenet900(root: Path, size: int, channels: int) -> ImageSet:
-    """Train on ImageNet900 (train/), verify on ImageNet100 (val/)."""
-    hint = f"`cl2r datasets --check imagenet900 {root}` says how to get it"
-    imagenet = find_folder(root, *FOLDERS)
-    if imagenet is None:
-        raise InputError(f"{_none_in(root)}; {hint}")
-    split = split_of(root, imagenet)
-    train = require_whole(list_classes(imagenet / "train", split.train), hint)
-    open_set = require_whole(list_classes(imagenet / "val", split.open_set), hint)
-    return image_set("imagenet900", train, open_set, size, channels)
+def _wnid_folders(folder: Path) -> list[str]:
+    with os.scandir(folder) as entries:
+        return sorted(entry.name for entry in entries if WNID.fullmatch(entry.name) and entry.is_dir())
 
 
-def check_imagenet900(root: Path) -> Check:
-    """Classes and images of both parts."""
-    check, imagenet = Check(), find_folder(root, *FOLDERS)
-    if imagenet is None:
-        check.wrong.append(_none_in(root))
-        return check
-    check.found.append(f"ImageNet in {imagenet}")
-    split = check.attempt(lambda: split_of(root, imagenet))
-    if split is None:
-        return check
-    sizes = f"ImageNet900 has {len(split.train)}, ImageNet100 has {len(split.open_set)}"
-    check.found.append(f"classes ({split.source}): {sizes}")
-    note_classes(check, lambda: list_classes(imagenet / "train", split.train), SIZE, lambda c: _whole_set(c, split))
-    note_classes(
-        check, lambda: list_classes(imagenet / "val", split.open_set), SIZE, lambda c: c.fewer_than(VAL_IMAGES)
+def class_folders(folder: Path) -> list[str]:
+    """Return the sorted wnids that are folders in `folder`.
+
+    Raises MissingDataError if there are none, also if images are not sorted by class (as val/ is when unpacked).
+    """
+    if not folder.is_dir():
+        raise MissingDataError(f"{folder}: no such folder; expected {folder}/<wnid>/*.JPEG")
+    wnids = _wnid_folders(folder)
+    if wnids:
+        return wnids
+    flat = next((name for name in os.listdir(folder) if Path(name).suffix.lower() in EXTENSIONS), None)
+    if flat is None:
+        raise MissingDataError(f"{folder}: no wnid folders in it; expected {folder}/<wnid>/*.JPEG")
+    raise MissingDataError(
+        f"{folder}: its images ({flat}, ...) must be sorted into wnid folders, {folder}/<wnid>/*.JPEG: "
+        "torchvision.datasets.ImageNet does so when it unpacks val, the usual valprep script does so afterwards"
     )
-    return check
 
 
-def _none_in(root: Path) -> str:
-    return f"{root}: none of the folders {', '.join(FOLDERS)} in it"
+def _listed(folder: Path, wnids: Sequence[str], inside: str = "") -> Listing:
+    class_folders(folder)
+    return list_folders(folder, f"{folder}/<wnid>/*.JPEG", wnids, inside)
 
 
-def _whole_set(train: ClassFolders, split: Split) -> str:
-    """How much of all of ImageNet there is, unless the lists choose other classes."""
-    if len(split.train) + len(split.open_set) != NUM_CLASSES:
-        return ""
-    images = len(train) + len(list_classes(train.folder, split.open_set))
-    whole = "the whole set" if images == TRAIN_IMAGES else f"the whole set has {TRAIN_IMAGES}"
-    return f"; with those of ImageNet100 {images}, {whole}"
+def read_wnids(path: Path) -> Sequence[str] | None:
+    """Return the wnids of a file with one per line, or None if there is no such file."""
+    if not path.is_file():
+        return None
+    wnids: dict[str, None] = {}
+    for number, line in enumerate(path.read_text("utf-8", errors="replace").splitlines(), start=1):
+        wnid = line.strip()
+        if wnid and not WNID.fullmatch(wnid):
+            raise InputError(f"{path}, line {number}: {wnid[:40]!r} is not a wnid such as n01440764; give one per line")
+        if wnid in wnids:
+            raise InputError(f"{path}, line {number}: {wnid} is listed twice; remove one")
+        wnids |= {wnid: None} if wnid else {}
+    if not wnids:
+        raise InputError(f"{path}: no wnids in it, expected one per line")
+    return tuple(wnids)
+
+
+_ACCESS = "request access to ImageNet at https://image-net.org/download"
+
+IMAGENET900 = Dataset(
+    name="imagenet900",
+    description="900 classes of ImageNet, verified on the other 100",
+    classes=900,
+    images=1_158_000,
+    open_set="100 classes, validation images",
+    image_shape=(224, 224, 3),
+    licence="ImageNet's terms of access",
+    load=load_imagenet900,
+    layout="imagenet/train/<wnid> and imagenet/val/<wnid>",
+    how_to_get=_ACCESS,
+)
+TINY_IMAGENET200 = Dataset(
+    name="tiny_imagenet200",
+    description="Tiny-ImageNet, verified on 20 other classes of ImageNet",
+    classes=200,
+    images=101_000,
+    open_set="20 classes, validation images",
+    image_shape=(64, 64, 3),
+    licence="ImageNet's terms of access",
+    load=load_tiny_imagenet200,
+    layout="tiny-imagenet-200/train/<wnid>/images and imagenet/val/<wnid> (or imagenet20/<wnid>)",
+    archives=(
+        Archive(
+            file="tiny-imagenet-200.zip",
+            url="http://cs231n.stanford.edu/tiny-imagenet-200.zip",
+            digest="90528d7ca1a48142e341f4ef8d21d0de",
+            target=TINY,
+        ),
+    ),
+    how_to_get=f"its open set is a part of ImageNet: {_ACCESS}",
+)

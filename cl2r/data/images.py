@@ -1,40 +1,42 @@
-"""Images that lie compressed on disk: decoded all at once where they fit into memory, else row by row when asked for.
+"""Images of a data set: an array in memory, or compressed images that are decoded when they are needed.
 
-A set of a million JPEGs is an `ImageFiles` or a `RecordFile` (something that gives bytes by row) inside a
-`LazyImages`, which has the shape of the array it stands for. Small sets become that array.
+A set of a million JPEGs is an `ImageFiles` or a `RecordFile` (which return bytes by row) inside a `LazyImages`, which
+has the shape of the decoded array. Small sets are decoded once into an `ArrayImages`. Both are `Images`.
 """
 
 import io
 import os
 import struct
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, overload
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image, UnidentifiedImageError
 
-from cl2r.data.paths import Paths
 from cl2r.errors import InputError
 
+if TYPE_CHECKING:
+    from cl2r.data.dataset import ImageSet
+
 Pixels = npt.NDArray[np.uint8]
-Fit = Literal["centre", "whole"]
-"""centre: the centre square, scaled; whole: the whole image, squeezed where it is not a square."""
+Rows = npt.NDArray[np.int64]
+Crop = Literal["centre", "whole"]
+"""centre: scale the centre square; whole: scale the whole image, squeezed if it is not a square."""
 
 MODES = {1: "L", 3: "RGB"}
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
-"""Pillow would try others too, whatever a file is called: to read EPS it starts Ghostscript."""
+"""The only formats tried, whatever a file is called: Pillow would start Ghostscript to read EPS."""
 MOST_PIXELS = 2**28 // 3
-"""Pillow's own limit, 89 million, above which it only warns until twice as many."""
+"""Pillow's own limit, 89 million: up to twice as many it only warns."""
 IN_MEMORY_BYTES = 2 * 2**30
-"""Decoded sets up to this size are held as one array."""
-BLOCK = 256  # images decoded by one job of the thread pool
-THREADS = 16  # that ask a file system for sizes
-SIZES = 1024  # asked for by one job of these
+"""Sets up to this decoded size are held as one array."""
+BLOCK = 256  # images that one job of the thread pool decodes
+STAT_THREADS, STAT_BLOCK = 16, 1024  # a network file system answers many requests at a time
 
 UNDECODABLE = (
     OSError,
@@ -46,33 +48,126 @@ UNDECODABLE = (
     ArithmeticError,
     struct.error,
     zlib.error,
-    Image.DecompressionBombError,
 )
+"""What Pillow raises for damaged images."""
+
+
+class Images(Protocol):
+    """Images (N, H, W, C) in uint8, in memory or not."""
+
+    def __len__(self) -> int: ...
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """Shape of the decoded array."""
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether the images are decoded already."""
+
+    @property
+    def crop(self) -> Crop:
+        """Which part of an original image is shown."""
+
+    def decode(self, rows: Rows, threads: int | None = 1) -> Pixels:
+        """Return some rows of the decoded array."""
+
+    def all(self) -> Pixels:
+        """Return the decoded array."""
+
+    def identity(self) -> Iterator[bytes | memoryview]:
+        """Yield what identifies the images in a fingerprint: pixels, or names and sizes of files."""
+
+
+@dataclass(frozen=True, eq=False)
+class ArrayImages:
+    """Images in memory. Raises InputError unless they are uint8 of shape (N, height, width, channels)."""
+
+    pixels: Pixels
+
+    def __post_init__(self) -> None:
+        x = self.pixels
+        if x.dtype != np.uint8 or x.ndim != 4 or 0 in x.shape[1:]:
+            found = f"{x.dtype} of shape {x.shape}"
+            raise InputError(f"images must be uint8 of shape (N, height, width, channels), found {found}")
+
+    def __len__(self) -> int:
+        return len(self.pixels)
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        n, height, width, channels = self.pixels.shape
+        return n, height, width, channels
+
+    @property
+    def in_memory(self) -> bool:
+        return True
+
+    @property
+    def crop(self) -> Crop:
+        return "centre"
+
+    def decode(self, rows: Rows, threads: int | None = 1) -> Pixels:
+        return self.pixels[rows]
+
+    def all(self) -> Pixels:
+        return self.pixels
+
+    def identity(self) -> Iterator[bytes | memoryview]:
+        yield f"{self.shape}{self.pixels.dtype.str}".encode()
+        yield np.ascontiguousarray(self.pixels).data
 
 
 class EncodedImages(Protocol):
     """Compressed images by row."""
 
-    def __len__(self) -> int:
-        """How many."""
+    def __len__(self) -> int: ...
 
     def read(self, row: int) -> bytes:
-        """The file's bytes."""
+        """Return the bytes of the image file."""
 
     def name(self, row: int) -> str:
-        """How a message names the image."""
+        """Return the name of the image for messages."""
 
     def identity(self) -> Iterator[bytes]:
-        """What tells this set from another without reading its pixels: names and sizes."""
+        """Yield what identifies the set without reading its pixels: names and sizes."""
+
+
+class Paths(Sequence[str]):
+    """Paths by row in one array of bytes.
+
+    A million `str` would be copied, page by page, into every forked process: reading one counts a reference.
+    """
+
+    def __init__(self, encoded: npt.NDArray[np.bytes_]) -> None:
+        self.encoded = encoded
+
+    @classmethod
+    def of(cls, paths: Iterable[str]) -> "Paths":
+        """Pack paths; names that are not UTF-8 come back as the file system gave them."""
+        return cls(np.array([path.encode(errors="surrogateescape") for path in paths], np.bytes_))
+
+    def __len__(self) -> int:
+        return len(self.encoded)
+
+    @overload
+    def __getitem__(self, row: int) -> str: ...
+    @overload
+    def __getitem__(self, row: slice) -> "Paths": ...
+    def __getitem__(self, row: int | slice) -> "str | Paths":
+        if isinstance(row, slice):
+            return Paths(self.encoded[row])
+        path: bytes = self.encoded[row]
+        return path.decode(errors="surrogateescape")
 
 
 @dataclass(frozen=True, eq=False)
 class ImageFiles:
-    """One file an image."""
+    """One file per image."""
 
     root: Path
     paths: Sequence[str]
-    """Below `root`; held as `Paths`."""
+    """Relative to `root`; held as `Paths`."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.paths, Paths):
@@ -82,72 +177,67 @@ class ImageFiles:
         return len(self.paths)
 
     def read(self, row: int) -> bytes:
-        """The file's bytes."""
         try:
             return (self.root / self.paths[row]).read_bytes()
         except OSError as error:
-            raise self._unreadable(row, error) from error
+            raise InputError(f"{self.name(row)}: cannot be read ({error.strerror})") from error
 
     def name(self, row: int) -> str:
-        """Its path."""
         return str(self.root / self.paths[row])
 
     def identity(self) -> Iterator[bytes]:
-        """Path below the root and size of every file."""
-        with ThreadPoolExecutor(THREADS) as pool:  # a file system over a network answers many at a time
-            yield from pool.map(self._entries, range(0, len(self), SIZES))
+        with ThreadPoolExecutor(STAT_THREADS) as pool:
+            yield from pool.map(self._paths_and_sizes, range(0, len(self), STAT_BLOCK))
 
-    def _entries(self, start: int) -> bytes:
-        return b"".join(map(self._entry, range(start, min(start + SIZES, len(self)))))
-
-    def _entry(self, row: int) -> bytes:
-        path = self.paths[row]
-        try:
-            size = os.stat(os.path.join(self.root, path)).st_size
-        except OSError as error:
-            raise self._unreadable(row, error) from error
-        return f"{path}\0{size}\0".encode(errors="surrogateescape")
-
-    def _unreadable(self, row: int, error: OSError) -> InputError:
-        return InputError(f"{self.name(row)}: cannot be read ({error.strerror})")
+    def _paths_and_sizes(self, start: int) -> bytes:
+        entries = []
+        for row in range(start, min(start + STAT_BLOCK, len(self))):
+            path = self.paths[row]
+            try:
+                size = os.stat(os.path.join(self.root, path)).st_size
+            except OSError as error:
+                raise InputError(f"{self.name(row)}: cannot be read ({error.strerror})") from error
+            entries.append(f"{path}\0{size}\0".encode(errors="surrogateescape"))
+        return b"".join(entries)
 
 
 @dataclass(frozen=True)
 class LazyImages:
-    """Stands for the array (N, size, size, channels) of decoded images."""
+    """Compressed images that are decoded to (size, size, channels) when they are needed."""
 
     encoded: EncodedImages
     size: int
     channels: int
-    fit: Fit = "centre"
+    crop: Crop = "centre"
 
     def __len__(self) -> int:
         return len(self.encoded)
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
-        """That of the array."""
         return len(self), self.size, self.size, self.channels
 
     @property
-    def nbytes(self) -> int:
-        """That of the array."""
-        return int(np.prod(self.shape))
+    def in_memory(self) -> bool:
+        return False
 
     def identity(self) -> Iterator[bytes]:
-        """What a fingerprint hashes in place of pixels."""
-        yield f"{self.shape}{self.fit}".encode()
+        yield f"{self.shape}{self.crop}".encode()
         yield from self.encoded.identity()
 
     def open(self, row: int, at_least: int) -> Image.Image:
-        """The image, 8 bits a channel; a JPEG is decoded at the smallest fraction that has `at_least` pixels a side."""
+        """Return an image with 8 bits per channel.
+
+        A JPEG is decoded at the smallest fraction of its size that has `at_least` pixels per side.
+        """
         name, mode = self.encoded.name(row), MODES[self.channels]
-        content = self.encoded.read(row)  # not below: a store that does not answer is no bad image
+        content = self.encoded.read(row)  # outside of try: an error of a store does not make the image a bad one
         try:
             image = Image.open(io.BytesIO(content), formats=FORMATS)
             refuse_huge(name, image.size)
             image.draft(mode, (at_least, at_least))
-            _refuse_deep(name, image.mode)
+            if image.mode == "F" or image.mode.startswith("I"):  # Pillow would clip these to white, not scale them
+                raise InputError(f"{name}: more than 8 bits per channel (mode {image.mode}); save it with 8 bits")
             return image.convert(mode)
         except InputError:
             raise
@@ -155,61 +245,66 @@ class LazyImages:
             raise InputError(f"{name}: more than {MOST_PIXELS / 1e6:.0f} million pixels; scale it down") from error
         except UNDECODABLE as error:
             why = "of no known format" if isinstance(error, UnidentifiedImageError) else error
-            raise InputError(f"{name}: not a readable image, replace or remove it ({why})") from error
+            raise InputError(f"{name}: not a readable image; replace or remove it ({why})") from error
 
-    def decode(self, rows: npt.NDArray[np.int64]) -> Pixels:
-        """Some rows of the array."""
-        images = np.empty((len(rows), *self.shape[1:]), np.uint8)
-        for place, row in enumerate(rows.tolist()):
-            images[place] = self.fitted(row)
-        return images
-
-    def fitted(self, row: int) -> Pixels:
-        """One row of the array."""
-        square = fitted(self.open(row, self.size), self.size, self.fit)
+    def resized(self, row: int) -> Pixels:
+        """Return one row of the decoded array."""
+        square = resized(self.open(row, self.size), self.size, self.crop)
         return np.asarray(square, np.uint8).reshape(self.shape[1:])
 
-    def all(self) -> Pixels:
-        """The array."""
-        return self.decode_by_threads(np.arange(len(self)))
-
-    def decode_by_threads(self, rows: npt.NDArray[np.int64]) -> Pixels:
-        """`decode`, on all cores."""
+    def decode(self, rows: Rows, threads: int | None = 1) -> Pixels:
         images = np.empty((len(rows), *self.shape[1:]), np.uint8)
 
         def decode_block(start: int) -> None:
-            images[start : start + BLOCK] = self.decode(rows[start : start + BLOCK])
+            for place, row in enumerate(rows[start : start + BLOCK].tolist(), start):
+                images[place] = self.resized(row)
 
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
-            for _ in pool.map(decode_block, range(0, len(rows), BLOCK)):
-                pass
+        starts = range(0, len(rows), BLOCK)
+        if threads == 1:
+            for start in starts:
+                decode_block(start)
+        else:
+            with ThreadPoolExecutor(threads) as pool:
+                list(pool.map(decode_block, starts))
         return images
 
-
-def images_of(encoded: EncodedImages, size: int, channels: int, fit: Fit = "centre") -> Pixels | LazyImages:
-    """The decoded array, or what stands for it if it would not fit into memory."""
-    lazy = LazyImages(encoded, size, channels, fit)
-    return lazy.all() if lazy.nbytes <= IN_MEMORY_BYTES else lazy
+    def all(self) -> Pixels:
+        return self.decode(np.arange(len(self)), threads=None)
 
 
-def fitted(image: Image.Image, size: int, fit: Fit) -> Image.Image:
-    """`size` × `size` by an antialiased bilinear filter."""
+def images_of(encoded: EncodedImages, size: int, channels: int, crop: Crop = "centre", decode: bool = True) -> Images:
+    """Return decoded images, or lazy ones if they would not fit into memory or are not to be decoded."""
+    lazy = LazyImages(encoded, size, channels, crop)
+    return ArrayImages(lazy.all()) if decode and np.prod(lazy.shape) <= IN_MEMORY_BYTES else lazy
+
+
+def resized(image: Image.Image, size: int, crop: Crop) -> Image.Image:
+    """Scale an image to `size` × `size` by an antialiased bilinear filter."""
     width, height = image.size
     side = min(width, height)
     left, top = (width - side) / 2, (height - side) / 2
-    box = (left, top, left + side, top + side) if fit == "centre" else None
+    box = (left, top, left + side, top + side) if crop == "centre" else None
     return image if image.size == (size, size) else image.resize((size, size), Image.Resampling.BILINEAR, box=box)
 
 
 def refuse_huge(name: str, size: tuple[int, int]) -> None:
-    """Before anything is decoded: a few bytes may stand for any number of equal pixels."""
+    """Raise InputError if an image has too many pixels: a few bytes can stand for any number of equal pixels."""
     if size[0] * size[1] > MOST_PIXELS:
-        raise InputError(
-            f"{name}: {size[0]} × {size[1]} pixels, more than {MOST_PIXELS / 1e6:.0f} million; scale it down"
-        )
+        limit = f"more than {MOST_PIXELS / 1e6:.0f} million"
+        raise InputError(f"{name}: {size[0]} × {size[1]} pixels, {limit}; scale it down")
 
 
-def _refuse_deep(name: str, mode: str) -> None:
-    """Pillow would clip such images to white instead of scaling them."""
-    if mode == "F" or mode.startswith("I"):
-        raise InputError(f"{name}: more than 8 bits a channel (mode {mode}), save it with 8 bits")
+def write_open_images(dataset: "ImageSet", folder: Path) -> int:
+    """Write the open images as `folder`/<class>/<number>.png, exactly as models see them; return their number."""
+    if folder.exists() and any(folder.iterdir()):
+        raise InputError(f"{folder}: not empty; give a folder of its own")
+    names = dataset.open_names or tuple(f"class{label:04d}" for label in range(int(dataset.y_open.max()) + 1))
+    for name in names:
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    count, step = len(dataset.y_open), 1024
+    for start in range(0, count, step):
+        rows = np.arange(start, min(start + step, count))
+        for row, image in zip(rows.tolist(), dataset.x_open.decode(rows, threads=None), strict=True):
+            picture = Image.fromarray(image[..., 0] if image.shape[2] == 1 else image)
+            picture.save(folder / names[dataset.y_open[row]] / f"{row:06d}.png")
+    return count

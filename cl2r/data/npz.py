@@ -4,12 +4,12 @@ import math
 import zipfile
 import zlib
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 
-from cl2r.data.dataset import Images, ImageSet, Labels, require_disjoint
+from cl2r.data.dataset import ImageSet, Labels, require_disjoint
+from cl2r.data.images import ArrayImages
 from cl2r.errors import InputError
 
 REQUIRED = ("x_train", "y_train", "x_open", "y_open")
@@ -17,69 +17,64 @@ UNREADABLE = (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, Mem
 GROWTH = 100
 """How many times larger than its file the content may be; drawings of few strokes reach 50."""
 ALWAYS_BYTES = 2**32
-"""Content that is never too large."""
-
+"""Content of this size is never too large."""
 MAGIC = b"\x93NUMPY"
 
 Array = npt.NDArray[np.generic]
 
 
-def load_npz(path: str | Path) -> ImageSet:
+def load_npz(path: Path) -> ImageSet:
     """Read images (N,H,W) or (N,H,W,C) in uint8 and labels that are integers or strings."""
-    path = Path(path)
     arrays = _read(path)
     train_names, y_train = _labels(path, "y_train", arrays["y_train"])
     open_names, y_open = _labels(path, "y_open", arrays["y_open"])
     if (arrays["y_train"].dtype.kind in "iu") != (arrays["y_open"].dtype.kind in "iu"):
         raise InputError(f"{path}: y_train and y_open must both be integers or both be strings")
     require_disjoint(str(path), train_names, open_names)
+    names = arrays.get("class_names", np.array(train_names, np.str_))
+    if names.dtype.kind != "U" or names.shape != (len(train_names),):
+        expected = f"{len(train_names)} strings, one per training label in sorted order"
+        raise InputError(f"{path}: class_names must be {expected}, found {names.dtype} of shape {names.shape}")
     return ImageSet(
         name=path.stem,
         x_train=_images(path, "x_train", arrays["x_train"]),
         y_train=y_train,
         x_open=_images(path, "x_open", arrays["x_open"]),
         y_open=y_open,
-        class_names=_class_names(path, arrays.get("class_names"), train_names),
+        class_names=tuple(map(str, names)),
     )
 
 
 def _read(path: Path) -> dict[str, Array]:
+    """Return the known arrays of a file; no array is read before the sizes of all are checked."""
     if not path.is_file():
         raise InputError(f"{path}: no such file; expected an .npz with {', '.join(REQUIRED)}")
     try:
-        with path.open("rb") as file, _archive(path, file) as archive:
-            return _read_keys(path, archive)
+        with path.open("rb") as file:
+            try:
+                archive = np.load(file, allow_pickle=False)
+            except UNREADABLE as error:
+                raise InputError(f"{path}: not a readable .npz archive; write it with numpy.savez ({error})") from error
+            if not isinstance(archive, np.lib.npyio.NpzFile):
+                raise InputError(f"{path}: holds a single array, expected an .npz with {', '.join(REQUIRED)}")
+            with archive:
+                return _read_arrays(path, archive)
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error})") from error
 
 
-def _archive(path: Path, file: BinaryIO) -> np.lib.npyio.NpzFile:
-    try:
-        archive = np.load(file, allow_pickle=False)
-    except UNREADABLE as error:
-        raise InputError(f"{path}: not a readable .npz archive, write it with numpy.savez ({error})") from error
-    if not isinstance(archive, np.lib.npyio.NpzFile):
-        raise InputError(f"{path}: holds a single array, expected an .npz with {', '.join(REQUIRED)}")
-    return archive
-
-
-def _read_keys(path: Path, archive: np.lib.npyio.NpzFile) -> dict[str, Array]:
+def _read_arrays(path: Path, archive: np.lib.npyio.NpzFile) -> dict[str, Array]:
     missing = [key for key in REQUIRED if key not in archive.files]
     if missing:
         present = ", ".join(archive.files) or "nothing"
         raise InputError(f"{path}: {', '.join(missing)} missing; the file holds {present}")
-    wanted = [*REQUIRED, *(key for key in ("class_names",) if key in archive.files)]
-    _refuse_bombs(path, archive, wanted)
-    return {key: _read_key(path, archive, key) for key in wanted}
-
-
-def _refuse_bombs(path: Path, archive: np.lib.npyio.NpzFile, keys: list[str]) -> None:
-    """By the sizes that members declare, of which `zipfile` reads no more; nothing is unpacked before."""
-    total = sum(_member(archive, key).file_size for key in keys)
-    cap = max(ALWAYS_BYTES, GROWTH * path.stat().st_size)
-    if total > cap:
-        grows = f"{total / 1e9:.1f} GB of arrays in a file of {path.stat().st_size / 1e6:.1f} MB"
+    wanted = [key for key in (*REQUIRED, "class_names") if key in archive.files]
+    packed = path.stat().st_size
+    total = sum(_member(archive, key).file_size for key in wanted)  # as declared; `zipfile` reads no more than that
+    if total > max(ALWAYS_BYTES, GROWTH * packed):
+        grows = f"{total / 1e9:.1f} GB of arrays in a file of {packed / 1e6:.1f} MB"
         raise InputError(f"{path}: {grows}; if that is right, write it with numpy.savez, without compression")
+    return {key: _read_array(path, archive, key) for key in wanted}
 
 
 def _member(archive: np.lib.npyio.NpzFile, key: str) -> zipfile.ZipInfo:
@@ -88,8 +83,21 @@ def _member(archive: np.lib.npyio.NpzFile, key: str) -> zipfile.ZipInfo:
     return archive.zip.getinfo(f"{key}.npy" if f"{key}.npy" in names else key)
 
 
+def _read_array(path: Path, archive: np.lib.npyio.NpzFile, key: str) -> Array:
+    try:
+        _require_content(archive, key)
+        array: Array = archive[key]
+    except UNREADABLE as error:
+        if "allow_pickle" in str(error):
+            hint = "holds Python objects, which are never loaded: store plain numbers or strings"
+        else:
+            hint = f"is damaged; write the file again ({error})"
+        raise InputError(f"{path}: {key} {hint}") from error
+    return array
+
+
 def _require_content(archive: np.lib.npyio.NpzFile, key: str) -> None:
-    """Numpy makes room for the shape that an array claims before it reads a byte of it."""
+    """Raise ValueError if an array claims more than it has: numpy allocates what is claimed before it reads."""
     assert archive.zip is not None
     member = _member(archive, key)
     with archive.zip.open(member) as stream:
@@ -103,31 +111,18 @@ def _require_content(archive: np.lib.npyio.NpzFile, key: str) -> None:
         raise ValueError(f"it claims the shape {shape} but has {left} bytes")
 
 
-def _read_key(path: Path, archive: np.lib.npyio.NpzFile, key: str) -> Array:
-    try:
-        _require_content(archive, key)
-        array: Array = archive[key]
-    except UNREADABLE as error:
-        if "allow_pickle" in str(error):
-            hint = "holds Python objects, which are never loaded: store plain numbers or strings"
-        else:
-            hint = f"is damaged, write the file again ({error})"
-        raise InputError(f"{path}: {key} {hint}") from error
-    return array
-
-
-def _images(path: Path, key: str, x: Array) -> Images:
+def _images(path: Path, key: str, x: Array) -> ArrayImages:
     if x.dtype != np.uint8:
         raise InputError(f"{path}: {key} is {x.dtype}, expected uint8 with pixel values 0..255")
     if x.ndim == 3:
         x = x[..., None]
     if x.ndim != 4 or x.shape[3] not in (1, 3):
         raise InputError(f"{path}: {key} has shape {x.shape}, expected (N,H,W) or (N,H,W,C) with C 1 or 3")
-    return x.astype(np.uint8, copy=False)
+    return ArrayImages(x.astype(np.uint8, copy=False))
 
 
 def _labels(path: Path, key: str, y: Array) -> tuple[list[str], Labels]:
-    """Distinct labels in sorted order, and every label as its place in that order."""
+    """Return the distinct labels in sorted order, and every label as its place in that order."""
     if y.dtype.kind not in "iuUS" or y.ndim != 1:
         found = f"{y.dtype} of shape {y.shape}"
         raise InputError(f"{path}: {key} must be integers or strings of shape (N,), found {found}")
@@ -138,14 +133,3 @@ def _labels(path: Path, key: str, y: Array) -> tuple[list[str], Labels]:
             raise InputError(f"{path}: {key} holds a label that is not UTF-8 ({error})") from error
     distinct, places = np.unique(y, return_inverse=True)
     return [str(label) for label in distinct], places.astype(np.int64)
-
-
-def _class_names(path: Path, names: Array | None, labels: list[str]) -> tuple[str, ...]:
-    if names is None:
-        return tuple(labels)
-    if names.dtype.kind != "U" or names.shape != (len(labels),):
-        found = f"{names.dtype} of shape {names.shape}"
-        raise InputError(
-            f"{path}: class_names must be {len(labels)} strings, one a training label in sorted order, found {found}"
-        )
-    return tuple(str(name) for name in names)

@@ -1,16 +1,17 @@
 """Verification pairs of open-set images: same class or not, in folds.
 
-All pairs of a kind are numbered; distinct numbers are drawn and turned back into pairs. So every pair is
-equally likely, none comes twice, none joins an image with itself, and all existing pairs can be asked for.
+All pairs of a kind are numbered; distinct numbers are drawn and converted to pairs. So every pair is equally likely,
+none is drawn twice, none joins an image with itself, and all existing pairs can be requested.
 Folds are dealt round robin over each kind: every fold has the same share of positives (10 folds as in LFW).
-Sweeps look at tuning pairs only, tables at report pairs only, and no image is in both.
+Sweeps use tuning pairs only, tables use report pairs only, and no image is in both.
 """
 
 import numpy as np
 
-from cl2r.data.dataset import ImageSet, Labels, Pairs
+from cl2r.data.dataset import ImageSet, Labels
 from cl2r.errors import InputError
 from cl2r.seeding import numpy_stream
+from cl2r.verification import Pairs
 
 
 def draw_pairs(
@@ -18,16 +19,18 @@ def draw_pairs(
 ) -> Pairs:
     """Draw distinct pairs of the given rows, positives first, each pair in a random orientation."""
     grouped = rows[np.argsort(labels[rows], kind="stable")]
-    sizes = _class_sizes(labels[rows])
-    _check_request(positives, negatives, folds)
-    _check_supply(len(rows), sizes, positives, negatives)
-    first, second = np.concatenate(
-        [
-            _unrank_positives(sizes, rng.choice(_count_positives(sizes), positives, replace=False)),
-            _unrank_negatives(sizes, rng.choice(_count_negatives(sizes), negatives, replace=False)),
-        ],
-        axis=1,
-    )
+    sizes, supply = _class_sizes(labels[rows]), available_pairs(labels, rows)
+    if not 1 <= folds <= min(positives, negatives):
+        asked = f"eval.folds = {folds} with {positives} positive and {negatives} negative pairs"
+        raise InputError(f"{asked}: folds must be at least 1 and each needs a pair of either kind")
+    if positives > supply[0] or negatives > supply[1]:
+        raise InputError(
+            f"eval.positives = {positives}, eval.negatives = {negatives}: the {len(rows)} open images to draw from "
+            f"allow {supply[0]} positive and {supply[1]} negative pairs; lower eval.positives / eval.negatives"
+        )
+    same = _unrank_positives(sizes, rng.choice(supply[0], positives, replace=False))
+    different = _unrank_negatives(sizes, rng.choice(supply[1], negatives, replace=False))
+    first, second = np.concatenate([same, different], axis=1)
     swap = rng.random(positives + negatives) < 0.5
     return Pairs(
         query=grouped[np.where(swap, second, first)],
@@ -38,15 +41,16 @@ def draw_pairs(
 
 
 def available_pairs(labels: Labels, rows: Labels) -> tuple[int, int]:
-    """How many distinct positive and negative pairs the given rows allow."""
-    sizes = _class_sizes(labels[rows])
-    return _count_positives(sizes), _count_negatives(sizes)
+    """Return how many distinct positive and negative pairs the given rows allow."""
+    sizes, total = _class_sizes(labels[rows]), len(rows)
+    positives = int((sizes * (sizes - 1) // 2).sum())
+    return positives, total * (total - 1) // 2 - positives
 
 
 def tuning_and_report_pairs(
     dataset: ImageSet, positives: int, negatives: int, folds: int, seed: int, tuning_share: float = 0.5
 ) -> tuple[Pairs | None, Pairs]:
-    """Pairs to tune on and pairs to report, without a common image; no tuning pairs if tuning_share is 0.
+    """Return pairs to tune on and pairs to report, without a common image; no tuning pairs if tuning_share is 0.
 
     Official pairs are reported as they are; tuning pairs then come from the open images they do not name,
     and there are none if those images do not suffice.
@@ -55,7 +59,7 @@ def tuning_and_report_pairs(
         raise InputError(f"eval.tuning_share = {tuning_share}: must be at least 0 and below 1")
     labels = dataset.y_open
     if dataset.pairs is not None and (tuning_share == 0 or dataset.templates is not None):
-        return None, dataset.pairs  # of what templates show nothing is known but the official pairs
+        return None, dataset.pairs  # nothing else is known of templates
     if dataset.pairs is not None:
         report = dataset.pairs
         tuning_rows = np.setdiff1d(np.arange(len(labels)), np.concatenate([report.query, report.gallery]))
@@ -86,17 +90,8 @@ def _class_sizes(labels: Labels) -> Labels:
     return np.unique(labels, return_counts=True)[1].astype(np.int64)
 
 
-def _count_positives(sizes: Labels) -> int:
-    return int((sizes * (sizes - 1) // 2).sum())
-
-
-def _count_negatives(sizes: Labels) -> int:
-    total = int(sizes.sum())
-    return total * (total - 1) // 2 - _count_positives(sizes)
-
-
 def _unrank_positives(sizes: Labels, ranks: Labels) -> Labels:
-    """Places (2, n), among images grouped by class, of the positive pairs with these numbers."""
+    """Return the positive pairs with these numbers as places (2, n) among images grouped by class."""
     pairs_before = np.cumsum(sizes * (sizes - 1) // 2)
     group = np.searchsorted(pairs_before, ranks, side="right")
     inside = ranks - np.concatenate([[0], pairs_before])[group]
@@ -109,26 +104,10 @@ def _unrank_positives(sizes: Labels, ranks: Labels) -> Labels:
 
 
 def _unrank_negatives(sizes: Labels, ranks: Labels) -> Labels:
-    """Places (2, n), among images grouped by class, of the negative pairs with these numbers."""
+    """Return the negative pairs with these numbers as places (2, n) among images grouped by class."""
     total = int(sizes.sum())
     class_end = np.repeat(np.cumsum(sizes), sizes)
     partners_before = np.cumsum(total - class_end)  # each image is paired with all images of later classes
     first = np.searchsorted(partners_before, ranks, side="right")
     inside = ranks - np.concatenate([[0], partners_before])[first]
     return np.stack([first, class_end[first] + inside])
-
-
-def _check_request(positives: int, negatives: int, folds: int) -> None:
-    if not 1 <= folds <= min(positives, negatives):
-        asked = f"eval.folds = {folds} with {positives} positive and {negatives} negative pairs"
-        raise InputError(f"{asked}: folds must be at least 1 and each needs a pair of either kind")
-
-
-def _check_supply(images: int, sizes: Labels, positives: int, negatives: int) -> None:
-    supply = _count_positives(sizes), _count_negatives(sizes)
-    if positives > supply[0] or negatives > supply[1]:
-        raise InputError(
-            f"eval.positives = {positives}, eval.negatives = {negatives}: the {images} open images to draw "
-            f"from allow {supply[0]} positive and {supply[1]} negative pairs; "
-            "lower eval.positives / eval.negatives"
-        )

@@ -1,12 +1,12 @@
 """Images in MXNet's RecordIO: `train.rec` with `train.idx`, as InsightFace packs faces.
 
-Every line of the index is `key<TAB>offset`. There, in 32-bit little-endian words, the record begins:
+Every line of the index is `key<TAB>offset`. At this offset the record begins, in 32-bit little-endian words:
 
     magic | flag << 29 | length | payload, padded to whole words
 
-A payload that happens to hold the magic word is cut there into parts, flags 1, 2.., 3 (a whole one has 0). It begins
-with count (uint32), label (float32) and two ids (uint64); `count` further labels replace the first. The image follows.
-Record 0 of InsightFace has labels (first key past the images, ...) and no image: the images are the keys before that.
+A payload that contains the magic word is cut there into parts with flags 1, 2.., 3 (a whole one has 0). It begins with
+count (uint32), label (float32) and two ids (uint64); `count` further labels replace the first. The image follows.
+Record 0 of InsightFace has labels (first key after the images, ...) and no image: the images are the keys before that.
 """
 
 import os
@@ -38,7 +38,7 @@ Words = npt.NDArray[np.uint32]
 
 @dataclass(frozen=True, eq=False)
 class RecordFile:
-    """The images of a .rec file. A process opens it at its first read; a copy sent to another opens it anew."""
+    """The images of a .rec file. Every process opens the file at its first read."""
 
     path: Path
     keys: Labels
@@ -62,22 +62,18 @@ class RecordFile:
         return descriptor
 
     def read(self, row: int) -> bytes:
-        """The image's bytes."""
         payload = self._payload(row)
-        further = HEADER.unpack_from(payload)[0]
-        return payload[HEADER.size + 4 * further :]
+        return payload[HEADER.size + 4 * HEADER.unpack_from(payload)[0] :]
 
     def name(self, row: int) -> str:
-        """File and key."""
         return f"{self.path}: record {self.keys[row]}"
 
     def identity(self) -> Iterator[bytes]:
-        """Name and size of the file, and where the images lie in it."""
         yield f"{self.path.name}\0{os.stat(self.path).st_size}\0".encode()
         yield self.offsets.tobytes()
 
     def _payload(self, row: int) -> bytes:
-        """All parts, joined by the magic word that they were cut at."""
+        """Return all parts, joined by the magic word that they were cut at."""
         offset = int(self.offsets[row])
         parts: list[bytes] = []
         while True:
@@ -89,7 +85,7 @@ class RecordFile:
                 raise InputError(f"{self.name(row)} has more than {LARGEST} bytes; get the file again")
             if flag in (WHOLE, LAST):
                 return MAGIC.to_bytes(4, "little").join(parts)
-            offset += FRAME.size + _padded(len(part))
+            offset += FRAME.size + -(-len(part) // 4) * 4
 
     def _part(self, row: int, offset: int) -> tuple[int, bytes]:
         frame = os.pread(self._descriptor, FRAME.size, offset)
@@ -102,21 +98,25 @@ class RecordFile:
 
 
 def read_record_file(path: Path) -> RecordFile:
-    """The images of a .rec file, found by the .idx beside it.
+    """Return the images of a .rec file, found by the .idx beside it.
 
-    Every record's beginning is checked. Records are a few pages long: where the file is not cached, most of it is read.
+    Checks the beginning of every record. Records are a few pages long: unless the file is cached, most of it is read.
     """
     keys, offsets = _read_index(path.with_suffix(".idx"))
-    words, size = _words(path)
-    heads = _heads(path, words, size, keys, offsets)
+    if not path.is_file():
+        raise InputError(f"{path}: no such file")
+    heads = _heads(path, keys, offsets)
     if keys[0] == 0 and heads[0, 2] > 0:
         chosen = _image_rows(path, keys, float(heads[0, 8:].view(np.float32)[0]))
         keys, offsets, heads = keys[chosen], offsets[chosen], heads[chosen]
-    return RecordFile(path, keys, offsets, _labels(path, keys, heads))
+    labels = heads[np.arange(len(heads)), np.where(heads[:, 2] > 0, 8, 3)].view(np.float32)
+    whole = np.isfinite(labels) & (labels >= 0) & (labels == np.floor(labels))
+    _refuse(path, keys, ~whole, "has a label that is no class number")
+    return RecordFile(path, keys, offsets, labels.astype(np.int64))
 
 
 def _read_index(path: Path) -> tuple[Labels, Labels]:
-    """Keys in rising order, and their offsets."""
+    """Return keys in rising order, and their offsets."""
     if not path.is_file():
         raise InputError(f"{path}: missing; a .rec file is read by the .idx file of the same name")
     try:
@@ -127,41 +127,29 @@ def _read_index(path: Path) -> tuple[Labels, Labels]:
         raise InputError(f"{path}: every line must be `key<TAB>offset`, found {len(numbers)} numbers")
     keys, order = np.unique(numbers[::2], return_index=True)
     if 2 * len(keys) != len(numbers):
-        raise InputError(f"{path}: {len(numbers) // 2 - len(keys)} keys come twice")
+        raise InputError(f"{path}: {len(numbers) // 2 - len(keys)} keys are listed twice")
     return keys, numbers[1::2][order]
 
 
-def _words(path: Path) -> tuple[Words, int]:
-    """The file as words, mapped, and its size in bytes."""
-    if not path.is_file():
-        raise InputError(f"{path}: no such file")
+def _heads(path: Path, keys: Labels, offsets: Labels) -> Words:
+    """Return the first words (N, 9) of every record."""
     size = path.stat().st_size
     if size < 4 * HEAD_WORDS:
         raise InputError(f"{path}: {size} bytes, too short for a record")
-    return np.memmap(path, np.dtype("<u4"), "r", shape=(size // 4,)), size
-
-
-def _heads(path: Path, words: Words, size: int, keys: Labels, offsets: Labels) -> Words:
-    """The first words (N, 9) of every record."""
+    words = np.memmap(path, np.dtype("<u4"), "r", shape=(size // 4,))
     _refuse(path, keys, offsets % 4 != 0, "lies at an offset that is no multiple of 4")
     _refuse(path, keys, offsets // 4 + HEAD_WORDS > len(words), f"lies beyond the end of the file ({size} bytes)")
-    heads = _gather(words, offsets // 4)
+    heads = np.empty((len(keys), HEAD_WORDS), np.uint32)
+    rising = np.argsort(offsets, kind="stable")  # in the order of the file: a disk must not seek for every record
+    for start in range(0, len(rising), BLOCK):
+        rows = rising[start : start + BLOCK]
+        heads[rows] = words[offsets[rows, None] // 4 + np.arange(HEAD_WORDS)]
     _refuse(path, keys, heads[:, 0] != MAGIC, "does not begin with the magic number")
     lengths = (heads[:, 1] & ((1 << LENGTH_BITS) - 1)).astype(np.int64)
     _refuse(path, keys, offsets + FRAME.size + lengths > size, f"is cut short by the end of the file ({size} bytes)")
     _refuse(path, keys, lengths > LARGEST, f"has more than {LARGEST} bytes")
     _refuse(path, keys, lengths < HEADER.size, "is too short for its header")
     _refuse(path, keys, ~np.isin(heads[:, 1] >> LENGTH_BITS, (WHOLE, FIRST)), "begins in the middle of another")
-    return heads
-
-
-def _gather(words: Words, places: Labels) -> Words:
-    """The words (N, 9) from each place on, read in the order of the file."""
-    heads = np.empty((len(places), HEAD_WORDS), np.uint32)
-    rising = np.argsort(places, kind="stable")
-    for start in range(0, len(places), BLOCK):
-        rows = rising[start : start + BLOCK]
-        heads[rows] = words[places[rows, None] + np.arange(HEAD_WORDS)]
     return heads
 
 
@@ -172,7 +160,7 @@ def _refuse(path: Path, keys: Labels, bad: npt.NDArray[np.bool_], what: str) -> 
 
 
 def _image_rows(path: Path, keys: Labels, end: float) -> Labels:
-    """Rows of the keys 1..end-1."""
+    """Return the rows of the keys 1..end-1."""
     if not end.is_integer() or end < 2:
         raise InputError(f"{path}: record 0 says that images end before key {end}, expected a whole number above 1")
     first, last = np.searchsorted(keys, [1, int(min(end, keys[-1] + 1))])
@@ -182,15 +170,3 @@ def _image_rows(path: Path, keys: Labels, end: float) -> Labels:
         absent = (gaps[0] if len(gaps) else last - first) + 1
         raise InputError(f"{path.with_suffix('.idx')}: no line for record {absent} ({missing} such)")
     return np.arange(first, last)
-
-
-def _labels(path: Path, keys: Labels, heads: Words) -> Labels:
-    column = np.where(heads[:, 2] > 0, 8, 3)
-    labels = heads[np.arange(len(heads)), column].view(np.float32)
-    whole = np.isfinite(labels) & (labels >= 0) & (labels == np.floor(labels))
-    _refuse(path, keys, ~whole, "has a label that is no class number")
-    return labels.astype(np.int64)
-
-
-def _padded(length: int) -> int:
-    return -(-length // 4) * 4

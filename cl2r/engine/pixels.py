@@ -1,13 +1,14 @@
-"""Where batches of pixels come from: a set held on the device as uint8, or one that other processes decode ahead.
+"""Batches of pixels, from a set held on the device as uint8 or from one that other processes decode ahead of time.
 
-Which rows a batch has and how they are cropped is decided by who asks, never here: so batches do not depend on the
-number of processes, and an interrupted epoch can be drawn again.
+The caller decides which rows a batch has and how they are cropped, so batches do not depend on the number of processes,
+and an interrupted epoch can be drawn again.
 """
 
-from collections.abc import Iterable, Iterator
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -16,48 +17,46 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from cl2r.augment import crop_box
-from cl2r.data.dataset import Images, ImageSet
-from cl2r.data.images import LazyImages
+from cl2r.data.dataset import ImageSet
+from cl2r.data.images import Images, LazyImages
 from cl2r.errors import InputError, TrainingError
 
 Rows = npt.NDArray[np.int64]
-PREFETCHED = 2  # batches that every decoding process has ready
-
-
-class Look(NamedTuple):
-    """One batch asked for: rows of the set and, where images are to be cropped and scaled, the draw of each box."""
-
-    rows: Rows
-    boxes: Tensor | None = None
+Request = tuple[Rows, Tensor | None]
+PREFETCHED = 2  # batches that every decoding process keeps ready
 
 
 class Pixels(Protocol):
-    """A set of images on its way to the device."""
+    """Images of a set as batches on the device."""
 
     def __len__(self) -> int:
-        """Images of the set."""
+        """Return the number of images in the set."""
 
-    def stream(self, looks: Iterable[Look]) -> Iterator[Tensor]:
-        """uint8 (B, H, W, C) on the device for every look, in order. One stream at a time, read to its end."""
+    def stream(self, batches: Sequence[Rows], boxes: Sequence[Tensor] = ()) -> Iterator[Tensor]:
+        """Yield (B, H, W, C) uint8 images on the device for every batch of rows, in order.
+
+        With `boxes`, one tensor per batch and one entry per row, every image is cropped to its `crop_box` and scaled.
+        Read a stream to its end before the next one begins.
+        """
 
 
 @lru_cache(maxsize=2)  # the runs of a job share them
 def training_pixels(dataset: ImageSet, loaders: int, device: torch.device) -> Pixels:
-    """Those of the training images."""
+    """Return the training images of a data set."""
     return pixels_of(dataset.x_train, loaders, device)
 
 
 @lru_cache(maxsize=2)
 def open_pixels(dataset: ImageSet, loaders: int, device: torch.device) -> Pixels:
-    """Those of the open images."""
+    """Return the open images of a data set."""
     return pixels_of(dataset.x_open, loaders, device)
 
 
-def pixels_of(images: Images | LazyImages, loaders: int, device: torch.device) -> Pixels:
-    """Hold an array on the device, or decode by `loaders` processes."""
+def pixels_of(images: Images, loaders: int, device: torch.device) -> Pixels:
+    """Return an array held on the device, or images that `loaders` processes decode."""
     if isinstance(images, LazyImages):
         return DecodedPixels(images, loaders, device)
-    return HeldPixels(torch.from_numpy(images).to(device))
+    return HeldPixels(torch.from_numpy(images.all()).to(device))
 
 
 @dataclass(frozen=True)
@@ -69,15 +68,15 @@ class HeldPixels:
     def __len__(self) -> int:
         return len(self.images)
 
-    def stream(self, looks: Iterable[Look]) -> Iterator[Tensor]:
-        """Rows of the tensor."""
-        for rows, boxes in looks:
-            images = self.images.index_select(0, torch.from_numpy(rows).to(self.images.device))
-            yield images if boxes is None else torch.stack(list(map(cropped, images, boxes)))
+    def stream(self, batches: Sequence[Rows], boxes: Sequence[Tensor] = ()) -> Iterator[Tensor]:
+        rows_of_batches = moved([torch.from_numpy(rows) for rows in batches], self.images.device)
+        for rows, box in itertools.zip_longest(rows_of_batches, boxes):
+            images = self.images.index_select(0, rows)
+            yield images if box is None else torch.stack(list(map(cropped, images, box)))
 
 
 class DecodedPixels:
-    """Decoded by processes that live as long as this object."""
+    """Images decoded by processes that live as long as this object."""
 
     def __init__(self, images: LazyImages, loaders: int, device: torch.device) -> None:
         self.device, self._count, self._schedule, self._streams = device, len(images), _Schedule(), 0
@@ -95,9 +94,8 @@ class DecodedPixels:
     def __len__(self) -> int:
         return self._count
 
-    def stream(self, looks: Iterable[Look]) -> Iterator[Tensor]:
-        """Decoded, scaled to one size, and sent to the device."""
-        self._schedule.looks = looks
+    def stream(self, batches: Sequence[Rows], boxes: Sequence[Tensor] = ()) -> Iterator[Tensor]:
+        self._schedule.requests = list(itertools.zip_longest(batches, boxes))
         self._streams += 1
         mine = self._streams
         for images in self._decoded():
@@ -117,42 +115,48 @@ class DecodedPixels:
             ) from error
 
 
-class _Schedule(Sampler[Look]):
-    """The looks of the current stream."""
+class _Schedule(Sampler[Request]):
+    """The batches of the current stream."""
 
-    looks: Iterable[Look] = ()
+    requests: Sequence[Request] = ()
 
-    def __iter__(self) -> Iterator[Look]:
-        return iter(self.looks)
+    def __iter__(self) -> Iterator[Request]:
+        return iter(self.requests)
 
 
 @dataclass(frozen=True)
 class _Decoder(Dataset[Tensor | str]):
-    """A look becomes its batch; a complaint comes as text, since a DataLoader would bury it in a traceback."""
+    """Decode whole batches. An error is returned as text, since a DataLoader would bury it in a traceback."""
 
     images: LazyImages
 
-    def __getitem__(self, look: Look) -> Tensor | str:
+    def __getitem__(self, request: Request) -> Tensor | str:
+        rows, boxes = request
         try:
-            if look.boxes is None:
-                return torch.from_numpy(self.images.decode(look.rows))
-            return torch.stack(list(map(self._cropped, look.rows.tolist(), look.boxes)))
+            if boxes is None:
+                return torch.from_numpy(self.images.decode(rows))
+            return torch.stack([self._cropped(int(row), box) for row, box in zip(rows, boxes, strict=True)])
         except InputError as error:
             return str(error)
 
     def _cropped(self, row: int, box: Tensor) -> Tensor:
-        """From twice the resolution, so that a small box still has pixels of its own."""
+        # From twice the resolution, so that a small box still has pixels of its own.
         image = np.array(self.images.open(row, 2 * self.images.size), np.uint8)
         return cropped(torch.from_numpy(image.reshape(*image.shape[:2], -1)), box, self.images.size)
 
 
 def cropped(image: Tensor, box: Tensor, size: int | None = None) -> Tensor:
-    """(H, W, C) -> its box at full size, or `size` × `size`, by an antialiased bilinear filter."""
+    """Return the box of an (H, W, C) image at full size, or `size` × `size`, by an antialiased bilinear filter."""
     # imported here: torchvision takes seconds, which every process of a study would spend
     from torchvision.transforms.v2 import functional as transforms
 
     height, width, _ = image.shape
-    place = crop_box(height, width, box)
     target = [height, width] if size is None else [size, size]
-    result: Tensor = transforms.resized_crop(image.permute(2, 0, 1), *place, size=target, antialias=True)
+    corner = crop_box(height, width, box)
+    result: Tensor = transforms.resized_crop(image.permute(2, 0, 1), *corner, size=target, antialias=True)
     return result.permute(1, 2, 0)
+
+
+def moved(parts: Sequence[Tensor], device: torch.device) -> Sequence[Tensor]:
+    """Move tensors to the device by one copy."""
+    return torch.split(torch.cat(list(parts)).to(device), [len(part) for part in parts]) if parts else ()

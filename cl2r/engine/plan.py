@@ -1,21 +1,23 @@
-"""A run before any training: data, tasks, pairs and links. All that can be wrong with its input is found here."""
+"""Everything about a run that is known before training: data, tasks, pairs and link keys. Bad input is found here."""
 
 from dataclasses import dataclass
 
-from cl2r.config import Config
+from cl2r.config.keys import link_keys
+from cl2r.config.schema import Config
 from cl2r.data import ImageSet, load_dataset
-from cl2r.data.dataset import Pairs
 from cl2r.data.scenario import Scenario, build_scenario, class_increments, class_order
-from cl2r.engine.evaluation import check_pairs, evaluation_pairs
-from cl2r.engine.extraction import FACTORED_ABOVE
+from cl2r.engine.evaluation import evaluation_pairs
 from cl2r.errors import InputError
-from cl2r.link_keys import link_keys
-from cl2r.methods.registry import method_class
+from cl2r.methods.base import method_class
+from cl2r.verification import Pairs
+
+FACTORED_ABOVE = 4096
+"""Features of more dimensions are stored as b(x) and P, φ(x) = P·b(x)."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A run before any training: everything that can be wrong with its input has been checked."""
+    """A run before any training, with checked input."""
 
     config: Config
     dataset: ImageSet
@@ -27,8 +29,8 @@ class Plan:
 
 
 def plan_run(config: Config) -> Plan:
-    """Load the data, lay out tasks and pairs, name the links. Raises InputError; touches no store."""
-    method_class(config.method.name)
+    """Load the data, divide it into tasks, draw pairs, compute link keys. Raise InputError if the run cannot work."""
+    method_class(config.method.name).check(config)
     dataset = load_dataset(config.data.name, config.data.size, config.data.channels, config.data.root)
     spec = config.scenario
     increments = class_increments(dataset.num_classes, spec.n_tasks, spec.initial, spec.increment)
@@ -36,7 +38,7 @@ def plan_run(config: Config) -> Plan:
     scenario = build_scenario(dataset.y_train, increments, order)
     for task in scenario.tasks:
         if len(task.rows) < 2:
-            raise InputError(f"task {task.index} has {len(task.rows)} image, batch norm needs 2: use fewer tasks")
+            raise InputError(f"task {task.index} has {len(task.rows)} image, but batch norm needs 2: use fewer tasks")
     outputs = config.head.k_max or dataset.num_classes
     if outputs < dataset.num_classes:
         raise InputError(f"head.k_max={outputs} is below the {dataset.num_classes} classes of {dataset.name}")
@@ -47,8 +49,4 @@ def plan_run(config: Config) -> Plan:
     if config.adapter.name != "none" and config.head.projection != "none" and outputs - 1 > FACTORED_ABOVE:
         raise InputError(f"adapter.name={config.adapter.name} cannot take features of {outputs - 1} dimensions")
     tuning, report = evaluation_pairs(dataset, config.eval)
-    # What cannot be evaluated must be refused now, not after hours of training.
-    for pairs in (report, tuning):
-        if pairs is not None:
-            check_pairs(pairs, config.eval)
     return Plan(config, dataset, scenario, outputs, keys, tuning, report)

@@ -1,8 +1,8 @@
-"""The processes that train one model together. With one of them nothing here costs anything.
+"""The processes that train one model together. A single process pays nothing for any of this.
 
 Every worker draws the same global batch and trains on its own part. DDP averages gradients over W workers, so a mean
-over n_r rows here must count W·n_r/Σn to become the mean over all rows; that, and not the local mean, makes the loss
-independent of how rows, and memory rows among them, fall to workers. Only the first worker reads and writes the store.
+over n_r rows counts W·n_r/Σn (`Batch.weight`): then the loss does not depend on how rows, and memory rows among them,
+are dealt to workers. Only the first worker reads and writes the store.
 """
 
 from collections.abc import Callable
@@ -30,18 +30,18 @@ class Workers:
 
     @property
     def first(self) -> bool:
-        """Whether this is the worker that reads and writes."""
+        """Return whether this is the worker that reads and writes the store."""
         return self.rank == 0
 
     def from_first(self, read: Callable[[], T]) -> T:
-        """What `read` gives, or raises, on the first worker, on every worker."""
+        """Call `read` on the first worker only; return its value, or raise its exception, on all of them."""
         if self.world == 1:
             return read()
         box: list[Any] = [None, None]
         if self.first:
             try:
                 box[0] = read()
-            except Exception as error:  # the others wait for it: it must reach them before it is raised
+            except Exception as error:  # the other workers wait: it must reach them before it is raised
                 box[1] = error
         dist.broadcast_object_list(box, src=0)
         if box[1] is not None:
@@ -50,44 +50,40 @@ class Workers:
         return value
 
     def together(self, prepare: Callable[[], T]) -> T:
-        """What `prepare` gives here; bad input of any worker (a node without the data) is raised on every one."""
+        """Return what `prepare` returns here. An InputError on any worker (no data on its node) is raised on all."""
         if self.world == 1:
             return prepare()
-        value, complaint = None, None
+        value, problem = None, None
         try:
             value = prepare()
         except InputError as error:
-            complaint = str(error)
-        complaints: list[str | None] = [None] * self.world
-        dist.all_gather_object(complaints, complaint)
-        for rank, text in enumerate(complaints):
+            problem = str(error)
+        problems: list[str | None] = [None] * self.world
+        dist.all_gather_object(problems, problem)
+        for rank, text in enumerate(problems):
             if text is not None:
                 raise InputError(f"worker {rank}: {text}")
         return value  # type: ignore[return-value]
 
-    def weight(self, rows: int) -> Tensor | float:
-        """W·n_r/Σn: what a mean over `rows` rows here counts for. 0 where no worker has any."""
-        if self.world == 1:
-            return 1.0
-        total = torch.tensor(float(rows), device=self.device)
-        dist.all_reduce(total)
-        return self.world * rows / total.clamp(min=1)
+    def gather(self, rows: Tensor, total: int) -> Tensor:
+        """Return the rows of every worker, this one's first, without gradients.
 
-    def rows_of_all(self, rows: Tensor) -> Tensor:
-        """The rows of every worker, this one's first; without gradients. Workers may have different numbers of them."""
+        `total` is their number: worker r has every world-th row of a global batch of that size, from row r on.
+        """
         if self.world == 1:
             return rows
-        counts = [torch.zeros(1, dtype=torch.int64, device=rows.device) for _ in range(self.world)]
-        dist.all_gather(counts, torch.tensor([len(rows)], device=rows.device))
-        padded = rows.new_zeros(max(int(count) for count in counts), *rows.shape[1:])
+        counts = [len(range(rank, total, self.world)) for rank in range(self.world)]
+        padded = rows.new_zeros(max(counts), *rows.shape[1:])
         padded[: len(rows)] = rows.detach()
         parts = [torch.empty_like(padded) for _ in counts]
         dist.all_gather(parts, padded)
-        others = [part[: int(count)] for part, count in zip(parts, counts, strict=True)]
-        return torch.cat([rows.detach(), *(part for rank, part in enumerate(others) if rank != self.rank)])
+        others = [
+            part[:count] for rank, (part, count) in enumerate(zip(parts, counts, strict=True)) if rank != self.rank
+        ]
+        return torch.cat([rows.detach(), *others])
 
     def mean(self, values: dict[str, float]) -> dict[str, float]:
-        """The mean of every value over workers."""
+        """Return the mean of every value over the workers."""
         if self.world == 1:
             return values
         total = torch.tensor(list(values.values()), dtype=torch.float64, device=self.device)
@@ -95,7 +91,7 @@ class Workers:
         return dict(zip(values, (total / self.world).tolist(), strict=True))
 
     def prepare(self, network: nn.Module) -> None:
-        """Make batch norms look at the rows of all workers, where asked for."""
+        """Make batch norms use the rows of all workers if `sync_batchnorm` is set. Raise TrainingError on CPUs."""
         if self.world == 1 or not self.sync_batchnorm:
             return
         if next(network.parameters()).device.type != "cuda":
@@ -103,10 +99,8 @@ class Workers:
         nn.SyncBatchNorm.convert_sync_batchnorm(network)  # type: ignore[no-untyped-call]
 
     def wrap(self, network: nn.Module) -> nn.Module:
-        """`network` with gradients averaged over workers."""
-        if self.world == 1:
-            return network
-        return DistributedDataParallel(network)
+        """Return the network with gradients averaged over the workers."""
+        return network if self.world == 1 else DistributedDataParallel(network)
 
 
 ALONE = Workers()

@@ -1,1 +1,1 @@
-"""One file a method family; `catalog` lists the methods, `registry` builds them."""
+"""Methods that train compatible representations, one file each; `base` has the contract and builds them by name."""

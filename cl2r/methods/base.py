@@ -1,30 +1,35 @@
 """The contract between a method and the one training loop.
 
-A method contributes its network, its loss and what it carries from task to task; it never owns an epoch loop. More
-than one phase of training in a task is declared as stages, which the same loop runs one after the other.
+A method contributes its network, its loss and the tensors it carries from task to task; it never owns an epoch loop.
+Several phases of training in one task are declared as stages, which the same loop runs one after the other.
 """
 
 import abc
+import importlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Generic, Literal, cast
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
+from typing_extensions import TypeVar
 
-from cl2r.batches import Batching
-from cl2r.config import Config
-from cl2r.engine.workers import ALONE, Workers
+from cl2r.batches import Batch, Batching
+from cl2r.config.methods import method_info
+from cl2r.config.schema import Config
+from cl2r.errors import InputError
 
 Losses = dict[str, Tensor]
+Tensors = dict[str, Tensor]
 Rows = npt.NDArray[np.int64]
+OptionsT = TypeVar("OptionsT", default=Any)
 
 
 @dataclass(frozen=True)
 class TaskInfo:
-    """What a method may know of task t when it begins."""
+    """What a method may know about task t when it begins."""
 
     index: int
     old_classes: int
@@ -39,34 +44,14 @@ class TaskInfo:
 
 @dataclass(frozen=True)
 class TaskData:
-    """T_t = D_t ∪ M_t before training begins: rows of the training set, and a look at them without augmentation."""
+    """T_t = D_t ∪ M_t before training begins, as rows of the training set."""
 
     new: Rows
     memory: Rows
     labels: npt.NDArray[np.int64]
-    """Of the whole training set, in task order."""
+    """Labels of the whole training set, in task order."""
     apply: Callable[[nn.Module, Rows], Tensor]
-    """A module's output for some rows, in eval mode and without gradients, on the method's device."""
-
-
-@dataclass(frozen=True)
-class Batch:
-    """Rows of one step. A row is a memory row if its task id is below the current task, wherever it stands."""
-
-    x: Tensor
-    y: Tensor
-    task_id: Tensor
-    task: int
-    workers: Workers = ALONE
-
-    @property
-    def is_memory(self) -> Tensor:
-        """Mask of the memory rows."""
-        return self.task_id < self.task
-
-    def weight(self, rows: int) -> Tensor | float:
-        """Every mean over rows of a loss is to be multiplied by this: then it is the mean over all workers' rows."""
-        return self.workers.weight(rows)
+    """Return a module's output for some rows without augmentation, in eval mode, on the method's device."""
 
 
 @dataclass(frozen=True)
@@ -94,40 +79,53 @@ class Stage:
     batching: Batching | None = None
     """None: as configured."""
     statistics: bool = True
-    """Whether batch norm uses and updates batch statistics. Stages of the classifier only must leave φ as it is."""
+    """Whether batch norm uses and updates batch statistics. Stages that train only the classifier must not change φ."""
     schedule: Literal["optim", "constant"] = "optim"
-    """optim: as configured, stretched to the stage's epochs."""
+    """optim: the configured schedule, stretched to the stage's epochs."""
     optimiser: Literal["sgd", "adam"] = "sgd"
     weight_decay: float | None = None
     """None: as configured."""
     clamp: float | None = None
-    """Largest entry of a gradient."""
+    """Largest absolute value of a gradient entry."""
     save_every: int = 1
-    """Epochs from one that is remembered, for an interrupted run to go on from, to the next."""
+    """Save every n-th epoch, so that an interrupted run resumes after it."""
 
 
-class Method(abc.ABC):
-    """A chain of models φ_1..φ_T in the making.
+class Method(abc.ABC, Generic[OptionsT]):
+    """Trains a chain of models φ_1..φ_T.
 
     `network` is what the loop trains. From `begin_task` on it holds every tensor that a stage of the task changes, so
     that an epoch can be resumed from its state; other state of a task must follow from `restore` and `begin_task`.
     """
 
     network: nn.Module
+    options: OptionsT
+    """The method's own config section."""
+    task: TaskInfo
+    """The task begun last."""
 
     def __init__(self, config: Config, channels: int, num_outputs: int) -> None:
         self.config, self.channels, self.num_outputs = config, channels, num_outputs
+        self.options = cast(OptionsT, config.options)
+        self.task = TaskInfo(0, 0, 0, 0)
+
+    @classmethod
+    def check(cls, config: Config) -> None:
+        """Raise InputError if the method cannot train with this config. Called before any work starts."""
 
     @abc.abstractmethod
     def begin_task(self, task: TaskInfo, data: TaskData) -> None:
-        """Get ready for a task: grow the head, keep a teacher. Called once a task, before any of its stages."""
+        """Prepare for a task: grow the head, keep a teacher. Called once per task, before its first stage."""
 
     @abc.abstractmethod
     def loss(self, batch: Batch, network: nn.Module) -> Losses:
-        """Named terms; their sum is minimised. `network` is `self.network`, possibly wrapped for many workers."""
+        """Return named terms whose sum is minimised. `network` is `self.network`, wrapped if there are many workers.
+
+        Multiply every mean over rows by `batch.weight(kind)`.
+        """
 
     def stages(self) -> list[Stage]:
-        """The stages of the current task; by default one that trains the whole network on `loss`."""
+        """Return the stages of the current task; by default one that trains the whole network on `loss`."""
         return [Stage("train", self.config.optim.epochs, self.learning_rate, self.network.parameters, self.loss)]
 
     @property
@@ -136,39 +134,52 @@ class Method(abc.ABC):
         optim = self.config.optim
         return optim.lr if self.task.index == 1 or optim.lr_later is None else optim.lr_later
 
-    @property
-    @abc.abstractmethod
-    def task(self) -> TaskInfo:
-        """The task begun last."""
+    def end_task(self) -> None:
+        """Finish a task. Called once per task, after its last stage."""
 
     @abc.abstractmethod
     def extractor(self) -> nn.Module:
-        """A frozen copy of φ_t for evaluation: images in, feature rows of a size that never changes out."""
-
-    def metrics(self) -> dict[str, float]:
-        """Figures of the current task worth keeping in the `tasks` frame, e.g. λ_t."""
-        return {}
+        """Return a frozen copy of φ_t for evaluation; it maps images to feature rows of a size that never changes."""
 
     def adapt_gallery(self, features: Tensor) -> Tensor:
-        """A gallery stored in the space of φ_{t-1} (by it, or brought there before) in the space of φ_t.
+        """Map gallery features from the space of φ_{t-1} (computed or mapped there earlier) to the space of φ_t.
 
-        Called only for methods whose `MethodInfo.gallery` is true, after `end_task`.
+        Called after `end_task`, and only if the method's `MethodInfo` says that it maps galleries.
         """
         return features
 
-    def end_task(self) -> None:  # noqa: B027  (a hook most methods do not need)
-        """Called once a task, after its last stage."""
+    @abc.abstractmethod
+    def carry(self) -> Tensors:
+        """Return every tensor that the next task needs, except the memory, which the engine keeps."""
 
     @abc.abstractmethod
-    def carry(self) -> dict[str, Tensor]:
-        """Every tensor the next task needs, besides the memory, which the engine keeps."""
-
-    @abc.abstractmethod
-    def restore(self, tensors: dict[str, Tensor], task: TaskInfo) -> None:
+    def restore(self, tensors: Tensors, task: TaskInfo) -> None:
         """Become the method whose `carry()` was `tensors` at the end of `task`."""
+
+    def diagnostics(self) -> dict[str, float]:
+        """Return values of the current task for the `tasks` frame, e.g. λ_t."""
+        return {}
 
 
 def channels_last(module: nn.Module) -> nn.Module:
     """3×3 convolutions on small maps run several times faster on a CPU in this layout, and no slower on a GPU."""
     module.to(memory_format=torch.channels_last)
     return module
+
+
+def method_class(name: str) -> type[Method]:
+    """Return the class of a method. Raise InputError if it cannot be loaded, as a plug-in's may be."""
+    info = method_info(name)
+    module, _, attribute = info.build.partition(":")
+    try:
+        kind = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise InputError(f"method {info.name}: cannot load {info.build}: {error}") from error
+    if not (isinstance(kind, type) and issubclass(kind, Method)):
+        raise InputError(f"method {info.name}: {info.build} is not a subclass of Method")
+    return kind
+
+
+def build_method(config: Config, channels: int, num_outputs: int) -> Method:
+    """Return the method that `config.method` describes, before its first task."""
+    return method_class(config.method.name)(config, channels, num_outputs)

@@ -5,15 +5,15 @@ published code, and trains
 
     L = CE(z, y; T_t) + w · CE(A b_t, a),    z = W φ_t,    a = 0 for every old class, 1..m for the new ones.
 
-W keeps the old classifier as the block of old classes and old dimensions; all else of it is drawn anew. The auxiliary
-classifier A makes b_t tell the new classes from each other and from the old. At the end of task t > 1 the new rows of W
-are scaled to the mean length of the old ones. The pruning of DER's paper is left out.
+W keeps the old classifier as the block of old classes and old dimensions; the rest is drawn at random. The auxiliary
+classifier A makes b_t separate the new classes from each other and from the old ones. At the end of task t > 1 the new
+rows of W are scaled to the mean length of the old ones. The pruning of DER's paper is left out.
 
 The first k·d entries of φ_t are φ_k, bit for bit: hence C[t,k] = C[k,k], BC = 0 and, counted strictly, AC = 0.
 """
 
 import copy
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Self
 
@@ -21,17 +21,18 @@ import torch
 from torch import Tensor, nn
 
 from cl2r.backbones import folded
-from cl2r.config import Config
+from cl2r.batches import Batch
+from cl2r.config.builtin import DerOptions
+from cl2r.config.schema import Config
 from cl2r.heads import TrainableClassifier
-from cl2r.methods.base import Batch, Losses, Outputs, Stage, TaskData, TaskInfo
+from cl2r.methods.base import Losses, Outputs, Stage, TaskData, TaskInfo, Tensors
 from cl2r.methods.incremental import Incremental, Network
-from cl2r.methods.options import DerOptions
 from cl2r.seeding import torch_stream
 
 
 @dataclass(frozen=True)
 class ExpandedOutputs(Outputs):
-    """φ_t(x), its logits, and those of b_t alone."""
+    """φ_t(x), its logits, and the logits of b_t alone."""
 
     auxiliary: Tensor
 
@@ -44,12 +45,12 @@ class Concatenation(nn.Module):
         self.extractors = nn.ModuleList(extractors)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Features in the order of the tasks."""
+        """Return the features in the order of the tasks."""
         return torch.cat([extractor(x) for extractor in self.extractors], dim=1)
 
 
 class Expanded(Network):
-    """b_1..b_{t-1} frozen, b_t as `phi`, the classifier over all of them, and, while the task lasts, A."""
+    """b_1..b_{t-1} frozen, b_t as `phi`, the classifier over all of them, and A during the task."""
 
     def __init__(self, frozen: Iterable[nn.Module], phi: nn.Module, classifier: nn.Module) -> None:
         super().__init__(phi, classifier)
@@ -58,13 +59,13 @@ class Expanded(Network):
         self.train(self.training)
 
     def train(self, mode: bool = True) -> Self:
-        """Frozen extractors use and keep their own statistics."""
+        """Set the mode of everything except the frozen extractors, which keep their own statistics."""
         super().train(mode)
         self.frozen.eval()
         return self
 
     def forward(self, x: Tensor) -> ExpandedOutputs:
-        """φ_t(x), its logits, and those of A."""
+        """Return φ_t(x), its logits, and the logits of A."""
         new = self.phi(x)
         with torch.no_grad():
             old = [extractor(x) for extractor in self.frozen]
@@ -72,12 +73,11 @@ class Expanded(Network):
         return ExpandedOutputs(features, self.classifier(features), self.auxiliary(new))
 
 
-class DerTrunc(Incremental):
+class DerTrunc(Incremental[DerOptions]):
     """DER; the evaluation cuts its queries to the dimensions of the gallery."""
 
     def __init__(self, config: Config, channels: int, num_outputs: int) -> None:
         super().__init__(config, channels, num_outputs)
-        self.options = config.section(DerOptions)
         self.gamma: float | None = None
 
     @property
@@ -87,7 +87,6 @@ class DerTrunc(Incremental):
         return [*network.frozen, network.phi] if isinstance(network, Expanded) else [network.phi]
 
     def grow(self, task: TaskInfo, data: TaskData) -> None:
-        """The rows of task 1; later a new extractor, and a classifier over the old and the new dimensions."""
         self.gamma = None
         if task.index == 1:
             super().grow(task, data)
@@ -107,45 +106,35 @@ class DerTrunc(Incremental):
         return classifier
 
     def stages(self) -> list[Stage]:
-        """One; the frozen extractors have no part in it."""
-        return [Stage("train", self.config.optim.epochs, self.learning_rate, self._trained, self.loss)]
-
-    def _trained(self) -> Iterator[nn.Parameter]:
         network = self.network
         parts = [network.phi, network.classifier]
         if isinstance(network, Expanded):
             parts.append(network.auxiliary)
-        for part in parts:
-            yield from part.parameters()
+        trained = [parameter for part in parts for parameter in part.parameters()]
+        return [Stage("train", self.config.optim.epochs, self.learning_rate, lambda: trained, self.loss)]
 
     def loss(self, batch: Batch, network: nn.Module) -> Losses:
-        """CE, and from task 2 on w · CE of A, for which all old classes are one."""
         if self.task.index == 1:
             return super().loss(batch, network)
         out: ExpandedOutputs = network(batch.x)
-        target = (batch.y - self.task.old_classes + 1).clamp(min=0)
-        auxiliary = nn.functional.cross_entropy(out.auxiliary.float(), target) * batch.weight(len(batch.y))
+        target = (batch.y - self.task.old_classes + 1).clamp(min=0)  # all old classes are one
+        auxiliary = nn.functional.cross_entropy(out.auxiliary.float(), target) * batch.weight()
         return {"ce": self.cross_entropy(out.logits, batch), "auxiliary": self.options.auxiliary * auxiliary}
 
     def end_task(self) -> None:
-        """Align the new rows of the classifier and forget A; task 1 has neither."""
         network = self.network
-        if not isinstance(network, Expanded):
-            return
-        network.auxiliary = nn.Identity()
-        assert isinstance(network.classifier, TrainableClassifier)
-        self.gamma = network.classifier.align(self.task.old_classes)
+        if isinstance(network, Expanded):
+            network.auxiliary = nn.Identity()
+            assert isinstance(network.classifier, TrainableClassifier)
+            self.gamma = network.classifier.align(self.task.old_classes)
 
     def extractor(self) -> nn.Module:
-        """φ_t. Folding an extractor again at a later task gives the same bits."""
-        return folded(Concatenation(self.extractors))
+        return folded(Concatenation(self.extractors))  # folding an extractor again at a later task gives the same bits
 
-    def metrics(self) -> dict[str, float]:
-        """λ_t, always 0, and γ where rows were aligned."""
-        return {**super().metrics(), **({} if self.gamma is None else {"gamma": self.gamma})}
+    def diagnostics(self) -> dict[str, float]:
+        return {**super().diagnostics(), **({} if self.gamma is None else {"gamma": self.gamma})}
 
-    def restore(self, tensors: dict[str, Tensor], task: TaskInfo) -> None:
-        """Room for t extractors first."""
+    def restore(self, tensors: Tensors, task: TaskInfo) -> None:
         phi = self.network.phi
         if task.index > 1:
             frozen = [copy.deepcopy(phi) for _ in range(task.index - 1)]

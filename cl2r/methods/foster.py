@@ -1,7 +1,7 @@
 """FOSTER: a second backbone learns what the old model gets wrong, then both are compressed into one of the old size.
 
-Task 1 is Experience Replay's. In task t > 1 the old model b° is frozen, and a new b¹, which starts from it, joins it:
-z = F [b°; b¹], with F's rows of old classes copied on b° and 0 on b¹, so that z = z° for old classes at first.
+Task 1 is that of Experience Replay. In task t > 1 the old model b° is frozen, and a new b¹, which starts from it, joins
+it: z = F [b°; b¹], with F's rows of old classes copied on b° and 0 on b¹, so that z = z° for old classes at first.
 
     boost      L = CE(z/ω, y) + CE(A b¹, y) + w · KD_T(z, z°; old classes)             trains b¹, F, A
     compress   L = −mean Σ_j p_j log softmax(z^s/T)_j,   p_j ∝ ω'_j · softmax(z/T)_j     trains the student b^s, z^s
@@ -17,7 +17,6 @@ The student starts from b° and its classifier and is the model of task t: φ_t 
 """
 
 import copy
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,24 +26,25 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from cl2r.backbones import folded
-from cl2r.config import Config
+from cl2r.batches import Batch
+from cl2r.config.builtin import FosterOptions
+from cl2r.config.schema import Config
 from cl2r.distillation import logit_distillation
 from cl2r.heads import TrainableClassifier
-from cl2r.methods.base import Batch, Losses, Outputs, Stage, TaskData, TaskInfo
+from cl2r.methods.base import Losses, Outputs, Stage, TaskData, TaskInfo
 from cl2r.methods.incremental import Incremental, Network
-from cl2r.methods.options import FosterOptions
 from cl2r.seeding import torch_stream
 
 
 @dataclass(frozen=True)
 class BoostedOutputs(Outputs):
-    """b¹(x), the logits z of both backbones, and those of b¹ alone."""
+    """b¹(x), the logits z of both backbones, and the logits of b¹ alone."""
 
     auxiliary: Tensor
 
 
 class BoostedClassifier(TrainableClassifier):
-    """F over [b°; b¹]. Old classes answer as the old classifier does until b¹ has learnt something."""
+    """F over [b°; b¹]. Old classes have the old classifier's logits until b¹ has learnt something."""
 
     mask: Tensor
 
@@ -60,32 +60,32 @@ class BoostedClassifier(TrainableClassifier):
         self.register_buffer("mask", mask, persistent=False)
 
     def forward(self, features: Tensor) -> Tensor:
-        """z. What the mask holds at zero has no gradient, so it stays there."""
+        """Return z. Masked entries have no gradient, so they stay at zero."""
         return functional.linear(features, self.weight * self.mask)
 
 
 class Boosted(nn.Module):
-    """What boosting trains: b¹, F and the auxiliary classifier A. It is given b°(x)."""
+    """The part that boosting trains: b¹, F and the auxiliary classifier A. Its input includes b°(x)."""
 
     def __init__(self, phi: nn.Module, classifier: nn.Module, auxiliary: nn.Module) -> None:
         super().__init__()
         self.phi, self.classifier, self.auxiliary = phi, classifier, auxiliary
 
     def forward(self, x: Tensor, old: Tensor) -> BoostedOutputs:
-        """Both backbones' logits, and those of the new one alone."""
+        """Return the logits of both backbones together and of the new one alone."""
         features = self.phi(x)
         return BoostedOutputs(features, self.classifier(torch.cat([old, features], dim=1)), self.auxiliary(features))
 
 
 class WithBoosted(Network):
-    """The student, which outlives the task, and the boosted part, which does not."""
+    """The student, which remains after the task, and the boosted part, which does not."""
 
     def __init__(self, student: Network, boosted: Boosted) -> None:
         super().__init__(student.phi, student.classifier)
         self.boosted = boosted
 
     def forward(self, x: Tensor, old: Tensor | None = None) -> Outputs:
-        """The boosted logits where b°(x) is given, the student's otherwise."""
+        """Return the boosted outputs if b°(x) is given, else the student's."""
         if old is None:
             return super().forward(x)
         outputs: BoostedOutputs = self.boosted(x, old)
@@ -93,76 +93,61 @@ class WithBoosted(Network):
 
 
 def class_weights(counts: npt.NDArray[np.int64], beta: float) -> npt.NDArray[np.float64]:
-    """ω: the inverse effective numbers, with mean 1."""
+    """Return ω, the inverse effective numbers with mean 1."""
     inverse = (1 - beta) / (1 - beta ** np.maximum(counts, 1))
     return np.asarray(inverse / inverse.mean(), dtype=np.float64)
 
 
 def shared_epochs(epochs: int) -> tuple[int, int]:
-    """Boosting and compression 4 : 3, as 40 + 30 of 70; neither is left out."""
+    """Split epochs between boosting and compression 4 : 3, as 40 + 30 of 70; each gets at least one."""
     boost = max(1, round(epochs * 4 / 7))
     return boost, max(1, epochs - boost)
 
 
-class Foster(Incremental):
+class Foster(Incremental[FosterOptions]):
     """FOSTER. `teacher` is the old model, b° and z°."""
 
     def __init__(self, config: Config, channels: int, num_outputs: int) -> None:
         super().__init__(config, channels, num_outputs)
-        self.options = config.section(FosterOptions)
         self._boosted: nn.Module | None = None
 
     def needs_teacher(self, task: TaskInfo) -> bool:
-        """b° is half of the boosted network."""
-        return True
+        return True  # b° is half of the boosted network
 
     def grow(self, task: TaskInfo, data: TaskData) -> None:
-        """The student's new rows; from task 2 on also the boosted part."""
         old = self.network.classifier.weight
         super().grow(task, data)
         if task.index == 1:
             return
         assert isinstance(old, Tensor)
-        self.network = WithBoosted(self.network, self._expansion(task, old))
-        self._boosted = None
-        rows = np.concatenate([data.new, data.memory])
-        counts = np.bincount(data.labels[rows], minlength=task.seen_classes)
-        self.boost_weights, self.compress_weights = (
-            torch.from_numpy(class_weights(counts, beta)).float().to(self.device)
-            for beta in (self.options.beta_boost, self.options.beta_compress)
-        )
-
-    def _expansion(self, task: TaskInfo, old: Tensor) -> Boosted:
-        seed, classes = self.config.seed, task.seen_classes
+        options, seed, classes = self.options, self.config.seed, task.seen_classes
         generator = torch_stream(seed, "boosted classifier", task.index)
-        classifier = BoostedClassifier(old, classes, generator, self.options.new_on_old == "free")
+        classifier = BoostedClassifier(old, classes, generator, options.new_on_old == "free")
         auxiliary = TrainableClassifier(self.feature_size)
         auxiliary.grow_to(classes, torch_stream(seed, "auxiliary classifier", task.index))
-        return Boosted(copy.deepcopy(self.network.phi), classifier, auxiliary).to(self.device)
+        boosted = Boosted(copy.deepcopy(self.network.phi), classifier, auxiliary).to(self.device)
+        self.network, self._boosted = WithBoosted(self.network, boosted), None
+        counts = np.bincount(data.labels[np.concatenate([data.new, data.memory])], minlength=classes)
+        self.boost_weights, self.compress_weights = (
+            torch.from_numpy(class_weights(counts, beta)).float().to(self.device)
+            for beta in (options.beta_boost, options.beta_compress)
+        )
 
     def stages(self) -> list[Stage]:
-        """ER's in task 1, then boosting and compression."""
         if self.task.index == 1:
             return super().stages()
         boost, compress = shared_epochs(self.config.optim.epochs)
         boost, compress = self.options.boost_epochs or boost, self.options.compress_epochs or compress
-        network, lr = self._with_boosted, self.learning_rate
+        network, lr = self.network, self.learning_rate
+        assert isinstance(network, WithBoosted)
+        student = [*network.phi.parameters(), *network.classifier.parameters()]
         return [
             Stage("boost", boost, lr, network.boosted.parameters, self.boost),
-            Stage("compress", compress, lr, self._student, self.compress, weight_decay=0.0),
+            Stage("compress", compress, lr, lambda: student, self.compress, weight_decay=0.0),
         ]
 
-    @property
-    def _with_boosted(self) -> WithBoosted:
-        assert isinstance(self.network, WithBoosted)
-        return self.network
-
-    def _student(self) -> Iterator[nn.Parameter]:
-        yield from self.network.phi.parameters()
-        yield from self.network.classifier.parameters()
-
     def boost(self, batch: Batch, network: nn.Module) -> Losses:
-        """The loss of the first stage."""
+        """Return the loss of the first stage."""
         self._boosted = None
         old = self.old_outputs(batch.x)
         out: BoostedOutputs = network(batch.x, old=old.features)
@@ -170,29 +155,28 @@ class Foster(Incremental):
         return {
             "ce": self.cross_entropy(out.logits.float() / self.boost_weights, batch),
             "auxiliary": self.cross_entropy(out.auxiliary, batch),
-            "kd": self.options.weight * kd * batch.weight(len(batch.y)),
+            "kd": self.options.weight * kd * batch.weight(),
         }
 
     def compress(self, batch: Batch, network: nn.Module) -> Losses:
-        """The loss of the second stage: ω' · softmax(z/T), renormalised, is softmax((z + T log ω')/T)."""
+        """Return the loss of the second stage: ω' · softmax(z/T), renormalised, is softmax((z + T log ω')/T)."""
         out: Outputs = network(batch.x)
         temperature = self.options.temperature
-        target = self._boosted_logits(batch.x).float() + temperature * self.compress_weights.log()
-        return {"bkd": logit_distillation(out.logits, target, temperature) * batch.weight(len(batch.y))}
+        target = self.boosted_logits(batch.x).float() + temperature * self.compress_weights.log()
+        return {"bkd": logit_distillation(out.logits, target, temperature) * batch.weight()}
 
-    def _boosted_logits(self, x: Tensor) -> Tensor:
-        """z of the boosted network in eval mode. It no longer changes, so a frozen copy is made at the first batch."""
-        if self._boosted is None:
-            self._boosted = folded(self._with_boosted.boosted)
+    def boosted_logits(self, x: Tensor) -> Tensor:
+        """Return z of the boosted network in eval mode."""
+        if self._boosted is None:  # it no longer changes, so a frozen copy is made at the first batch
+            assert isinstance(self.network, WithBoosted)
+            self._boosted = folded(self.network.boosted)
         with torch.no_grad():
             out: BoostedOutputs = self._boosted(x, self.old_outputs(x).features)
         return out.logits
 
     def end_task(self) -> None:
-        """The student is the model of the task."""
-        self.network = Network(self.network.phi, self.network.classifier)
+        self.network = Network(self.network.phi, self.network.classifier)  # the student is the model of the task
         self.teacher = self._boosted = None
 
-    def metrics(self) -> dict[str, float]:
-        """The weight of KD, 0 in task 1."""
+    def diagnostics(self) -> dict[str, float]:
         return {"lambda": self.options.weight if self.task.index > 1 else 0.0}

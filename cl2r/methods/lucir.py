@@ -3,8 +3,8 @@
     z_j = η · cos(φ_t(x), w_j),        L = CE(z, y; T_t) + λ_t · FD(T_t) + μ · MR,
     MR = mean over rows of old classes, and the k new classes nearest to each, of max(0, m − cos_y + cos_new).
 
-η and the rows of the new classes are trained, those of the old classes are frozen. A new row starts as the mean
-direction of its class as φ_{t-1} sees it, with the mean length of the old rows. λ_t = λ_base·√(k_0/k_n).
+η and the rows of the new classes are trained; the rows of the old classes are frozen. A new row starts as the mean
+direction of its class under φ_{t-1}, with the mean length of the old rows. λ_t = λ_base·√(k_0/k_n).
 """
 
 import math
@@ -14,22 +14,23 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from cl2r.config import Config
-from cl2r.methods.base import Batch, Losses, Outputs, TaskData, TaskInfo
+from cl2r.batches import Batch
+from cl2r.config.builtin import LucirOptions
+from cl2r.config.schema import Config
+from cl2r.methods.base import Losses, OptionsT, Outputs, TaskData, TaskInfo, Tensors
 from cl2r.methods.incremental import Incremental, Network
-from cl2r.methods.options import LucirOptions
 from cl2r.seeding import torch_stream
 
 
 @dataclass(frozen=True)
 class CosineOutputs(Outputs):
-    """φ(x), the logits, and the cosines they are η times of."""
+    """φ(x), the logits, and the cosines before the factor η."""
 
     cosines: Tensor
 
 
 class CosineClassifier(nn.Module):
-    """z_j = η · cos(f, w_j). Rows of old classes are a buffer: no optimiser, no weight decay ever sees them."""
+    """z_j = η · cos(f, w_j). Rows of old classes are a buffer, so no optimiser and no weight decay changes them."""
 
     old: Tensor
 
@@ -40,23 +41,18 @@ class CosineClassifier(nn.Module):
         self.scale = nn.Parameter(torch.ones(()))
 
     def grow(self, fresh: Tensor) -> None:
-        """Freeze all rows there are, and append trainable ones."""
+        """Freeze all existing rows and append trainable ones."""
         self.old = torch.cat([self.old, self.new.detach()])
         self.new = nn.Parameter(fresh.to(self.old.device))
 
-    def resize(self, old: int, new: int) -> None:
-        """Room for the rows of a saved state."""
-        self.old = self.old.new_empty(old, self.old.shape[1])
-        self.new = nn.Parameter(self.new.detach().new_empty(new, self.new.shape[1]))
-
     def cosines(self, features: Tensor) -> Tensor:
-        """cos(f, w_j) of every class, in float32 also under autocast."""
+        """Return cos(f, w_j) for every class, in float32 also under autocast."""
         with torch.autocast(features.device.type, enabled=False):
             rows = functional.normalize(torch.cat([self.old, self.new]))
             return functional.linear(functional.normalize(features.float()), rows)
 
     def forward(self, features: Tensor) -> Tensor:
-        """One logit a row."""
+        """Return one logit per class."""
         return self.scale * self.cosines(features)
 
 
@@ -66,35 +62,14 @@ class CosineNetwork(Network):
     classifier: CosineClassifier
 
     def forward(self, x: Tensor) -> Outputs:
-        """φ(x), logits and cosines."""
+        """Return φ(x), logits and cosines."""
         features = self.phi(x)
         cosines = self.classifier.cosines(features)
         return CosineOutputs(features, self.classifier.scale * cosines, cosines)
 
 
-def imprinted(features: Tensor, labels: Tensor, classes: range, length: Tensor) -> Tensor:
-    """A row a class: the direction of the mean of its unit features, at that length."""
-    unit = functional.normalize(features)
-    means = torch.stack([unit[labels == label].mean(0) for label in classes])
-    return length * functional.normalize(means)
-
-
-def margin_ranking(cosines: Tensor, labels: Tensor, first_negative: int, top: int, margin: float) -> Tensor:
-    """Mean over rows and their `top` highest negatives of max(0, m − cos_y + cos_negative). No rows: 0.
-
-    Negatives are the classes from `first_negative` on, except the row's own. Where there are fewer, all are taken.
-    """
-    if len(labels) == 0:
-        return cosines.sum()
-    own = labels[:, None]
-    rivals = cosines.scatter(1, own, -math.inf)[:, first_negative:]
-    available = rivals.shape[1] - (first_negative == 0)
-    nearest = rivals.topk(min(top, available), dim=1).values
-    return functional.relu(margin - cosines.gather(1, own) + nearest).mean()
-
-
-class Lucir(Incremental):
-    """LUCIR; its options are `lucir.*`, its distillation is `method.*`."""
+class CosineMethod(Incremental[OptionsT]):
+    """A method with a cosine classifier whose new rows are imprinted."""
 
     network: CosineNetwork
 
@@ -103,53 +78,64 @@ class Lucir(Incremental):
         self.network = self.build_network(self.network.phi, CosineClassifier(self.feature_size))
 
     def build_network(self, phi: nn.Module, classifier: CosineClassifier) -> CosineNetwork:
-        """What the loop trains."""
+        """Return the network that the loop trains."""
         return CosineNetwork(phi, classifier)
 
-    @property
-    def imprints(self) -> bool:
-        """Whether new rows start from class means."""
-        return self.config.section(LucirOptions).imprint
+    def imprints(self, task: TaskInfo) -> bool:
+        """Return whether new rows start from class means; the first task has no model to compute them with."""
+        return task.index > 1
 
     def grow(self, task: TaskInfo, data: TaskData) -> None:
-        """Freeze the old rows; imprint the new ones with φ_{t-1}, or draw them, as always at task 1."""
         classifier = self.network.classifier
-        if task.index > 1 and self.imprints:
-            classifier.grow(self._imprinted(task, data))
+        if not self.imprints(task):
+            bound = 1 / math.sqrt(self.feature_size)
+            generator = torch_stream(self.config.seed, "classifier", task.index)
+            fresh = torch.empty(task.new_classes, self.feature_size)
+            classifier.grow(fresh.uniform_(-bound, bound, generator=generator))
             return
-        bound = 1 / math.sqrt(self.feature_size)
-        generator = torch_stream(self.config.seed, "classifier", task.index)
-        fresh = torch.empty(task.new_classes, self.feature_size)
-        classifier.grow(fresh.uniform_(-bound, bound, generator=generator))
-
-    def _imprinted(self, task: TaskInfo, data: TaskData) -> Tensor:
-        classifier = self.network.classifier
         length = torch.cat([classifier.old, classifier.new.detach()]).norm(dim=1).mean()
-        features = data.apply(self.extractor(), data.new)
-        labels = torch.from_numpy(data.labels[data.new]).to(features.device)
-        return imprinted(features, labels, range(task.old_classes, task.seen_classes), length)
+        unit = functional.normalize(data.apply(self.extractor(), data.new))
+        labels = torch.from_numpy(data.labels[data.new]).to(unit.device)
+        classes = range(task.old_classes, task.seen_classes)
+        means = torch.stack([unit[labels == label].mean(0) for label in classes])
+        classifier.grow(length * functional.normalize(means))
+
+    def diagnostics(self) -> dict[str, float]:
+        return {**super().diagnostics(), "eta": self.network.classifier.scale.item()}
+
+    def restore(self, tensors: Tensors, task: TaskInfo) -> None:
+        classifier = self.network.classifier
+        classifier.old = torch.empty_like(tensors["classifier.old"])
+        classifier.new = nn.Parameter(torch.empty_like(tensors["classifier.new"]))
+        super().restore(tensors, task)
+
+
+class Lucir(CosineMethod[LucirOptions]):
+    """LUCIR; its options are `lucir.*`, its distillation is `method.*`."""
+
+    def imprints(self, task: TaskInfo) -> bool:
+        return task.index > 1 and self.options.imprint
 
     def loss(self, batch: Batch, network: nn.Module) -> Losses:
-        """CE + λ_t · FD + μ · MR."""
         out: CosineOutputs = network(batch.x)
         losses = {"ce": self.cross_entropy(out.logits, batch), **self.distillation(batch, out.features)}
-        return {**losses, **self.margin_term(batch, out.cosines)}
+        options, rows = self.options, batch.memory
+        if self.task.index > 1 and options.margin_weight > 0:
+            first = self.task.old_classes if options.negatives == "new" else 0
+            term = margin_ranking(out.cosines[rows], batch.y[rows], first, options.top, options.margin)
+            losses["margin"] = options.margin_weight * term * batch.weight("memory")
+        return losses
 
-    def margin_term(self, batch: Batch, cosines: Tensor) -> Losses:
-        """μ · MR over the rows of old classes."""
-        options = self.config.section(LucirOptions)
-        if self.task.index == 1 or options.margin_weight == 0:
-            return {}
-        rows = (batch.y < self.task.old_classes).nonzero()[:, 0]
-        first = self.task.old_classes if options.negatives == "new" else 0
-        term = margin_ranking(cosines[rows], batch.y[rows], first, options.top, options.margin)
-        return {"margin": options.margin_weight * term * batch.weight(len(rows))}
 
-    def metrics(self) -> dict[str, float]:
-        """λ_t and η."""
-        return {**super().metrics(), "eta": self.network.classifier.scale.item()}
+def margin_ranking(cosines: Tensor, labels: Tensor, first_negative: int, top: int, margin: float) -> Tensor:
+    """Return the mean over rows and their `top` highest negatives of max(0, m − cos_y + cos_negative). No rows: 0.
 
-    def restore(self, tensors: dict[str, Tensor], task: TaskInfo) -> None:
-        """Frozen and trained rows first, then all weights."""
-        self.network.classifier.resize(len(tensors["classifier.old"]), len(tensors["classifier.new"]))
-        super().restore(tensors, task)
+    Negatives are the classes from `first_negative` on, except the row's own. If there are fewer, all are taken.
+    """
+    if len(labels) == 0:
+        return cosines.sum()
+    own = labels[:, None]
+    rivals = cosines.scatter(1, own, -math.inf)[:, first_negative:]
+    available = rivals.shape[1] - (first_negative == 0)
+    nearest = rivals.topk(min(top, available), dim=1).values
+    return functional.relu(margin - cosines.gather(1, own) + nearest).mean()

@@ -1,4 +1,4 @@
-"""Learning without Forgetting: the old network's answers on the images at hand stand in for old images.
+"""Learning without Forgetting: the old network's answers on the current images replace old images.
 
     L = CE(z, y; J) + w · KD_T(z, z°; old classes),    J = new classes | classes seen,
 
@@ -8,41 +8,34 @@ z° from the whole network of task t-1, KD over all rows, its softmax over the o
 from torch import Tensor, nn
 from torch.nn import functional
 
-from cl2r.config import Config
-from cl2r.methods.base import Batch, Losses, Outputs, TaskInfo
+from cl2r.batches import Batch
+from cl2r.config.builtin import LwfOptions
+from cl2r.methods.base import Losses, Outputs, TaskInfo
 from cl2r.methods.incremental import Incremental
-from cl2r.methods.options import LwfOptions
 
 
-class Lwf(Incremental):
+class Lwf(Incremental[LwfOptions]):
     """LwF with the softmax of `lwf.ce`; without distillation and over the classes seen it is Experience Replay."""
 
-    def __init__(self, config: Config, channels: int, num_outputs: int) -> None:
-        super().__init__(config, channels, num_outputs)
-        self.options = config.section(LwfOptions)
-
     def needs_teacher(self, task: TaskInfo) -> bool:
-        """Also without memory; not for a term of weight 0."""
         return self.options.weight > 0
 
     def loss(self, batch: Batch, network: nn.Module) -> Losses:
-        """CE, and from task 2 on w · KD_T."""
         out: Outputs = network(batch.x)
-        ce = {"ce": self.cross_entropy(out.logits, batch)}
-        if self.teacher is None:
-            return ce
-        return {**ce, "kd": self.options.weight * self.logit_distillation(out.logits, batch, self.options.temperature)}
+        losses = {"ce": self.cross_entropy(out.logits, batch)}
+        if self.teacher is not None:
+            kd = self.logit_distillation(out.logits, batch, self.options.temperature)
+            losses["kd"] = self.options.weight * kd
+        return losses
 
     def cross_entropy(self, logits: Tensor, batch: Batch) -> Tensor:
-        """Over the classes seen; or over the new ones, by the rows that have one of them as label."""
+        """Return CE over the classes seen, or over the new classes and the rows labelled with one of them."""
         if self.options.ce == "seen" or self.task.index == 1:
             return super().cross_entropy(logits, batch)
-        old = self.task.old_classes
-        rows = (batch.y >= old).nonzero()[:, 0]
-        # A mean over no rows would be NaN, and not a 0 that still has the graph other workers wait for.
+        old, rows = self.task.old_classes, batch.rows("new")
+        # A mean over no rows would be NaN instead of a 0 with the graph that other workers wait for.
         total = functional.cross_entropy(logits[rows, old:].float(), batch.y[rows] - old, reduction="sum")
-        return total / max(len(rows), 1) * batch.weight(len(rows))
+        return total / max(len(rows), 1) * batch.weight("new")
 
-    def metrics(self) -> dict[str, float]:
-        """The weight of KD, 0 where nothing is distilled."""
+    def diagnostics(self) -> dict[str, float]:
         return {"lambda": 0.0 if self.teacher is None else self.options.weight}

@@ -10,25 +10,23 @@ import torch
 from torch import Tensor, nn
 
 from cl2r.backbones import folded
+from cl2r.methods.base import OptionsT
 from cl2r.methods.incremental import Incremental
 from cl2r.simplex import SimplexClassifier
 
 
-class Rehearsal(Incremental):
-    """One of the six cells, as `config.method` says."""
+class Rehearsal(Incremental[OptionsT]):
+    """One of the six cells, chosen by `config.method`."""
 
     def build_classifier(self) -> nn.Module:
-        """The d-Simplex, or rows that are trained."""
         if self.config.method.classifier == "fixed":
             return SimplexClassifier(self.num_outputs, self.config.simplex.scale)
         return super().build_classifier()
 
     def build_teacher(self) -> nn.Module:
-        """φ_{t-1} alone: FD needs no logits."""
-        return folded(self.network.phi)
+        return folded(self.network.phi)  # FD needs no logits
 
     def old_features(self, x: Tensor) -> Tensor:
-        """φ_{t-1}(x)."""
         assert self.teacher is not None
         with torch.no_grad():
             features: Tensor = self.teacher(x)

@@ -1,21 +1,20 @@
 """UB, the upper bound: CL²R without its two limits. Every task starts from fresh weights and has all images seen.
 
-    L = CE(z, y; D_1 ∪ … ∪ D_t) + λ_t · FD(rows of old classes),    φ_t drawn anew.
+    L = CE(z, y; D_1 ∪ … ∪ D_t) + λ_t · FD(rows of old classes),    φ_t starts from fresh weights.
 
-The paper does not say whether FD stays. It does here (`upper_bound`); without it (`cores`) a task knows of those before
-it only through the fixed classifier, which is CoReS. Cost grows with t: an epoch is one over all images so far.
+The paper does not say whether FD stays. It does here (`upper_bound`); without it (`cores`) a task knows about earlier
+ones only through the fixed classifier, which is CoReS. Cost grows with t: an epoch covers all images so far.
 """
 
 from cl2r.methods.base import TaskData, TaskInfo
 from cl2r.methods.rehearsal import Rehearsal
 
 
-class UpperBound(Rehearsal):
-    """M_t is all of D_1..D_{t-1}: the engine sees to it (`MethodInfo.memory`)."""
+class UpperBound(Rehearsal[None]):
+    """M_t is all of D_1..D_{t-1}: the engine provides it (`MethodInfo.memory`)."""
 
     def begin_task(self, task: TaskInfo, data: TaskData) -> None:
-        """Keep φ_{t-1} as teacher, then start from fresh weights; those of task 1 are every method's."""
-        super().begin_task(task, data)
+        super().begin_task(task, data)  # keeps φ_{t-1} as teacher
         if task.index > 1:
             # Values, not modules: the device, the memory layout and synchronised batch norms stay as they are.
             self.network.phi.load_state_dict(self.initial_phi(task.index).state_dict())

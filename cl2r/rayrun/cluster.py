@@ -1,26 +1,31 @@
-"""Joining a Ray cluster, or starting one on this machine, quietly."""
+"""Join a Ray cluster or start one on this machine, quietly; watch its head and its room for trials."""
 
 import contextlib
 import logging
 import os
+import socket
 import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from cl2r.errors import InputError
-from cl2r.rayrun.resources import Node, Resources, described
+from cl2r.errors import REQUEUE, InputError
+from cl2r.study.resources import Node, Resources, amounts_text
 
 Say = Callable[[str], None]
-FIRST_COMPLAINT_SECONDS = 30.0
-LAST_COMPLAINT_SECONDS = 3600.0
+FIRST_WARNING_S, LAST_WARNING_S = 30.0, 3600.0
+"""Intervals between warnings that no node has room for a trial: they grow from the first to the last."""
+HEAD_CHECK_S = 5.0
+RAY_HEAD_TIMEOUT = "RAY_gcs_rpc_server_reconnect_timeout_s"
+"""How long Ray itself waits for a head that does not answer; users whose head restarts can raise it."""
 
 _ALWAYS = {
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.1",  # each report waits for the next poll; the default is 2 s
     "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": str(7 * 24 * 3600),  # workers wait for CPUs, or for a cluster to grow
+    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",  # one process less per trial; SIGTERM is handled by the driver
     "RAY_CHDIR_TO_TRIAL_DIR": "0",  # relative paths keep their meaning
-    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # the ledger keeps what they would, and they hold every trial in memory
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # the ledger has the same, and they keep every trial in memory
     "TUNE_DISABLE_SIGINT_HANDLER": "1",  # Ctrl-C stops at once; the links make that safe
     "TUNE_GLOBAL_CHECKPOINT_S": "3600",  # nothing is ever restored from Tune's own state
 }
@@ -34,17 +39,20 @@ _QUIET = {
 
 
 def set_environment(verbose: bool) -> None:
-    """What Ray reads when it is imported, and hands on to its workers; what the user has set stays."""
+    """Set what Ray reads when it is imported and passes on to its workers; call this before `import ray`.
+
+    Variables that the user has set keep their values.
+    """
     for name, value in (_ALWAYS if verbose else _ALWAYS | _QUIET).items():
         os.environ.setdefault(name, value)
 
 
 @contextlib.contextmanager
 def cluster(resources: Resources, verbose: bool, say: Say | None = None) -> Iterator[int]:
-    """A connected Ray; yields how many trials run side by side.
+    """Connect to Ray and yield how many trials run at a time.
 
-    With RAY_ADDRESS (set inside a Ray job) that cluster is joined; else a Ray of this process alone is started. An
-    address file left behind by another cluster on this machine is never followed. `set_environment` came before.
+    With RAY_ADDRESS (set inside a Ray job) that cluster is joined; otherwise a Ray for this process alone is started.
+    The address file of another cluster on this machine is never followed.
     """
     import ray
 
@@ -53,74 +61,121 @@ def cluster(resources: Resources, verbose: bool, say: Say | None = None) -> Iter
         raise InputError(f"RAY_ADDRESS={address} is for `ray job submit`; a study joins `auto` or HOST:PORT")
     options: dict[str, Any] = {"address": address, "log_to_driver": verbose}
     if not verbose:
-        options["logging_level"] = logging.CRITICAL  # what fails is in the ledger, in fewer words
+        options["logging_level"] = logging.CRITICAL  # failures are in the ledger, in fewer words
     if address == "local":
         # Without the dashboard's state service a stopped trial with Train workers would keep their CPUs.
         options |= {"include_dashboard": resources.workers > 1, "object_store_memory": 256 * 2**20}
     started = not ray.is_initialized()
     if started:
         ray.init(**options)
-    complaints = Complaints(resources, say or _to_stderr)
+    watcher = RoomWatcher(resources, say or _to_stderr)
     try:
-        yield _concurrency(resources, alive_nodes(), address == "local", complaints)
+        yield _concurrency(resources, alive_nodes(), address == "local", watcher)
     finally:
-        complaints.stop()
+        watcher.stop()
         if started:
             ray.shutdown()
 
 
 def alive_nodes() -> list[Node]:
-    """What every node of the cluster has, free or not."""
+    """Return the resources of every node of the cluster, free or not."""
     import ray
 
     return [node["Resources"] for node in ray.nodes() if node["Alive"]]
 
 
-def _concurrency(resources: Resources, nodes: Sequence[Node], local: bool, complaints: "Complaints") -> int:
+def _concurrency(resources: Resources, nodes: Sequence[Node], local: bool, watcher: "RoomWatcher") -> int:
     fitting = resources.fit_into(*resources.suitable(nodes))
     if local:
         if fitting < 1:
-            raise InputError(f"this machine ({_inventory(nodes)}) has no room for {resources.described()}")
+            raise InputError(f"this machine ({_inventory(nodes)}) has no room for {resources}")
         return min(resources.max_concurrent or fitting, fitting)
     if fitting < 1 and resources.max_concurrent is None:
-        # How far a cluster may grow is known to its autoscaler alone; it grows for what is asked.
-        complaints.say("note: the cluster has no room for a trial now: it grows to 1; --max-concurrent N: to N")
-    complaints.start()
+        # Only the autoscaler knows how far a cluster can grow; it grows for what is asked.
+        watcher.say("note: the cluster has no room for a trial now: it grows to 1; --max-concurrent N: to N")
+    watcher.start()
     return resources.max_concurrent or max(1, fitting)
 
 
-class Complaints(threading.Thread):
-    """Says, less and less often, that no trial can be placed while the nodes of the cluster are what they are.
+class RoomWatcher(threading.Thread):
+    """Warns with growing intervals while no node has room for a trial.
 
-    A cluster that is about to grow needs a while; one that will never have what is asked for (an accelerator
-    misspelt) would keep everyone waiting for ever.
+    A cluster that is about to grow needs a while; one that will never have what is asked for (a misspelt accelerator)
+    would otherwise wait for ever in silence.
     """
 
     def __init__(self, resources: Resources, say: Say) -> None:
-        super().__init__(name="complaints", daemon=True)
+        super().__init__(name="room watcher", daemon=True)
         self.resources, self.say, self.done = resources, say, threading.Event()
 
     def run(self) -> None:
-        """Look now and then until `stop`."""
-        pause = FIRST_COMPLAINT_SECONDS
+        pause = FIRST_WARNING_S
         while not self.done.wait(pause):
             nodes = alive_nodes()
             if self.resources.fit_into(*self.resources.suitable(nodes)):
-                pause = FIRST_COMPLAINT_SECONDS
+                pause = FIRST_WARNING_S
             else:
-                self.say(f"no room for a trial ({self.resources.described()}) in the cluster: {_inventory(nodes)}")
-                pause = min(2 * pause, LAST_COMPLAINT_SECONDS)
+                self.say(f"no room for a trial ({self.resources}) in the cluster: {_inventory(nodes)}")
+                pause = min(2 * pause, LAST_WARNING_S)
 
     def stop(self) -> None:
-        """End the thread, if there is one."""
+        """End the thread, if it was started."""
         self.done.set()
         if self.is_alive():
             self.join()
 
 
+class HeadWatch(threading.Thread):
+    """Ends the process with code 75 when the Ray head is unreachable.
+
+    Ray waits a minute for a head that is gone and then ends the process. Links, epochs and ledger are in the storage,
+    so the same command resumes with another head; a driver that ends a little earlier can report that.
+    Nothing is cleaned up then, because every call of Ray would wait.
+    """
+
+    def __init__(
+        self,
+        say: Say,
+        address: str | None = None,
+        interval: float | None = None,
+        end: Callable[[int], object] = os._exit,
+    ) -> None:
+        super().__init__(name="head watch", daemon=True)
+        if address is None:
+            import ray
+
+            address = ray.get_runtime_context().gcs_address
+        self.address, self.say, self.interval, self.end = address, say, interval or HEAD_CHECK_S, end
+        self.done = threading.Event()
+
+    def run(self) -> None:
+        silent, patience = 0.0, 0.8 * float(os.environ.get(RAY_HEAD_TIMEOUT, "60"))
+        while not self.done.wait(self.interval):
+            if self.answers():
+                silent = 0.0
+                continue
+            if not silent:
+                self.say(f"the head of the Ray cluster, {self.address}, does not answer")
+            silent += self.interval
+            if silent >= patience:
+                again = "run the same command again to resume with another head"
+                self.say(f"the head of the Ray cluster, {self.address}, is gone; {again}")
+                self.end(REQUEUE)
+                return
+
+    def answers(self) -> bool:
+        """Return whether a process listens at the head's address."""
+        host, _, port = self.address.rpartition(":")
+        try:
+            with socket.create_connection((host.strip("[]"), int(port)), timeout=self.interval):
+                return True
+        except OSError:
+            return False
+
+
 def _inventory(nodes: Sequence[Node]) -> str:
-    """What there is, e.g. `1 node with 0 CPU; 2 nodes with 8 CPU, 4 GPU, accelerator H100`."""
-    kinds = Counter(map(described, nodes))
+    """Return the nodes as text, e.g. `1 node with 0 CPU; 2 nodes with 8 CPU, 4 GPU, accelerator H100`."""
+    kinds = Counter(map(amounts_text, nodes))
     return "; ".join(f"{count} node{'s' * (count > 1)} with {kind}" for kind, count in kinds.items()) or "no nodes"
 
 

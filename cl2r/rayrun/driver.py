@@ -1,161 +1,125 @@
-"""The driver of a study: what is still to do, Ray Tune to do it, and what came of it."""
+"""The driver of a study: run what the ledger does not have yet, and join the frames."""
 
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
-from cl2r.engine.store import LinkStore
+import pandas as pd
+
 from cl2r.errors import StoppedError
-from cl2r.files import remove_tree
-from cl2r.objects import ObjectPath
-from cl2r.progress import clock
-from cl2r.rayrun.cluster import cluster, set_environment
-from cl2r.rayrun.resources import Resources
-from cl2r.stopping import Marker, Termination
-from cl2r.study.about import update_about, write_about
-from cl2r.study.folder import StudyFolder
+from cl2r.rayrun.cluster import HeadWatch, cluster, set_environment
+from cl2r.runtime.stop import Marker
+from cl2r.runtime.text import clock
 from cl2r.study.frames import write_frames
-from cl2r.study.jobs import Job, trunk_jobs
-from cl2r.study.ledger import finished
+from cl2r.study.jobs import Job, prefix_jobs
 from cl2r.study.live import LiveView
-from cl2r.study.spec import Study
+from cl2r.study.session import StudySession
 
-NEAR, FAR = 0.5, 5.0
-"""Seconds between two looks at what is running: on a disk, in an object store."""
+POLL_LOCAL_S, POLL_REMOTE_S = 0.5, 5.0
+"""Seconds between two looks at the progress files: on a disk, in an object store."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How the runs of a study stand when a command ends."""
+    """The state of a study's runs when a command ends, and its frames."""
 
     finished: int
     failed: int
     pruned: int
     missing: int
-    """Runs that Tune was done with but the ledger does not know."""
+    """Runs that Tune completed but the ledger does not have."""
     seconds: float
+    links_trained: int = 0
+    frames: dict[str, pd.DataFrame] = field(default_factory=dict)
 
 
-def run_study(
-    study: Study,
-    jobs: Sequence[Job],
-    folder: StudyFolder,
-    owner: str,
-    resources: Resources,
-    verbose: bool = False,
-    termination: Termination | None = None,
-) -> Outcome:
-    """Do what the ledger does not have yet. `jobs` are those of a grid, or representatives of a sweep.
+def run(session: StudySession) -> Outcome:
+    """Run what the ledger does not have yet and write the frames.
 
-    After SIGTERM training processes save their epoch, and the study stays open.
+    After SIGTERM the training processes save their epoch, the study stays open, and StoppedError is raised.
     """
     try:
-        return _run_study(study, jobs, folder, owner, resources, verbose, termination or Termination())
+        return _run(session)
     except ConnectionError:
         raise
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno else error
-        raise OSError(f"{folder.path}: {reason}; once that is mended, the same command goes on") from error
+        again = "fix that and run the same command again to resume"
+        raise OSError(f"{session.folder.path}: {reason}; {again}") from error
 
 
-def _run_study(
-    study: Study,
-    jobs: Sequence[Job],
-    folder: StudyFolder,
-    owner: str,
-    resources: Resources,
-    verbose: bool,
-    termination: Termination,
-) -> Outcome:
-    began = time.perf_counter()
-    total = expected_runs(study, jobs, folder)
-    remove_tree(folder.live)  # left behind by processes that were killed
-    folder.ledger.write("opened", "driver", {"resources": asdict(resources), "runs": total})
-    opened = folder.ledger.last("opened")["driver"]
-    write_about(folder, asdict(resources), total)
+def _run(session: StudySession) -> Outcome:
+    began, folder, ledger = time.perf_counter(), session.folder, session.ledger
+    total, links_before = session.expected_runs(), session.store.keys()
+    folder.live.remove_tree()  # left behind by processes that were killed
+    ledger.write("opened", "driver", {"resources": asdict(session.resources), "runs": total})
+    opened = ledger.last("opened")["driver"]
+    folder.write_about(asdict(session.resources), total)
     marker = Marker(folder.path)
     marker.remove()
     try:
-        with termination.patience(marker.put):
-            _run(study, jobs, folder, owner, resources, verbose, total, termination)
+        with session.stop.graceful(marker.put):
+            run_jobs(session)
     finally:
-        write_frames(folder)
-    outcomes = list(folder.ledger.outcomes().values())
+        frames = write_frames(folder)
+    outcomes = list(ledger.outcomes().values())
     counts = {kind: sum(event.kind == kind for event in outcomes) for kind in ("finished", "failed", "pruned")}
     settled = [event for event in outcomes if event.kind != "failed" or event > opened]
-    if termination.requested and len(settled) < total:
+    if session.stop.requested and len(settled) < total:
         done = f"{counts['finished']} of {total} runs finished"
-        raise StoppedError(f"stopped by SIGTERM: {done}; the same command goes on")
-    folder.ledger.write("closed", "driver", counts)
-    update_about(folder)
-    missing = 0 if study.is_sweep else total - len(outcomes)
-    return Outcome(**counts, missing=missing, seconds=time.perf_counter() - began)
+        raise StoppedError(f"stopped by SIGTERM: {done}; run the same command again to resume")
+    ledger.write("closed", "driver", counts)
+    folder.update_about()
+    return Outcome(
+        **counts,
+        missing=0 if session.spec.is_sweep else total - len(outcomes),
+        seconds=time.perf_counter() - began,
+        links_trained=len(set(frames["tasks"].query("not reused")["key"]) - links_before),
+        frames=frames,
+    )
 
 
-def expected_runs(study: Study, jobs: Sequence[Job], folder: StudyFolder) -> int:
-    """Runs of the whole study; a trial that repeats another's point has none of its own."""
-    if not study.is_sweep:
-        return len(jobs)
-    repeated = len(folder.ledger.events("repeated"))
-    return (study.spec.search.trials - repeated) * len(study.spec.seeds)
+def run_jobs(session: StudySession) -> None:
+    """Start or join Ray and run every job that has not finished; return at once if there is none."""
+    set_environment(session.verbose)
+    from cl2r.rayrun.optuna_source import OptunaSource
 
-
-def _run(
-    study: Study,
-    jobs: Sequence[Job],
-    folder: StudyFolder,
-    owner: str,
-    resources: Resources,
-    verbose: bool,
-    total: int,
-    termination: Termination,
-) -> None:
-    set_environment(verbose)
-    from cl2r.rayrun.search import OptunaSource  # imports Ray, which reads its environment then
-
-    outcomes = folder.ledger.outcomes()
-    unfinished = [job for job in jobs if not finished(outcomes, (run.name for run in job.runs))]
-    source = OptunaSource(study, folder) if study.is_sweep else None
-    if termination.requested or not (source.waiting if source else unfinished):
+    unfinished = session.unfinished()
+    source = OptunaSource(session.spec, session.folder) if session.spec.is_sweep else None
+    if session.stop.requested or not (source.waiting if source else unfinished):
         return
-    store = LinkStore(folder.storage, lambda line: None)
-    queue = trunk_jobs(unfinished, store.among(key for job in jobs for run in job.runs for key in run.keys))
-    queue += [] if source else unfinished
-    totals = Totals(folder, store, [] if study.is_sweep else unfinished, total)
-    view = LiveView(folder.live, totals.line, interval=FAR if isinstance(folder.path, ObjectPath) else NEAR)
-    with cluster(resources, verbose, view.say) as concurrent:
-        termination.listen()  # Ray has put its own handler there
-        from cl2r.rayrun.head import HeadWatch
-        from cl2r.rayrun.tuning import Monitor, tune_jobs
+    queue = prefix_jobs(unfinished, session.store.keys()) + ([] if source else unfinished)
+    totals = Totals(session, [] if source else unfinished)
+    interval = POLL_REMOTE_S if session.folder.path.remote else POLL_LOCAL_S
+    view = LiveView(session.folder.live, totals.line, interval=interval)
+    with cluster(session.resources, session.verbose, view.say) as concurrent:
+        session.stop.listen()  # ray.init has replaced the handler
+        from cl2r.rayrun.tune import tune_jobs
 
-        monitor = Monitor(folder, view.say, total)
-        view.start()
         watch = HeadWatch(view.say)
+        view.start()
         watch.start()
         try:
-            early_stopping = study.spec.search.early_stopping
-            stopping = termination.asked
-            tune_jobs(queue, source, folder, owner, resources, concurrent, early_stopping, monitor, stopping)
-            monitor.tell_news()
+            tune_jobs(session, queue, source, concurrent, view.say)
         finally:
             watch.done.set()
             view.stop()
 
 
 class Totals:
-    """The last line of the live view."""
+    """The last line of the live view: runs that ended, links trained, time left."""
 
-    def __init__(self, folder: StudyFolder, store: LinkStore, jobs: Sequence[Job], total: int) -> None:
-        self.folder, self.store, self.total, self.began = folder, store, total, time.monotonic()
+    def __init__(self, session: StudySession, jobs: Sequence[Job]) -> None:
+        self.session, self.total, self.began = session, session.expected_runs(), time.monotonic()
         keys = {key for job in jobs for run in job.runs for key in run.keys}
-        self.missing = keys - store.among(keys)
+        self.missing = keys - session.store.keys()
         self.links = len(self.missing)
 
     def line(self) -> str:
-        """Runs ended, links trained, time left."""
-        self.missing -= self.store.among(self.missing)
-        outcomes = self.folder.ledger.outcomes().values()
+        """Return the line as of now."""
+        self.missing -= self.session.store.keys()
+        outcomes = self.session.ledger.outcomes().values()
         failed = sum(event.kind == "failed" for event in outcomes)
         parts = [f"{len(outcomes)} of {self.total} runs"] + [f"{failed} failed"] * (failed > 0)
         elapsed, done = time.monotonic() - self.began, self.links - len(self.missing)

@@ -1,62 +1,130 @@
-"""One trial of Ray Tune: it trains a job in its own process, or drives the workers of Ray Train that do."""
+"""One trial of Ray Tune: it trains a job in its own process, or drives the workers of Ray Train that do.
+
+One TorchTrainer trains all tasks of a job: a process group per task would cost more than the task. Nothing is
+checkpointed through Ray: after the loss of a worker the trial is tried again, by the same rule as a trial with a single
+process, and finds links and epochs in the store. Batches are dealt by `cl2r.batches`, never by Ray's
+`prepare_data_loader`, which would replace the sampler.
+"""
 
 import json
+import logging
 import socket
-import sys
-import time
-import traceback
+import uuid
+from collections.abc import Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from ray import tune
+from ray.exceptions import RayActorError
 
 from cl2r.engine.workers import Workers
-from cl2r.privacy import errors_without_secrets, without_secrets
-from cl2r.rayrun.resources import Resources
-from cl2r.rayrun.starting import Starting
-from cl2r.stopping import Marker
+from cl2r.errors import ProcessDiedError
+from cl2r.runtime.logs import configure, errors_without_secrets
+from cl2r.runtime.stop import Marker
 from cl2r.study.jobs import Job
-from cl2r.study.walk import enter_failures, study_folder, walk
+from cl2r.study.ledger import DIED
+from cl2r.study.resources import Resources
+from cl2r.study.train_job import record_failed, study_folder, train_job
+
+log = logging.getLogger(__name__)
+COLLECTIVE_TIMEOUT_S = 24 * 3600
+"""How long a collective may wait: another study may be training the link that this one needs."""
 
 
 @errors_without_secrets()
 def run_trial(config: dict[str, Any]) -> None:
-    """The trainable. Its last report says that it came to its end, or was asked to stop; what came of the runs is in
-    the ledger.
+    """The trainable. Its last report is `ended` or `stopped`; the outcomes of the runs are in the ledger.
 
-    What a second attempt may mend (OSError) is raised: like the death of this process, it leads to one.
+    An OSError is raised, because another attempt may succeed: Tune treats it like a crash of this process.
     """
-    began = time.monotonic()
     job, resources = Job.from_plain(json.loads(config["job"])), Resources(**config["resources"])
     folder = study_folder(config["study"])
+    configure(f"{job.label}: ")
     if not folder.specification.exists():
-        raise OSError(f"{folder.storage} is not the storage of the driver: {socket.gethostname()} does not share it")
-    starting, name = Starting(folder.path), config["starting"]
-    if name:
-        starting.begun(name)
+        raise OSError(f"{folder.storage} is not the driver's storage: {socket.gethostname()} does not share it")
     try:
         if resources.workers == 1:
             torch.set_num_threads(resources.cpus_per_worker)
-            walk(job, folder, config["owner"], Workers(device=resources.device()), tune.report)
+            train_job(job, folder, config["owner"], Workers(device=resources.device()), tune.report)
         else:
-            _drive(job, config["study"], config["owner"], resources)
+            _fit(job, resources, config)
     except OSError:
         raise
     except Exception as error:
-        print(without_secrets(traceback.format_exc()), file=sys.stderr, flush=True)
-        enter_failures(job, folder, one_line(error))
-    stop = Marker(folder.path)
-    if name:
-        starting.wait(began + config["patience"], stop)
-    tune.report({"stopped": True} if stop() else {"ended": True})
+        log.info("an unexpected error ends this trial", exc_info=True)  # a warning would be a note in the ledger
+        record_failed(job, folder, f"{type(error).__name__}: {' '.join(str(error).split())[:500]}")
+    tune.report({"stopped": True} if Marker(folder.path)() else {"ended": True})
 
 
-def _drive(job: Job, study: str, owner: str, resources: Resources) -> None:
-    from cl2r.rayrun.worker import fit  # Ray Train is only imported by those who need it
+def _fit(job: Job, resources: Resources, config: dict[str, Any]) -> None:
+    """Train the job with `resources.workers` processes; raise OSError if another attempt may succeed."""
+    from ray import train  # a trial with one process does without Ray Train, which takes a while to import
+    from ray.train.torch import TorchConfig, TorchTrainer
+    from ray.tune.integration.ray_train import TuneReportCallback
 
-    fit(job, study, owner, resources)
+    gpus = {"GPU": resources.gpus_per_worker} if resources.gpus_per_worker else {}
+    trainer = TorchTrainer(
+        _work,
+        train_loop_config=config,
+        scaling_config=train.ScalingConfig(
+            num_workers=resources.workers,
+            use_gpu=bool(gpus),
+            resources_per_worker={"CPU": resources.cpus_per_worker} | gpus,
+            accelerator_type=resources.accelerator,
+            placement_strategy="PACK",  # one node if they fit; several rather than wait
+        ),
+        run_config=train.RunConfig(
+            name=f"{job.label}-{uuid.uuid4().hex[:8]}",  # a known name would make Ray resume an old run
+            storage_path=str(study_folder(config["study"]).path / "ray"),
+            failure_config=train.FailureConfig(max_failures=0, controller_failure_limit=resources.retries),
+            callbacks=[TuneReportCallback()],
+            logging_config=train.LoggingConfig(log_level="ERROR"),
+        ),
+        torch_config=TorchConfig(backend=resources.backend, timeout_s=COLLECTIVE_TIMEOUT_S),
+    )
+    fit_or_raise_cause(trainer)
 
 
-def one_line(error: BaseException) -> str:
-    """An exception as a reason."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"
+def fit_or_raise_cause(trainer: Any) -> None:
+    """Run a trainer; if it fails, raise the error of a worker instead of Ray's wrapper."""
+    from ray import train
+
+    try:
+        trainer.fit()
+    except train.WorkerGroupError as error:
+        raise root_cause(list(error.worker_failures.values())) from error
+    except train.ControllerError as error:
+        raise root_cause([error.controller_failure]) from error
+    except RayActorError as error:  # the controller itself
+        raise ProcessDiedError(DIED) from error
+
+
+def root_cause(failures: Sequence[Exception]) -> Exception:
+    """Return what made the group fail. When one process dies, the others fail in many ways as they talk to it."""
+    own = [error for error in failures if isinstance(error, OSError) and not isinstance(error, ConnectionError)]
+    if own:
+        return own[0]
+    if any(_lost_process(error) for error in failures):
+        return ProcessDiedError(DIED)
+    return failures[0]
+
+
+def _lost_process(error: Exception) -> bool:
+    """Return whether a worker failed because its own or another process is gone."""
+    lost = isinstance(getattr(error, "health_check_failure", error), (RayActorError, dist.DistError, ConnectionError))
+    return lost or (isinstance(error, RuntimeError) and any(word in str(error) for word in ("gloo", "Gloo", "NCCL")))
+
+
+@errors_without_secrets()
+def _work(config: dict[str, Any]) -> None:
+    """The training function of every Ray Train worker."""
+    from ray import train
+
+    job, resources = Job.from_plain(json.loads(config["job"])), Resources(**config["resources"])
+    context = train.get_context()
+    configure(f"{job.label}: ")
+    torch.set_num_threads(resources.cpus_per_worker)
+    rank, world = context.get_world_rank(), context.get_world_size()
+    workers = Workers(rank, world, resources.sync_batchnorm, resources.device())
+    train_job(job, study_folder(config["study"]), config["owner"], workers, train.report)

@@ -1,162 +1,195 @@
-"""Where a study lives below the storage root, and what its name stands for."""
+"""The folder of a study below the storage root: its files, its name, the lock of its driver, and `about.json`.
+
+`about.json` says by which command, version and machine the study was run, and when. It may be shown to others, so it
+holds no name of a user or machine, no path of a home directory and no secret. The machine is the driver's; workers on
+other nodes may differ.
+"""
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
 import signal
 import socket
-import time
+import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import yaml
 
-from cl2r.claims import HeldError, Ticket, is_held
+from cl2r import __version__
 from cl2r.errors import InputError
-from cl2r.files import Place, write_file
-from cl2r.objects import ObjectPath
-from cl2r.study.ledger import Ledger
+from cl2r.runtime.environment import commit, environment, shareable_command
+from cl2r.storage.claims import HeldError, last_disk_holder
+from cl2r.storage.path import StoragePath, at
+from cl2r.study.ledger import Event, Ledger
+
+ABOUT_FORMAT = 1
 
 
 @dataclass(frozen=True)
 class StudyFolder:
-    """`storage`/studies/`name`; links are in `storage`, shared by all studies."""
+    """`storage`/studies/`name`; links are in `storage` and shared by all studies."""
 
-    storage: Place
+    storage: StoragePath
     name: str
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "storage", at(self.storage))  # accept a plain Path too
         if Path(self.name).name != self.name or self.name in ("", ".."):
-            raise InputError(f"--name {self.name}: a study's name is one folder's name")
+            raise InputError(f"--name {self.name}: give the name of one folder, without slashes")
 
     @property
-    def path(self) -> Place:
+    def path(self) -> StoragePath:
         """The study's own folder."""
         return self.storage / "studies" / self.name
 
     @property
-    def specification(self) -> Place:
-        """What the name stands for."""
+    def specification(self) -> StoragePath:
+        """File with the id and the specification that the name stands for."""
         return self.path / "study.yaml"
 
     @property
-    def about(self) -> Place:
-        """Where and how it was run."""
+    def about(self) -> StoragePath:
+        """File that says where and how the study was run."""
         return self.path / "about.json"
 
     @property
+    def _lock(self) -> StoragePath:
+        return self.path / "driver.lock"
+
+    @property
     def ledger(self) -> Ledger:
-        """What has happened."""
+        """Events of the study."""
         return Ledger(self.path / "ledger")
 
     @property
-    def live(self) -> Place:
-        """What is happening."""
+    def live(self) -> StoragePath:
+        """Folder of the progress files of running training processes."""
         return self.path / "live"
 
     @property
-    def journal(self) -> Place:
+    def journal(self) -> StoragePath:
         """Optuna's storage."""
         return self.path / "optuna.journal"
 
     def claim_name(self, identity: dict[str, Any]) -> str:
-        """Write down what the name stands for, or check that it still does; the id of the study."""
-        identity = yaml.safe_load(yaml.safe_dump(identity))  # as it will be read back: tuples become lists
+        """Register the specification under this name, or check that it is unchanged; return the study's id."""
         if not self.specification.exists():
-            entry = {"id": uuid.uuid4().hex, "specification": identity}
-            write_file(self.specification, yaml.safe_dump(entry, sort_keys=False).encode())
+            entry = {"id": uuid.uuid4().hex, "specification": _as_read_back(identity)}
+            self.specification.write_file(yaml.safe_dump(entry, sort_keys=False).encode())
         return self.check_name(identity)
 
     def check_name(self, identity: dict[str, Any]) -> str:
-        """The id of the study, if the name stands for this specification or for none yet (then empty)."""
+        """Return the study's id, or "" if the name is free. Raise InputError if it stands for something else."""
         if not self.specification.exists():
             return ""
         stored = yaml.safe_load(self.specification.read_bytes())
-        if stored["specification"] != yaml.safe_load(yaml.safe_dump(identity)):
-            raise InputError(_refusal(self.name, stored["specification"], identity))
+        if stored["specification"] != _as_read_back(identity):
+            old, new = _flat(stored["specification"]), _flat(identity)
+            lines = [f"study {self.name!r} has another specification; choose another --name"]
+            for key in sorted(old.keys() | new.keys()):
+                if old.get(key) != new.get(key):
+                    lines.append(f"  {key}: {old.get(key, 'not given')} there, {new.get(key, 'not given')} here")
+            raise InputError("\n".join(lines))
         return str(stored["id"])
 
     @contextlib.contextmanager
     def driver_lock(self) -> Iterator[None]:
-        """Refuse a second driver of the same study. The lock of a dead one is freed."""
-        path = self.path / "driver.lock"
-        if isinstance(path, ObjectPath):
-            with self._driver_ticket(path):
-                yield
-            return
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a+") as file:
-            if not _try_lock(file, fcntl.LOCK_EX, attempts=5):  # `cl2r status` looks at the lock for a moment
-                file.seek(0)
-                raise InputError(f"study {self.name!r} is being run by {file.read().strip()}")
-            file.truncate(0)
-            print(f"process {os.getpid()} on {socket.gethostname()}", file=file, flush=True)
-            yield
-
-    @contextlib.contextmanager
-    def _driver_ticket(self, folder: ObjectPath) -> Iterator[None]:
-        """The same in an object store. Who is taken for dead there must stop: another driver may be at work."""
+        """Hold the lock of the driver. Raise InputError if another driver has it; a dead driver's lock is free."""
+        # A driver that other processes take for dead (in an object store) must stop: another one may be at work.
+        lock = self._lock.lock(wait=False, on_loss=lambda: os.kill(os.getpid(), signal.SIGTERM))
         try:
-            with Ticket(folder, on_loss=lambda: os.kill(os.getpid(), signal.SIGTERM)).held(wait=False):
+            with lock:
                 yield
         except HeldError as error:
             raise InputError(f"study {self.name!r} is being run by {error}") from error
 
     def is_driven(self) -> bool:
-        """Whether a driver is at work: on this machine, or, by an object store, on any."""
-        path = self.path / "driver.lock"
-        if isinstance(path, ObjectPath):
-            return is_held(path)
-        try:
-            with path.open() as file:
-                return not _try_lock(file, fcntl.LOCK_SH)
-        except FileNotFoundError:
-            return False
+        """Return whether a driver is at work: on this machine or, with an object store, on any machine."""
+        return self._lock.holder() is not None
 
     def driver_is_elsewhere(self) -> bool:
-        """Whether the last driver sat on another machine, so that its lock need not be felt here."""
-        if isinstance(self.path, ObjectPath):
+        """Return whether the last driver ran on another machine, whose file lock may not be visible here."""
+        if self.path.remote:
             return False
-        try:
-            host = (self.path / "driver.lock").read_text().rpartition(" on ")[2].strip()
-        except FileNotFoundError:
-            return False
+        host = last_disk_holder(Path(str(self._lock))).rpartition(" on ")[2]
         return host not in ("", socket.gethostname())
 
+    def write_about(self, resources: dict[str, Any], expected_runs: int) -> None:
+        """Write `about.json`; the driver calls this when it starts, after it has opened the ledger."""
+        entry = {"format": ABOUT_FORMAT, "version": __version__, "commit": commit()}
+        entry |= {"command": shareable_command(sys.argv), **driver_times(self.ledger.events())}
+        entry |= {"expected_runs": expected_runs, "resources": resources, "environment": environment()}
+        self._put_about(entry)
 
-def _try_lock(file: IO[str], kind: int, attempts: int = 1) -> bool:
-    for attempt in range(attempts):
-        time.sleep(0.1 * (attempt > 0))
-        with contextlib.suppress(BlockingIOError):
-            fcntl.flock(file, kind | fcntl.LOCK_NB)
-            return True
-    return False
+    def update_about(self) -> None:
+        """Bring the times in `about.json` up to date; without such a file do nothing."""
+        if entry := self.read_about():
+            self._put_about(entry)
+
+    def read_about(self) -> dict[str, Any]:
+        """Return `about.json` with the times that the ledger has now; {} if there is no file."""
+        if not self.about.exists():
+            return {}
+        try:
+            entry = dict(json.loads(self.about.read_bytes()))
+        except (ValueError, TypeError) as error:
+            raise InputError(f"{self.about} is damaged: {error}") from error
+        return {**entry, **driver_times(self.ledger.events())}
+
+    def _put_about(self, entry: dict[str, Any]) -> None:
+        self.about.write_file(json.dumps(entry, indent=1, ensure_ascii=False).encode())
+
+
+def driver_times(events: Sequence[Event]) -> dict[str, Any]:
+    """Return when the first driver began, when the last one ended (None if it has not), and their total seconds."""
+    sessions: list[list[Event]] = []
+    for event in events:
+        if event.kind == "opened":
+            sessions.append([])
+        if sessions:
+            sessions[-1].append(event)
+    closed = [event for session in sessions[-1:] for event in session if event.kind == "closed"]
+
+    def moment(event: Event) -> str:
+        return datetime.fromtimestamp(event.time_ns / 1e9, UTC).isoformat(timespec="seconds")
+
+    return {
+        "began": moment(sessions[0][0]) if sessions else None,
+        "ended": moment(closed[-1]) if closed else None,
+        "seconds": round(sum(session[-1].time_ns - session[0].time_ns for session in sessions) / 1e9, 3),
+    }
 
 
 def digest(identity: dict[str, Any]) -> str:
-    """Eight hex digits that another specification would not have."""
+    """Return eight hex digits that identify a specification."""
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:8]
 
 
-def _refusal(name: str, stored: dict[str, Any], given: dict[str, Any]) -> str:
-    old, new = _flat(stored), _flat(given)
-    lines = [f"study {name!r} holds another specification; choose another --name"]
-    for key in sorted(old.keys() | new.keys()):
-        if old.get(key) != new.get(key):
-            lines += [f"  {key}: {old.get(key, 'not given')} there, {new.get(key, 'not given')} here"]
-    return "\n".join(lines)
+def _as_read_back(identity: dict[str, Any]) -> Any:
+    """Return the identity as YAML would return it: tuples become lists."""
+    return yaml.safe_load(yaml.safe_dump(identity))
 
 
 def _flat(entry: Any, prefix: str = "") -> dict[str, str]:
-    """Leaves by their dotted path, as JSON."""
+    """Return the leaves of nested mappings as JSON, by dotted path."""
     if not isinstance(entry, dict) or not entry:
         return {prefix: json.dumps(entry, ensure_ascii=False)}
     flat: dict[str, str] = {}
     for key, value in entry.items():
         flat |= _flat(value, f"{prefix}.{key}" if prefix else str(key))
     return flat
+
+
+def finished_runs(storage: StoragePath) -> dict[str, Event]:
+    """Return the last `finished` event of every run of the studies in `storage`, by run name."""
+    return {
+        name: event
+        for path in (storage / "studies").list("*/ledger")
+        for name, event in StudyFolder(storage, path.parent.name).ledger.last("finished").items()
+    }

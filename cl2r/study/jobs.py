@@ -1,14 +1,20 @@
-"""What one trial is told to do, and which jobs a study consists of. Small and plain: it travels between processes."""
+"""The jobs of a study: what one trial trains. Small and plain, because they travel between processes.
 
-from collections.abc import Collection, Sequence
+Runs whose first links have the same keys share them: a job of its own trains the shared prefix before they part.
+"""
+
+import itertools
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from cl2r.config import Config
+from cl2r.config.schema import Config, fields
+from cl2r.engine.frames import run_name
 from cl2r.engine.plan import plan_run
-from cl2r.engine.records import run_name
-from cl2r.study.spec import Point, Study
-from cl2r.study.trunks import trunks
+from cl2r.errors import InputError
+from cl2r.study.space import Range, corner_values
+from cl2r.study.spec import OBJECTIVES, Point, StudySpec
 
 
 @dataclass(frozen=True)
@@ -23,31 +29,39 @@ class Run:
 
 @dataclass(frozen=True)
 class Job:
-    """Runs that one trial trains, task by task; a trunk's job stops after `depth` links and finishes no run."""
+    """Runs that one trial trains task by task.
+
+    With `stop_after` it trains a shared prefix instead: links `start` + 1 to `stop_after` of its only run, no more.
+    """
 
     trial: int
     variant: str | None
     runs: tuple[Run, ...]
     start: int = 0
-    depth: int | None = None
+    stop_after: int | None = None
 
     @property
     def label(self) -> str:
-        """Unique within the study."""
-        return self.runs[0].name if self.depth is None else f"trunk{self.depth}-{self.runs[0].name}"
+        """Name of the job, unique within the study."""
+        name = self.runs[0].name
+        return name if self.stop_after is None else f"prefix{self.stop_after}-{name}"
 
     @property
     def provides(self) -> frozenset[str]:
-        """Links that others wait for."""
-        return frozenset() if self.depth is None else frozenset(self.runs[0].keys[self.start : self.depth])
+        """Keys of the links that other jobs wait for."""
+        return frozenset() if self.stop_after is None else frozenset(self.runs[0].keys[self.start : self.stop_after])
 
     @property
     def needs(self) -> frozenset[str]:
-        """Links that others may provide."""
-        return frozenset(key for run in self.runs for key in run.keys[: self.depth]) - self.provides
+        """Keys of the links that other jobs may provide."""
+        return frozenset(key for run in self.runs for key in run.keys[: self.stop_after]) - self.provides
+
+    def heading(self, run: Run) -> dict[str, Any]:
+        """Return the fields that every outcome of `run` in the ledger begins with."""
+        return {"trial": self.trial, "variant": self.variant, "config": fields(run.config)}
 
     def to_plain(self) -> dict[str, Any]:
-        """For the config of a Tune trial."""
+        """Return plain values, for the config of a Tune trial."""
         plain = asdict(self)
         for run, original in zip(plain["runs"], self.runs, strict=True):
             run["config"] = original.config.model_dump(mode="json")
@@ -55,40 +69,113 @@ class Job:
 
     @classmethod
     def from_plain(cls, plain: dict[str, Any]) -> "Job":
-        """The inverse."""
+        """Return the job that `to_plain` described."""
         runs = tuple(
             Run(run["name"], run["title"], tuple(run["keys"]), Config.model_validate(run["config"]))
             for run in plain["runs"]
         )
-        return cls(plain["trial"], plain["variant"], runs, plain["start"], plain["depth"])
+        return cls(plain["trial"], plain["variant"], runs, plain["start"], plain["stop_after"])
 
 
-def plan_job(study: Study, point: Point, trial: int) -> Job:
-    """The job of a point: one run a seed. Everything that can be wrong with its input is refused here."""
-    return Job(trial, point.variant, tuple(_run(study, point, seed) for seed in study.spec.seeds))
+def plan_job(spec: StudySpec, point: Point, trial: int) -> Job:
+    """Return the job of a point, with one run per seed. Everything that is wrong with its input is refused here."""
+    return Job(trial, point.variant, tuple(_plan_run(spec, point, seed) for seed in spec.seeds))
 
 
-def _run(study: Study, point: Point, seed: int) -> Run:
-    plan = plan_run(study.config(point, seed))
+def _plan_run(spec: StudySpec, point: Point, seed: int) -> Run:
+    plan = plan_run(spec.config(point, seed))
     title = " ".join(filter(None, [plan.config.method.name, point.title, f"seed {seed}"]))
     return Run(run_name(plan), title, tuple(plan.keys), plan.config)
 
 
-def grid_jobs(study: Study) -> list[Job]:
-    """A job a run, seed by seed; of runs that are the same in every field only the first is kept."""
+def grid_jobs(spec: StudySpec) -> list[Job]:
+    """Return one job per run, seed by seed; of runs that are equal in every field only the first is kept."""
     jobs: dict[str, Job] = {}
-    for seed in study.spec.seeds:
-        for point in study.points():
-            run = _run(study, point, seed)
+    for seed in spec.seeds:
+        for point in spec.points():
+            run = _plan_run(spec, point, seed)
             jobs.setdefault(run.name, Job(len(jobs), point.variant, (run,)))
     return list(jobs.values())
 
 
-def trunk_jobs(jobs: Sequence[Job], present: Collection[str]) -> list[Job]:
-    """Jobs that train what two or more runs share and the store does not have."""
+@dataclass(frozen=True)
+class SharedPrefix:
+    """Links `start` + 1 to `stop_after` of `run`, which all runs of one group have."""
+
+    run: str
+    start: int
+    stop_after: int
+
+
+def shared_prefixes(chains: Mapping[str, Sequence[str]]) -> list[SharedPrefix]:
+    """Return the shared prefixes of chains of link keys, each after the ones that it continues.
+
+    A link belongs to the group of runs that have it. Along a chain groups only shrink: where a group shrinks, a prefix
+    ends, and if two runs are left, the next one begins there. The first run of a group trains it.
+    """
+    groups: dict[str, list[str]] = defaultdict(list)
+    for run, keys in chains.items():
+        for key in keys:
+            groups[key].append(run)
+    found: list[SharedPrefix] = []
+    for run, keys in chains.items():
+        end = 0
+        for group, links in itertools.groupby(keys, key=groups.__getitem__):
+            start, end = end, end + len(list(links))
+            if len(group) > 1 and group[0] == run:
+                found.append(SharedPrefix(run, start, end))
+    return sorted(found, key=lambda prefix: prefix.stop_after)
+
+
+def prefix_jobs(jobs: Sequence[Job], present: Collection[str]) -> list[Job]:
+    """Return jobs that train the links which two or more runs share and which are not `present` in the store."""
     runs = {run.name: run for job in jobs for run in job.runs}
     found = [
-        Job(-1, None, (runs[trunk.run],), trunk.start, trunk.depth)
-        for trunk in trunks({name: run.keys for name, run in runs.items()})
+        Job(-1, None, (runs[prefix.run],), prefix.start, prefix.stop_after)
+        for prefix in shared_prefixes({name: run.keys for name, run in runs.items()})
     ]
     return [job for job in found if not job.provides <= set(present)]
+
+
+def representative_jobs(spec: StudySpec) -> list[Job]:
+    """Return trials at opposite corners of a space: every trial with the same early fields shares what they share.
+
+    A field is early if it changes the first link (the number of tasks does, λ_base does not). Every combination of
+    early fields has its own prefixes. With an early range, or with more combinations than trials, the list is empty
+    and trials share links only if they happen to agree.
+    """
+    low = {name: corner_values(entry)[0] for name, entry in spec.space.items()}
+    high = {name: corner_values(entry)[-1] for name, entry in spec.space.items()}
+
+    def first_link(values: dict[str, Any]) -> str:
+        return plan_job(spec, Point(None, values), -1).runs[0].keys[0]
+
+    first = first_link(low)
+    early = [
+        name
+        for name, entry in spec.space.items()
+        if any(first_link({**low, name: value}) != first for value in corner_values(entry)[1:])
+    ]
+    choices = [entry for name in early if not isinstance(entry := spec.space[name], Range)]
+    combinations = list(itertools.product(*choices))
+    if len(choices) < len(early) or len(combinations) > spec.search.trials:
+        return []
+    points = (dict(zip(early, combination, strict=True)) for combination in combinations)
+    return [plan_job(spec, Point(None, {**corner, **point}), -1) for point in points for corner in (low, high)]
+
+
+def corner_jobs(spec: StudySpec) -> list[Job]:
+    """Return one job per end and per choice of the space. Refuses points that cannot run or have no objective."""
+    jobs = []
+    columns = [OBJECTIVES[name][0] for name in spec.search.objectives]
+    two_tasks = [name for name in spec.search.objectives if name in ("AC", "BC", "FC")]
+    for name, entry in spec.space.items():
+        for value in corner_values(entry):
+            job = plan_job(spec, Point(None, {name: value}), -1)
+            run, where = job.runs[0], f"{name}={value}"
+            if any(column.startswith("tuning_") for column in columns) and plan_run(run.config).tuning_pairs is None:
+                raise InputError(f"{where}: there are no tuning pairs to judge trials on; set eval.tuning_share")
+            if two_tasks and len(run.keys) < 2:
+                raise InputError(f"{where}: objective {two_tasks[0]} needs two tasks")
+            jobs.append(job)
+    return jobs

@@ -1,43 +1,42 @@
-"""What a study shows while it runs: a small file a training process, and one view of all of them.
+"""What a study shows while it runs: one progress file per training process, and one view of all of them.
 
-Training processes may sit on other machines, so they leave word in files of the study's folder, and the driver, who
-owns the terminal, reads them. Nothing here is a result: the files are gone when their runs are.
+Training processes may run on other machines, so they write files into the study's folder, and the driver, which owns
+the terminal, reads them. Nothing here is a result: a file is removed when its run ends.
 """
 
 import contextlib
 import json
+import logging
 import math
 import os
-import shutil
 import socket
 import sys
 import threading
 import time
-import uuid
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, TextIO, TypeVar
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, TextIO
 
-from cl2r.files import Place, listed, modified
-from cl2r.objects import ObjectPath
-from cl2r.privacy import without_secrets
-from cl2r.progress import TimeLeft, clock, figures, whereabouts
+from cl2r.runtime.logs import without_secrets
+from cl2r.runtime.progress import EpochReport, TimeLeft, epoch_values, progress_text
+from cl2r.runtime.text import clock
+from cl2r.storage.path import StoragePath
 
 if TYPE_CHECKING:
-    from cl2r.engine.task_loop import EpochReport
+    from rich.console import RenderableType
+
+log = logging.getLogger(__name__)
 
 STALE_SECONDS = 60.0
-Read = TypeVar("Read")
 
 
 @dataclass(frozen=True)
 class LiveRow:
-    """Where one training process is; `stale` if its file has not been touched for a minute."""
+    """Progress of one training process; `stale` if its file has not been written for a minute."""
 
     label: str
     run: str
     title: str
-    trunk: bool
     pid: int
     host: str
     time: float
@@ -50,9 +49,10 @@ class LiveRow:
     seconds_left: float
     stale: bool = False
 
-    def line(self, title_width: int) -> str:
-        """The row as the live view shows it."""
-        where = whereabouts(
+    @property
+    def text(self) -> str:
+        """How far the run is, as text without its title."""
+        where = progress_text(
             task=self.task,
             tasks=self.tasks,
             epoch=self.epoch,
@@ -61,122 +61,105 @@ class LiveRow:
             loss=self.loss,
             seconds_left=self.seconds_left,
         )
-        silent = f" · silent for {clock(max(0.0, time.time() - self.time))}" if self.stale else ""
-        return f"{self.title:<{title_width}}   {where}{silent}"
+        return where + (f" · silent for {clock(max(0.0, time.time() - self.time))}" if self.stale else "")
 
 
 @dataclass
 class LiveFile:
-    """Listens to a run and keeps `<folder>/<label>.json` current. Lines that must be seen go to `on_warn`."""
+    """A listener that keeps `<folder>/<label>.json` current."""
 
-    folder: Place
+    folder: StoragePath
     label: str
     run: str
     title: str
     tasks: int
-    trunk: bool = False
     interval: float = 1.0
-    on_warn: Callable[[str], None] | None = None
     _left: TimeLeft = field(default_factory=TimeLeft)
     _written: float = -math.inf
 
     @property
-    def path(self) -> Place:
-        """The file."""
+    def path(self) -> StoragePath:
+        """The progress file."""
         return self.folder / f"{self.label}.json"
 
-    def say(self, line: str) -> None:
-        """For the log of the process."""
-        print(f"{self.label}: {without_secrets(line)}", flush=True)
-
-    def warn(self, line: str) -> None:
-        """For the log, and for whoever should hear of it."""
-        self.say(line)
-        if self.on_warn:
-            self.on_warn(line)
-
     def begin(self, tasks: list[int]) -> None:
-        """Remember what is to come, for the time left."""
+        """Receive the tasks that will be trained, for the time left."""
         self._left.begin([task for task in tasks if task <= self.tasks])
 
-    def epoch(self, report: "EpochReport") -> None:
-        """Rewrite the file, unless that was done less than `interval` seconds ago."""
+    def epoch(self, report: EpochReport) -> None:
+        """Write the file, unless it was written less than `interval` seconds ago."""
         self._left.epoch(report)
-        if time.monotonic() - self._written >= self.interval:
-            try:
-                self._write(self._row(report))
-            except OSError as error:  # nothing here is a result: training goes on
-                self.say(f"note: cannot say how far it is: {error}")
-            self._written = time.monotonic()
+        if time.monotonic() - self._written < self.interval:
+            return
+        entry = {
+            "label": self.label,
+            "run": self.run,
+            "title": self.title,
+            "pid": os.getpid(),
+            "host": socket.gethostname(),
+            "time": time.time(),
+            **epoch_values(report, self.tasks, self._left.after(report)),
+        }
+        try:  # not flushed to disk, because it is useless after a crash
+            self.path.write_file(json.dumps(entry).encode(), durable=False)
+        except OSError as error:  # progress is not a result: training continues
+            log.info("note: cannot write the progress of %s: %s", self.label, error)
+        self._written = time.monotonic()
 
     def close(self) -> None:
-        """The run has ended: remove the file."""
-        with contextlib.suppress(OSError):  # whoever starts a driver next removes it
+        """Remove the file: the run has ended."""
+        with contextlib.suppress(OSError):  # the next driver removes it
             self.path.unlink(missing_ok=True)
 
-    def _row(self, report: "EpochReport") -> LiveRow:
-        return LiveRow(
-            label=self.label,
-            run=self.run,
-            title=self.title,
-            trunk=self.trunk,
-            pid=os.getpid(),
-            host=socket.gethostname(),
-            time=time.time(),
-            **figures(report, self.tasks, self._left.after(report)),
-        )
 
-    def _write(self, row: LiveRow) -> None:
-        """Seen whole or not at all; never flushed to disk, for it is worth nothing after a crash."""
-        entry = asdict(row)
-        del entry["stale"]  # for the reader to judge
-        path, content = self.path, json.dumps(entry).encode()
-        if isinstance(path, ObjectPath):
-            path.write_bytes(content)
-            return
-        path.parent.mkdir(parents=True, exist_ok=True)
-        aside = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-        aside.write_bytes(content)
-        aside.replace(path)
-
-
-def read_live(folder: Place) -> list[LiveRow]:
-    """The training processes that left word below `folder`, in the order of their labels."""
+def read_live(folder: StoragePath) -> list[LiveRow]:
+    """Return the progress of every running training process, sorted by label."""
+    known = {entry.name for entry in fields(LiveRow)}
     rows = []
-    for path in listed(folder, "*.json"):
+    for path in folder.list("*.json"):
         try:
             entry = json.loads(path.read_text())
-            touched = modified(path)
-        except FileNotFoundError:  # its run ended between the listing and the reading
+        except FileNotFoundError:  # its run ended between listing and reading
             continue
-        rows.append(LiveRow(**entry, stale=time.time() - touched > STALE_SECONDS))
+        info = path.info()
+        if info is None:
+            continue
+        stale = time.time() - info.mtime_ns / 1e9 > STALE_SECONDS
+        rows.append(LiveRow(**{name: value for name, value in entry.items() if name in known}, stale=stale))
     return rows
 
 
 class LiveView:
-    """Shows a study from a thread of its own.
+    """Shows a study from its own thread, with rich.
 
-    On a terminal a block is redrawn: a line a running trial, then `totals()`. Elsewhere there are only the lines said,
-    and the totals every `heartbeat` seconds. A study outlives its view: whatever goes wrong in here is said once, and
-    a stream that is gone (a closed terminal) is written to no more; `lost` then holds the error.
+    A terminal shows one row per running trial, then `totals()`, and said lines above them. Any other stream gets the
+    said lines, and the totals every `heartbeat` seconds. The study outlives its view: an error in here is reported
+    once, and a stream that is gone (a closed terminal) is written to no more; `lost` then holds the error.
     """
 
     def __init__(
         self,
-        folder: Place,
+        folder: StoragePath,
         totals: Callable[[], str],
         stream: TextIO | None = None,
         interval: float = 0.5,
         heartbeat: float = 60.0,
     ) -> None:
+        from rich.console import Console  # training processes import this module too, and only write files
+        from rich.live import Live
+
         self.folder, self.totals, self.interval, self.heartbeat = folder, totals, interval, heartbeat
-        self.stream = sys.stderr if stream is None else stream
+        self.console = Console(file=sys.stderr if stream is None else stream, highlight=False, markup=False)
         self.lost: Exception | None = None
-        self._terminal = self.stream.isatty()
-        self._block: list[str] = []
-        self._complaints: set[str] = set()
+        self._live = Live(
+            console=self.console,
+            auto_refresh=False,
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
+        self._reported: set[str] = set()
         self._beat = time.monotonic()
-        self._lock = threading.Lock()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._loop, name="live view", daemon=True)
 
@@ -185,69 +168,65 @@ class LiveView:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread and clear the block."""
+        """End the thread and clear the rows."""
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join()
-        with self._lock:
-            self._draw([])
+        self._write(self._live.stop)
 
     def say(self, line: str) -> None:
-        """A line worth keeping, above the block. Any thread may call this."""
-        with self._lock:
-            self._draw(self._block, above=f"{without_secrets(line)}\n")
+        """Show a line that stays, above the rows. Any thread may call this."""
+        self._write(lambda: self.console.print(without_secrets(line), soft_wrap=True))
 
     def refresh(self) -> None:
-        """Redraw the block, or let the heart beat if its time has come."""
-        if self._terminal:
-            block = self._compose()
-            with self._lock:
-                self._draw(block)
+        """Redraw the rows on a terminal; elsewhere print the totals if the time of the heartbeat has come."""
+        if self.console.is_terminal:
+            rows = self._render()
+            if not self._live.is_started:
+                self._write(self._live.start)
+                self._write(self.console.show_cursor)  # or a driver that is killed would leave it hidden
+            self._write(lambda: self._live.update(rows, refresh=True))
         elif time.monotonic() - self._beat >= self.heartbeat:
             self._beat = time.monotonic()
-            self.say(self._totals_line())
+            self.say(self._totals())
 
     def _loop(self) -> None:
         while not self._stopping.is_set():
             self.refresh()
             self._stopping.wait(self.interval)
 
-    def _compose(self) -> list[str]:
-        size = shutil.get_terminal_size()
-        nothing: list[str] = []
-        running = self._attempt("running trials", lambda: self._running(size.lines - 2), nothing)
-        return [line[: size.columns] for line in [*running, self._totals_line()]]
+    def _render(self) -> "RenderableType":
+        from rich.cells import cell_len, set_cell_size
+        from rich.console import Group
+        from rich.text import Text
 
-    def _running(self, room: int) -> list[str]:
-        rows = read_live(self.folder)
-        shown = rows[: max(0, room)]
-        width = max((len(row.title) for row in shown), default=0)
-        more = [f"… and {len(rows) - len(shown)} more"] if len(rows) > len(shown) else []
-        return [row.line(width) for row in shown] + more
-
-    def _totals_line(self) -> str:
-        return self._attempt("totals", lambda: self.totals().replace("\n", " "), "totals unknown")
-
-    def _attempt(self, what: str, read: Callable[[], Read], otherwise: Read) -> Read:
+        totals, lines = self._totals(), list[str]()
         try:
-            return read()
-        except Exception as error:  # of whatever kind: the study goes on
-            if what not in self._complaints:
-                self._complaints.add(what)
-                reason = " ".join(f"{type(error).__name__}: {error}".split())
-                self.say(f"note: the live view cannot show its {what}: {reason}")
-            return otherwise
+            rows = read_live(self.folder)
+            shown = rows[: max(0, self.console.height - 3)]
+            width = max((cell_len(row.title) for row in shown), default=0)
+            lines = [f"{set_cell_size(row.title, width)}   {row.text}" for row in shown]
+            lines += [f"… and {len(rows) - len(shown)} more"] if len(rows) > len(shown) else []
+        except Exception as error:  # whatever it is, the study continues
+            self._report_once("its running trials", error)
+        return Group(*(Text(line, no_wrap=True, overflow="ellipsis") for line in [*lines, totals]))
 
-    def _draw(self, block: list[str], above: str = "") -> None:
-        """Replace the block on the screen. Who calls this holds the lock."""
-        up = f"\033[{len(self._block) - 1}A" if len(self._block) > 1 else ""
-        clear = f"\r{up}\033[J" if self._block else ""
-        text = clear + above + "\n".join(block)
-        self._block = block
-        if not text or self.lost:
+    def _totals(self) -> str:
+        try:
+            return self.totals().replace("\n", " ")
+        except Exception as error:  # whatever it is, the study continues
+            self._report_once("its totals", error)
+            return "totals unknown"
+
+    def _report_once(self, what: str, error: Exception) -> None:
+        if what not in self._reported:
+            self._reported.add(what)
+            self.say(f"note: the live view cannot show {what}: {' '.join(f'{type(error).__name__}: {error}'.split())}")
+
+    def _write(self, write: Callable[[], object]) -> None:
+        if self.lost:
             return
         try:
-            self.stream.write(text)
-            self.stream.flush()
+            write()
         except (OSError, ValueError) as error:  # ValueError: the stream was closed
             self.lost = error

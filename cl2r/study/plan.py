@@ -1,102 +1,106 @@
-"""What a study would cost, said before anything is started."""
+"""The text of `cl2r plan`: what a study would train and what that would cost, before anything is started."""
 
 import os
-from collections.abc import Collection, Mapping, Sequence
 
 import torch
 
-from cl2r.engine.plan import Plan, plan_run
-from cl2r.engine.store import LinkStore
+from cl2r.engine.plan import plan_run
 from cl2r.errors import InputError
-from cl2r.rayrun.resources import Resources
 from cl2r.study.cost import (
+    CALIBRATION_SECONDS,
+    GpuAssumption,
     LinkCost,
-    SpeedGroup,
-    Team,
-    calibrate,
     estimate,
     link_costs,
-    measured_speed,
+    measure_flops,
     speed_group,
-    speed_source,
+    stored_speeds,
 )
-from cl2r.study.cost_model import GLOO, GpuAssumption
-from cl2r.study.cost_text import describe
-from cl2r.study.dry_run import Known
-from cl2r.study.folder import StudyFolder
-from cl2r.study.jobs import Job, plan_job
+from cl2r.study.dry_run import FlopCache
+from cl2r.study.jobs import plan_job
 from cl2r.study.ledger import finished
+from cl2r.study.session import StudySession
 from cl2r.study.space import random_points
-from cl2r.study.spec import Study, sweep_point
+from cl2r.study.spec import sweep_point
 
 
-def plan_text(study: Study, jobs: Sequence[Job], folder: StudyFolder, resources: Resources, gpu_price: float) -> str:
-    """Counts from the plans of all runs; a sweep's points are drawn at random, as nobody knows them yet."""
+def plan_text(session: StudySession, gpu_price: float) -> str:
+    """Return counts, time, price and disk as aligned lines. Points of a sweep that are not chosen yet are drawn."""
+    study, jobs, folder, resources = session.spec, session.jobs, session.folder, session.resources
     torch.set_num_threads(resources.cpus_per_worker)
     note = ""
     if study.is_sweep:
         known = [event.read()["params"] for event in folder.ledger.events("trial")]
-        left = max(0, study.spec.search.trials - len(known))
-        points = known + random_points(study.spec.space, left, study.spec.search.seed)
+        left = max(0, study.search.trials - len(known))
+        points = known + random_points(study.space, left, study.search.seed)
         jobs = [plan_job(study, sweep_point(point), number) for number, point in enumerate(points)]
         note = f" (about: {left} points of the space drawn at random)" if left else ""
     plans = [plan_run(run.config) for job in jobs for run in job.runs]
-    costs = _costs(plans)
-    store = LinkStore(folder.storage, lambda line: None)
-    missing = [cost for cost in costs.values() if not store.present(cost.key)]
-    outcomes = folder.ledger.outcomes()
-    done = sum(finished(outcomes, [run.name]) for job in jobs for run in job.runs)
-    body = _estimate(plans, list(costs.values()), missing, folder, resources, gpu_price)
-    return f"study {folder.name}{note}\n{body}\nfinished      {done} of {len(plans)} runs; nothing was started"
-
-
-def _costs(plans: Sequence[Plan]) -> dict[str, LinkCost]:
-    """Every link once, by its key: runs with an adapter bring none of their own."""
-    known: Known = {}
+    cache: FlopCache = {}
     costs: dict[str, LinkCost] = {}
     for plan in plans:
-        if not costs.keys() >= set(plan.keys):
-            costs |= {cost.key: cost for cost in link_costs(plan, known)}
-    return costs
+        if not costs.keys() >= set(plan.keys):  # a run with an adapter has no links of its own
+            costs |= {cost.key: cost for cost in link_costs(plan, cache)}
+    missing = [cost for cost in costs.values() if cost.key not in session.store]
 
-
-def _estimate(
-    plans: Sequence[Plan],
-    costs: Sequence[LinkCost],
-    missing: Sequence[LinkCost],
-    folder: StudyFolder,
-    resources: Resources,
-    gpu_price: float,
-) -> str:
     machine = {"CPU": float(os.cpu_count() or 1), "GPU": float(torch.cuda.device_count())}
-    concurrency = resources.max_concurrent or resources.fit_into(machine)
-    if concurrency < 1:
-        raise InputError(f"{resources.workers} workers do not fit into this machine; --max-concurrent for a cluster's")
-    speeds = measured_speed(folder.storage, costs)
+    concurrent = resources.max_concurrent or resources.fit_into(machine)
+    if concurrent < 1:
+        raise InputError(
+            f"{resources.workers} workers do not fit into this machine; plan for a cluster with --max-concurrent N"
+        )
+    speeds = stored_speeds(folder.storage, list(costs.values()))
+    stored = sum(map(len, speeds.values()))
     examples = {speed_group(plan): plan for plan in plans}
-    device = resources.device()
-    wanted = {cost.speed_group for cost in missing} - set(speeds)
-    speeds |= {group: calibrate(examples[group], device) for group in sorted(wanted)}
+    unknown = sorted({cost.speed_group for cost in missing} - set(speeds))
+    speeds |= {group: [measure_flops(examples[group], resources.device())] for group in unknown}
+    sources = [f"from {stored} stored link{'s' * (stored != 1)}"] if stored else []
+    sources += [f"calibrated in {CALIBRATION_SECONDS:g} s"] if unknown else []
+
     gpu = GpuAssumption(dollars_per_hour=gpu_price)
-    needed = {group: examples[group] for group in sorted({cost.speed_group for cost in missing})}
-    team = _team(needed, speeds, wanted, resources, gpu)
-    total = estimate(missing, speeds, concurrency, gpu, team)
-    source = speed_source(folder.storage, costs, wanted, parts=bool(team.speeds))
-    return describe(total, len(plans), len(costs), len(costs) - len(missing), source)
+    total = estimate(missing, speeds, concurrent * resources.workers, gpu)
+    at_a_time = f"{concurrent} at a time"
+    if resources.workers > 1:
+        at_a_time += f", each by {resources.workers} workers, assumed to share it without loss"
+    outcomes = folder.ledger.outcomes()
+    done = sum(finished(outcomes, [run.name]) for job in jobs for run in job.runs)
+    lines = {
+        f"study {folder.name}{note}": "",
+        "runs": f"{len(plans):,}",
+        "links": f"{total.links:,} to train, {len(costs) - len(missing):,} of {len(costs):,} present",
+        "images": f"{total.images:,} to train on, {total.extracted:,} to extract",
+        "this machine": f"{_duration(total.seconds_here)} ({'; '.join([at_a_time, *_speed(sources)])})",
+        gpu.name: f"{_gpu_hours(total.gpu_hours, gpu_price)} (an assumption, not measured: {gpu}, "
+        f"${gpu_price:.2f} per hour)",
+        "disk": _size(total.disk_bytes),
+        "finished": f"{done} of {len(plans)} runs; nothing was started",
+    }
+    return "\n".join(f"{name:<12}  {text}".rstrip() for name, text in lines.items())
 
 
-def _team(
-    plans: Mapping[SpeedGroup, Plan],
-    speeds: Mapping[SpeedGroup, float],
-    calibrated: Collection[SpeedGroup],
-    resources: Resources,
-    gpu: GpuAssumption,
-) -> Team:
-    """A worker's speed with its part of a batch: that with whole batches, times the ratio of both in a few steps."""
-    workers, device = resources.workers, resources.device()
-    if workers == 1:
-        return Team()
-    whole = {group: speeds[group] if group in calibrated else calibrate(plan, device) for group, plan in plans.items()}
-    parts = {group: calibrate(plan, device, workers=workers) for group, plan in plans.items()}
-    ring = GLOO if device.type == "cpu" else gpu.model.ring_of(workers)
-    return Team(workers, {group: speeds[group] * parts[group] / whole[group] for group in plans}, ring)
+def _speed(sources: list[str]) -> list[str]:
+    return [f"speed {' and '.join(sources)}"] if sources else []
+
+
+def _gpu_hours(hours: float, dollars_per_hour: float) -> str:
+    price = hours * dollars_per_hour
+    if 0 < hours < 0.01:
+        return f"under 0.01 GPU-hours, {'about' if price >= 0.01 else 'under'} ${max(price, 0.01):.2f}"
+    return f"{hours:,.2f} GPU-hours, about ${price:,.2f}"
+
+
+def _duration(seconds: float) -> str:
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s" if whole or not seconds else "under 1 s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{seconds / 3600:,.1f} h"
+
+
+def _size(count: int) -> str:
+    value, units = float(count), iter(("bytes", "kB", "MB", "GB"))
+    unit = next(units)
+    while value >= 999.5 and (larger := next(units, None)):
+        value, unit = value / 1000, larger
+    return f"{value:,.1f} {unit}" if unit != "bytes" and value < 9.95 else f"{value:,.0f} {unit}"

@@ -8,13 +8,13 @@ import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from pydantic import Field, model_validator
 
-from cl2r.section import Section
+from cl2r.config.section import Section
 
 Scalar = bool | int | float | str | None
 
 
 class Range(Section):
-    """low ≤ x ≤ high; whole numbers where both ends are."""
+    """low ≤ x ≤ high; integers if both ends are integers."""
 
     low: int | float
     high: int | float
@@ -30,7 +30,7 @@ class Range(Section):
 
     @property
     def ends(self) -> list[Any]:
-        """Both ends."""
+        """Both ends of the range."""
         return [self.low, self.high]
 
 
@@ -38,7 +38,7 @@ Space = dict[str, Range | Annotated[list[Scalar], Field(min_length=1)]]
 
 
 def distribution(entry: Range | list[Scalar]) -> BaseDistribution:
-    """The entry in Optuna's words."""
+    """Return the entry as an Optuna distribution."""
     if isinstance(entry, list):
         return CategoricalDistribution(entry)
     if isinstance(entry.low, int) and isinstance(entry.high, int):
@@ -47,31 +47,28 @@ def distribution(entry: Range | list[Scalar]) -> BaseDistribution:
 
 
 def distributions(space: Space) -> dict[str, BaseDistribution]:
-    """The whole space in Optuna's words."""
+    """Return the space as Optuna distributions."""
     return {name: distribution(entry) for name, entry in space.items()}
 
 
 def corner_values(entry: Range | list[Scalar]) -> list[Any]:
-    """The values that decide whether every value is allowed: all choices, or both ends."""
+    """Return the values that decide whether every value is valid: all choices, or both ends of a range."""
     return entry if isinstance(entry, list) else entry.ends
 
 
 def check_space(space: Space, config: Callable[[Mapping[str, Any]], object]) -> None:
-    """Refuse a field whose ends or choices the config would refuse; `config` raises InputError."""
+    """Build a config at every end and choice; `config` raises InputError for an invalid value."""
     for name, entry in space.items():
-        for value in [*corner_values(entry), *_between(entry)]:
+        values = list(corner_values(entry))
+        if isinstance(entry, Range) and isinstance(distribution(entry), FloatDistribution):
+            # An integer field accepts 1.0 and 4.0, but not the fractions between them.
+            values.append(entry.low + (entry.high - entry.low) / math.e)
+        for value in values:
             config({name: value})
 
 
-def _between(entry: Range | list[Scalar]) -> list[float]:
-    """A broken number inside a range of such: a field of whole numbers takes 1.0 and 4.0, but not what lies between."""
-    if isinstance(entry, list) or isinstance(distribution(entry), IntDistribution):
-        return []
-    return [entry.low + (entry.high - entry.low) / math.e]
-
-
 def random_points(space: Space, count: int, seed: int) -> list[dict[str, Any]]:
-    """Points that a random search would try, to say beforehand what a search may cost."""
+    """Return points of a random search, to estimate beforehand what a search may cost."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=seed))
     return [study.ask(distributions(space)).params for _ in range(count)]

@@ -1,36 +1,31 @@
-"""The specification of a study: one base config and how runs differ from it. Strict, like any config.
+"""The specification of a study: a base config and how the runs differ from it.
 
-A study without `space` is a grid: variants × grid × seeds, every run known beforehand. With `space` it is a sweep:
-Optuna chooses points of the space, and a trial trains the point with every seed.
+Without `space` a study is a grid: variants × grid × seeds, and every run is known beforehand. With `space` it is a
+sweep: Optuna chooses points of the space, and a trial trains its point with every seed.
 """
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import yaml
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, PrivateAttr, ValidationError, model_validator
 
-from cl2r.config import Config, field_keys
+from cl2r.config.keys import LINK_FORMAT
+from cl2r.config.layers import error_line, from_dotted, merge_layers, override, read_layer, resolve
+from cl2r.config.methods import OWN_FIELDS
+from cl2r.config.schema import Config, field_keys
+from cl2r.config.section import Section
 from cl2r.data import DATASETS, data_root
 from cl2r.errors import InputError, nearest
-from cl2r.layers import error_line, from_dotted, merge_layers, override, read_layer, resolve
-from cl2r.link_keys import LINK_FORMAT
-from cl2r.methods.catalog import METHODS, telling_fields
-from cl2r.section import Section
+from cl2r.metrics import METRICS
 from cl2r.study.space import Space, check_space
 
-OBJECTIVES: dict[str, tuple[str, Literal["maximize", "minimize"]]] = {
-    "AC": ("tuning_AC", "maximize"),
-    "BC": ("tuning_BC", "maximize"),
-    "FC": ("tuning_FC", "maximize"),
-    "mean_accuracy": ("tuning_mean_accuracy", "maximize"),
-    "stored_bytes": ("stored_bytes", "minimize"),
-    "seconds": ("train_seconds", "minimize"),
-}
-"""What a sweep can optimise: the column of the `runs` frame, and the direction. Accuracies are on tuning pairs."""
+OBJECTIVES = {name: (metric.column("tuning"), metric.direction) for name, metric in METRICS.objectives().items()}
+"""What a sweep can optimise: column of the `runs` frame, and direction. Accuracies are measured on tuning pairs."""
 
 
 class SearchSpec(Section):
@@ -40,13 +35,13 @@ class SearchSpec(Section):
     objectives: Annotated[tuple[str, ...], Field(min_length=1)] = ("BC",)
     sampler: Literal["tpe", "nsga2", "random"] = "tpe"
     startup: Annotated[int, Field(ge=1)] = 8
-    """Random points before the sampler learns from what it saw."""
+    """Number of random points before the sampler learns from results."""
     seed: Annotated[int, Field(ge=0)] = 0
     early_stopping: bool = False
-    """Stop a trial whose BC(t) is among the worse half of those that came as far (successive halving)."""
+    """Stop a trial whose BC(t) is in the worse half of the trials that reached task t (successive halving)."""
 
     @model_validator(mode="after")
-    def _known(self) -> "SearchSpec":
+    def _known(self) -> Self:
         for name in self.objectives:
             if name not in OBJECTIVES:
                 raise ValueError(f"no objective {name!r}{nearest(name, OBJECTIVES)}; there are {', '.join(OBJECTIVES)}")
@@ -57,80 +52,108 @@ class SearchSpec(Section):
         return self
 
 
+@dataclass(frozen=True)
+class Point:
+    """How a run of a study differs from its base: the name of a variant, and overrides by dotted name."""
+
+    variant: str | None
+    values: dict[str, Any]
+    title: str = ""
+    """What distinguishes it from the other points, apart from the method."""
+
+
 class StudySpec(Section):
-    """A study as its YAML file gives it."""
+    """What to run, as a YAML file or a mapping gives it. `load` makes one; `points` and `config` say what it means."""
 
     preset: str = "icons"
     set: dict[str, Any] = Field(default_factory=dict)
-    """Overrides by dotted name, for every run."""
+    """Overrides of every run, by dotted name."""
     seeds: Annotated[tuple[Annotated[int, Field(ge=0, lt=2**63)], ...], Field(min_length=1)] = (0,)
     variants: dict[str, dict[str, Any]] = Field(default_factory=dict)
     """Named groups of overrides; each runs the whole grid."""
     grid: dict[str, Annotated[list[Any], Field(min_length=1)]] = Field(default_factory=dict)
     space: Space = Field(default_factory=dict)
     search: SearchSpec = SearchSpec()
+    _stem: str = PrivateAttr("study")
 
     @model_validator(mode="after")
-    def _consistent(self) -> "StudySpec":
+    def _consistent(self) -> Self:
         if self.space and (self.grid or self.variants):
             raise ValueError("give a grid (and variants), or a space, not both")
-        if len(set(self.seeds)) != len(self.seeds):
+        if len({*self.seeds}) != len(self.seeds):
             raise ValueError(f"seeds must differ, got {list(self.seeds)}")
         varied = [key for key in self.space if key in ("scenario.n_tasks", "scenario.initial", "scenario.increment")]
         if self.search.early_stopping and varied:
             raise ValueError(f"search.early_stopping compares equal tasks: leave {varied[0]} out of the space")
-        named = [*self.set, *self.grid, *self.space, *(key for variant in self.variants.values() for key in variant)]
-        _check_fields(named)
+        known = field_keys()
+        for key in itertools.chain(self.set, self.grid, self.space, *self.variants.values()):
+            if key == "seed":
+                raise ValueError("seed: use seeds")
+            if key not in known:
+                raise ValueError(f"unknown key {key!r}{nearest(key, known)}")
         return self
 
+    @classmethod
+    def load(cls, source: Path | Mapping[str, Any], overrides: Sequence[str] = (), **changes: Any) -> Self:
+        """Return the checked specification of a YAML file or of a mapping; InputError names the file and the key.
 
-def _check_fields(named: list[str]) -> None:
-    known = field_keys()
-    for key in named:
-        if key == "seed":
-            raise ValueError("seed: use seeds")
-        if key not in known:
-            raise ValueError(f"unknown key {key!r}{nearest(key, known)}")
+        `overrides` are `KEY=VALUE` texts for every run. `changes` replace entries, key by key in `grid` and `search`;
+        None changes nothing. `tasks=T` gives every run T tasks, also if the file lists several numbers to choose from.
+        """
+        where = str(source) if isinstance(source, Path) else "study"
+        content = read_content(source) if isinstance(source, Path) else dict(source)
+        tasks = changes.pop("tasks", None)
+        for key, value in changes.items():
+            if key not in ("grid", "search"):
+                content |= {key: value} if value is not None else {}
+            elif isinstance(entry := content.get(key, {}), Mapping):  # anything else is refused below
+                content[key] = {**entry, **{name: choice for name, choice in value.items() if choice is not None}}
+        if tasks is not None:
+            for part in ("grid", "space"):
+                if isinstance(entry := content.get(part), Mapping):
+                    content[part] = {key: value for key, value in entry.items() if key != "scenario.n_tasks"}
+            overrides = [*overrides, f"scenario.n_tasks={tasks}"]
+        try:
+            spec = cls.model_validate(content)
+        except ValidationError as error:
+            keys = [*cls.model_fields, *(f"search.{name}" for name in SearchSpec.model_fields)]
+            raise InputError(f"{where}: {error_line(error, keys)}") from error
+        spec = spec.model_copy(update={"set": _overridden(spec, overrides)})
+        spec._stem = source.stem if isinstance(source, Path) else "study"
+        merge_layers(spec.base)  # refuses a preset that does not exist
+        check_space(spec.space, lambda values: spec.config(Point(None, dict(values)), spec.seeds[0]))
+        return spec
 
-
-@dataclass(frozen=True)
-class Point:
-    """What makes a run of a study differ from its base: a variant's name and overrides by dotted name."""
-
-    variant: str | None
-    values: dict[str, Any]
-    title: str = ""
-    """What tells it from the others, the method apart."""
-
-
-@dataclass(frozen=True)
-class Study:
-    """A checked specification, its preset, and what it sets for every run."""
-
-    spec: StudySpec
-    preset: dict[str, Any]
-    settings: dict[str, Any]
+    @property
+    def stem(self) -> str:
+        """Name of the file that it was read from, without its suffix; `study` if it was given from Python."""
+        return self._stem
 
     @property
     def is_sweep(self) -> bool:
         """Whether Optuna chooses the points."""
-        return bool(self.spec.space)
+        return bool(self.space)
+
+    @cached_property
+    def base(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The two layers below every run's own: the preset, and the overrides of every run."""
+        return read_layer(self.preset), merge_layers(itertools.starmap(from_dotted, self.set.items()))
 
     def points(self) -> list[Point]:
-        """Variants × grid, in the order of the file; the last key varies fastest."""
-        variants: list[tuple[str | None, dict[str, Any]]] = [*self.spec.variants.items()] or [(None, {})]
-        grid = [dict(zip(self.spec.grid, row, strict=True)) for row in itertools.product(*self.spec.grid.values())]
+        """Return variants × grid in the order of the file; the last key varies fastest."""
+        variants: list[tuple[str | None, dict[str, Any]]] = [*self.variants.items()] or [(None, {})]
+        grid = [dict(zip(self.grid, row, strict=True)) for row in itertools.product(*self.grid.values())]
         return [Point(name, {**values, **row}, _title(name, row)) for name, values in variants for row in grid]
 
     def config(self, point: Point, seed: int) -> Config:
-        """The config of one run."""
-        layers = [self.preset, self.settings, *map(_layer, point.values.items()), {"seed": seed}]
+        """Return the config of one run; paths in it are absolute."""
+        layers = [*self.base, *itertools.starmap(from_dotted, point.values.items()), {"seed": seed}]
         return resolve([*layers, _absolute_data(merge_layers(layers))])
 
-    def identity(self, fingerprints: list[str]) -> dict[str, Any]:
-        """What a study's name stands for. With more trials, or with its data elsewhere, it is the same study."""
-        spec = self.spec.model_dump(mode="json", exclude={"preset", "set"})
-        merged = merge_layers([self.preset, self.settings])
+    def identity(self, fingerprints: Sequence[str]) -> dict[str, Any]:
+        """Return what a study's name stands for. More trials, or the same data elsewhere, make no other study."""
+        spec = self.model_dump(mode="json", exclude={"preset", "set"})
+        merged = merge_layers(self.base)
         base = {key: value for key, value in merged.items() if key not in ("threads", "data", "seed")}
         places = ("name", "root", "loaders")
         base["data"] = {key: value for key, value in merged.get("data", {}).items() if key not in places}
@@ -140,27 +163,8 @@ class Study:
         return {"format": LINK_FORMAT, "data": fingerprints, "base": base, **spec}
 
 
-def _title(variant: str | None, values: Mapping[str, Any]) -> str:
-    words = [variant] if variant else []
-    for key, value in values.items():
-        if key != "method.name":
-            words.append(
-                f"{key.split('.')[-1]}={value:.3g}" if isinstance(value, float) else f"{key.split('.')[-1]}={value}"
-            )
-    return " ".join(words)
-
-
-def sweep_point(values: dict[str, Any]) -> Point:
-    """A point of a space."""
-    return Point(None, values, _title(None, values))
-
-
-def _layer(entry: tuple[str, Any]) -> dict[str, Any]:
-    return from_dotted(*entry)
-
-
 def read_content(path: Path) -> dict[str, Any]:
-    """The mapping that a study's YAML file holds, unchecked."""
+    """Return the mapping in a study's YAML file, unchecked."""
     try:
         content = yaml.safe_load(path.read_text())
     except FileNotFoundError as error:
@@ -172,53 +176,45 @@ def read_content(path: Path) -> dict[str, Any]:
     return content
 
 
-def read_study(path: Path, changes: Mapping[str, Any], overrides: list[str], tasks: int | None = None) -> Study:
-    """The study of a YAML file; `changes` replace entries, those of grid and search key by key.
+def sweep_point(values: dict[str, Any]) -> Point:
+    """Return a point of a space."""
+    return Point(None, values, _title(None, values))
 
-    `tasks` is the number of tasks of every run, also where the file gives several to choose from.
+
+def _title(variant: str | None, values: Mapping[str, Any]) -> str:
+    words = [variant] if variant else []
+    for key, value in values.items():
+        if key != "method.name":
+            shown = f"{value:.3g}" if isinstance(value, float) else str(value)
+            words.append(f"{key.split('.')[-1]}={shown}")
+    return " ".join(words)
+
+
+def _overridden(spec: StudySpec, overrides: Sequence[str]) -> dict[str, Any]:
+    """Return `spec.set` with the overrides of the command line, which win.
+
+    Fields that an override could not reach, or that tell the methods of a grid apart, are refused.
     """
-    content = read_content(path)
-    for key, value in changes.items():
-        if key not in ("grid", "search"):
-            content[key] = value
-        elif isinstance(entry := content.get(key, {}), Mapping):  # anything else is refused below
-            content[key] = {**entry, **value}
-    if tasks is not None:
-        for part in ("grid", "space"):
-            if isinstance(entry := content.get(part), Mapping):
-                content[part] = {key: value for key, value in entry.items() if key != "scenario.n_tasks"}
-        overrides = [*overrides, f"scenario.n_tasks={tasks}"]
-    return build_study(content, overrides, str(path))
-
-
-def build_study(content: Mapping[str, Any], overrides: list[str], where: str) -> Study:
-    """Check the specification, and its base config as far as that goes without data."""
-    try:
-        spec = StudySpec.model_validate(content)
-    except ValidationError as error:
-        keys = [*StudySpec.model_fields, *(f"search.{name}" for name in SearchSpec.model_fields)]
-        raise InputError(f"{where}: {error_line(error, keys)}") from error
-    settings = merge_layers([*map(_layer, spec.set.items()), *map(override, overrides)])
-    own = _own_fields(spec)
-    for text in overrides:
-        if text.partition("=")[0].strip() in own:
-            raise InputError(f"--set {text}: the study sets this field itself")
-    study = Study(spec, read_layer(spec.preset), settings)
-    check_space(spec.space, lambda values: study.config(Point(None, dict(values)), spec.seeds[0]))
-    return study
-
-
-def _own_fields(spec: StudySpec) -> set[str]:
-    """Fields that an override of every run would not reach, or by which it would rename the methods of a grid."""
     in_every_variant = set.intersection(*map(set, spec.variants.values())) if spec.variants else set()
     own = {"seed", *spec.grid, *spec.space, *in_every_variant}
-    if "method.name" not in own:
-        return own
-    return own | {"adapter.name"}.union(*map(telling_fields, METHODS.values()))
+    if "method.name" in own:
+        own |= {"adapter.name", *OWN_FIELDS}
+    settings, known = dict(spec.set), field_keys()
+    for text in overrides:
+        for section, values in override(text).items():
+            flat = {f"{section}.{key}": value for key, value in values.items()} if isinstance(values, dict) else None
+            for key, value in ({section: values} if flat is None else flat).items():
+                if key in own:
+                    raise InputError(f"--set {text}: the study sets this field itself")
+                if key not in known:
+                    raise InputError(f"--set {text}: unknown key {key!r}{nearest(key, known)}")
+                settings.pop(key, None)  # now the last: of n_tasks and initial, the later one counts
+                settings[key] = value
+    return settings
 
 
 def _absolute_data(merged: dict[str, Any]) -> dict[str, Any]:
-    """Training processes have other working directories."""
+    """Return a layer that makes the paths of the data absolute: training processes have other working directories."""
     data = merged.get("data")
     name = data.get("name") if isinstance(data, dict) else None
     if not isinstance(data, dict) or not isinstance(name, str):

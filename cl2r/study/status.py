@@ -1,30 +1,30 @@
-"""The state of studies, read from their ledgers. Needs neither torch nor Ray, and touches nothing."""
+"""The state of studies, read from their ledgers. Needs neither torch nor Ray, and changes nothing."""
 
 import time
 from typing import Literal
 
 from cl2r.errors import InputError, nearest
-from cl2r.files import Place, listed
-from cl2r.progress import clock
+from cl2r.runtime.text import clock
+from cl2r.storage.path import StoragePath
 from cl2r.study.folder import StudyFolder
 from cl2r.study.live import STALE_SECONDS, read_live
 
 
-def studies(storage: Place) -> list[StudyFolder]:
-    """The studies below `storage`."""
-    return [StudyFolder(storage, path.parent.name) for path in listed(storage, "studies/*/study.yaml")]
+def studies(storage: StoragePath) -> list[StudyFolder]:
+    """Return the studies below `storage`."""
+    return [StudyFolder(storage, path.parent.name) for path in storage.list("studies/*/study.yaml")]
 
 
-def find_study(storage: Place, name: str) -> StudyFolder:
-    """The study called `name` below `storage`."""
+def find_study(storage: StoragePath, name: str) -> StudyFolder:
+    """Return the study called `name` below `storage`."""
     names = [folder.name for folder in studies(storage)]
     if name not in names:
         raise InputError(f"no study {name!r} below {storage / 'studies'}{nearest(name, names)}")
     return StudyFolder(storage, name)
 
 
-def overview(storage: Place) -> str:
-    """A line a study."""
+def overview(storage: StoragePath) -> str:
+    """Return one line per study."""
     found = studies(storage)
     if not found:
         raise InputError(f"no studies below {storage / 'studies'}")
@@ -32,8 +32,8 @@ def overview(storage: Place) -> str:
     return "\n".join(f"{folder.name:<{width}}  {_state(folder)}" for folder in found)
 
 
-def status(storage: Place, name: str) -> str:
-    """One study: counts, what is running, what failed and why."""
+def status(storage: StoragePath, name: str) -> str:
+    """Return the state of one study: counts, running trials, and failed runs with their reasons."""
     folder = find_study(storage, name)
     lines = [f"{name}: {_state(folder)}", *(f"  {line}" for line in running(folder))]
     for run, event in folder.ledger.outcomes().items():
@@ -43,37 +43,39 @@ def status(storage: Place, name: str) -> str:
 
 
 def running(folder: StudyFolder) -> list[str]:
-    """A line a training process."""
+    """Return one line per training process."""
     rows = read_live(folder.live)
     width = max((len(row.title) for row in rows), default=0)
-    return [row.line(width) for row in rows]
+    return [f"{row.title:<{width}}   {row.text}" for row in rows]
 
 
 def phase(folder: StudyFolder) -> Literal["running", "closed", "interrupted"]:
-    """Whether a driver is at work, and if not, whether the last one came to its end."""
+    """Return whether a driver is at work and, if not, whether the last one ended normally.
+
+    A file lock of a driver on another machine may not be visible here; it counts as running if any process reported
+    within the last minute.
+    """
     if folder.is_driven():
         return "running"
     opened, closed = folder.ledger.events("opened"), folder.ledger.events("closed")
     if opened and closed and closed[-1].time_ns > opened[-1].time_ns:
         return "closed"
-    return "running" if folder.driver_is_elsewhere() and _was_heard(folder) else "interrupted"
-
-
-def _was_heard(folder: StudyFolder) -> bool:
-    """Whether anybody left word within the last minute."""
+    if not folder.driver_is_elsewhere():
+        return "interrupted"
     last = max((event.time_ns for event in folder.ledger.events()), default=0)
-    return time.time() - last / 1e9 < STALE_SECONDS or any(not row.stale for row in read_live(folder.live))
+    recent = time.time() - last / 1e9 < STALE_SECONDS or any(not row.stale for row in read_live(folder.live))
+    return "running" if recent else "interrupted"
 
 
 def counts(folder: StudyFolder) -> str:
-    """How many runs came to what end, and whether more will."""
+    """Return how many runs have which outcome, and whether the study is running or interrupted."""
     outcomes = [event.kind for event in folder.ledger.outcomes().values()]
     opened = folder.ledger.events("opened")
     total = max(opened[-1].read()["runs"] if opened else 0, len(outcomes))
     parts = [f"{outcomes.count('finished')} of {total} runs finished"]
     words = {"failed": "failed", "pruned": "stopped early"}
     parts += [f"{outcomes.count(kind)} {word}" for kind, word in words.items() if kind in outcomes]
-    state = {"running": ["running"], "interrupted": ["interrupted: the same command goes on"]}
+    state = {"running": ["running"], "interrupted": ["interrupted: run the same command again to resume"]}
     return ", ".join([*parts, *state.get(phase(folder), [])])
 
 

@@ -1,4 +1,4 @@
-"""The scalars of a run for TensorBoard: a small event file a finished task."""
+"""Scalars of a run for TensorBoard: one small event file per finished task."""
 
 import math
 from numbers import Real
@@ -7,21 +7,21 @@ from typing import Any
 from tensorboardX import SummaryWriter
 from tensorboardX.proto.summary_pb2 import Summary
 
-from cl2r.files import Place, staged
+from cl2r.storage.path import StoragePath
 
 
 def write_task(
-    folder: Place, task: int, epochs_before: int, curves: list[dict[str, Any]], scalars: dict[str, float]
+    folder: StoragePath, task: int, epochs_before: int, curves: list[dict[str, Any]], scalars: dict[str, float]
 ) -> None:
-    """Write epochs as `train/<key>`, counted over the whole run, and figures of the task as `task/<name>`.
+    """Write epochs as `train/<key>`, counted over the whole run, and values of the task as `task/<name>`.
 
-    What is not a number (the name of a stage, NaN) is left out. A task written again replaces its file.
+    Values that are not numbers (the name of a stage, NaN) are left out. Writing a task again replaces its file.
     """
-    # The writer names its file by the second and overwrites: two tasks of one second need different names.
+    # The writer names its file by the second and overwrites: two tasks within one second need different names.
     suffix = f".task{task:04d}"
-    for former in folder.glob(f"events.*{suffix}"):
+    for former in folder.list(f"events.*{suffix}"):
         former.unlink(missing_ok=True)
-    with staged(folder) as here, SummaryWriter(str(here), filename_suffix=suffix) as writer:
+    with folder.staging() as here, SummaryWriter(str(here), filename_suffix=suffix) as writer:
         for step, row in enumerate(curves, start=epochs_before + 1):
             _add(writer, step, "train", row)
         _add(writer, task, "task", scalars)

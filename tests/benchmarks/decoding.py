@@ -20,8 +20,9 @@ from torch.utils.data import DataLoader
 from torchvision import datasets, transforms
 
 from cl2r.augment import draw
+from cl2r.config.schema import AugmentConfig
 from cl2r.data.images import ImageFiles, LazyImages
-from cl2r.engine.pixels import DecodedPixels, Look
+from cl2r.engine.pixels import DecodedPixels
 
 BATCH = 256
 
@@ -41,11 +42,11 @@ def ours(root: Path, size: int, loaders: int) -> Callable[[], int]:
     pixels = DecodedPixels(LazyImages(ImageFiles(root, names), size, 3), loaders, torch.device("cpu"))
 
     def epoch() -> int:
-        boxes = draw(len(names), 0, True, torch.Generator().manual_seed(0), "resized").boxes
+        boxes = draw(len(names), AugmentConfig(crop="resized"), torch.Generator().manual_seed(0)).boxes
         assert boxes is not None
         starts = range(0, len(names), BATCH)
-        looks = [Look(np.arange(s, min(s + BATCH, len(names))), boxes[s : s + BATCH]) for s in starts]
-        return sum(len(batch) for batch in pixels.stream(looks))
+        batches = [np.arange(start, min(start + BATCH, len(names))) for start in starts]
+        return sum(len(batch) for batch in pixels.stream(batches, boxes.split(BATCH)))
 
     return epoch
 

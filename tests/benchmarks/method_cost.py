@@ -18,11 +18,12 @@ from dataclasses import dataclass
 
 import torch
 
+from cl2r.batches import Batch
+from cl2r.config.layers import override, read_layer, resolve
+from cl2r.config.methods import METHODS
 from cl2r.engine.plan import plan_run
-from cl2r.layers import override, read_layer, resolve
-from cl2r.methods.base import Batch, Stage
-from cl2r.methods.catalog import METHODS
-from cl2r.study.dry_run import DryChain, drawn
+from cl2r.methods.base import Stage
+from cl2r.study.dry_run import DryChain, epoch_shape
 
 STEPS, BASELINE = 4, "er"
 
@@ -58,7 +59,7 @@ def stages_of(name: str, preset: str) -> list[Timed]:
     data = chain.begin()
     timed = []
     for number, stage in enumerate(chain.stages()):
-        epoch = drawn(plan, stage, data)
+        epoch = epoch_shape(plan, stage, data)
         steps = epoch.steps * stage.epochs
         flops = steps * epoch.batch * chain.row_flops(number, stage)
         timed.append(Timed(chain, stage, _batches(chain, number, stage), steps, flops))

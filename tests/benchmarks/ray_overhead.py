@@ -18,12 +18,11 @@ from pathlib import Path
 import numpy as np
 import yaml
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from quick import QUICK, blobs
-
-from cl2r.study import custom
+from cl2r.cli.study import load_command
 from cl2r.study.folder import StudyFolder
+from tests.support.quick import QUICK, blobs
 
 SHORT = {"scenario": {"n_tasks": 2}, "optim": {"epochs": 1}, "eval": {**QUICK["eval"], "bootstrap": 0}}
 
@@ -64,7 +63,8 @@ def main() -> int:
         watch = Watch(folder)
         watch.start()
         began = time.perf_counter()
-        code = custom.main(path, ["--storage", str(folder.storage), "--name", folder.name, "--max-concurrent", "2"])
+        words = ["--storage", str(folder.storage), "--name", folder.name, "--max-concurrent", "2"]
+        code = load_command(str(path))(words)
         watch.done.set()
         watch.join()
         finished = folder.ledger.events("finished")

@@ -13,12 +13,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from made_study import made_study
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from analysis.plots import write_figures
 from analysis.report import build_report
+from tests.support.made_study import made_study
 
 METHODS = ("er", "cl2r", "lwf", "lucir", "bic")
 GRID = {"memory.per_class": [0, 5, 10, 20, 50], "method.lambda_base": [1.0, 3.0]}

@@ -19,7 +19,8 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from cl2r.pair_distances import Factored, pair_distances
+from cl2r.features import Features
+from cl2r.pair_distances import pair_distances
 from cl2r.verification import tars_at_fars
 
 FARS = (1e-1, 1e-2, 1e-4)
@@ -34,8 +35,8 @@ Result = TypeVar("Result")
 class Case:
     """Two models' features of the same templates and the pairs to compare."""
 
-    query: Factored
-    gallery: Factored
+    query: Features
+    gallery: Features
     query_rows: npt.NDArray[np.int64]
     gallery_rows: npt.NDArray[np.int64]
     same: npt.NDArray[np.bool_]
@@ -47,16 +48,17 @@ def made_up(pairs: int, templates: int, dim: int, classes: int, seed: int = 0) -
     subjects = max(2, templates * SUBJECTS // 23_124)
     subject = np.concatenate([np.arange(subjects), rng.integers(subjects, size=templates - subjects)])
     centres = rng.standard_normal((subjects, dim), np.float32)
-    models = []
+    models, projections = [], []
     for noise in (3.0, 4.0):
         body = rng.standard_normal((templates, dim), np.float32)
         body *= noise
         for start in range(0, templates, 1000):
             body[start : start + 1000] += centres[subject[start : start + 1000]]
         np.maximum(body, 0, out=body)
-        models.append(Factored(body, rng.standard_normal((classes - 1, dim), np.float32)))
+        projections.append(rng.standard_normal((classes - 1, dim), np.float32))
+        models.append(Features(body, projections[-1]))
     # The later model is compatible with the earlier one, so that cross distances tell subjects apart.
-    shared = Factored(models[1].body, models[0].projection + 0.3 * models[1].projection)
+    shared = Features(models[1].body, projections[0] + 0.3 * projections[1])
     query_rows = rng.integers(subjects, templates, size=pairs)
     gallery_rows = rng.integers(subjects, size=pairs)
     positives = rng.choice(pairs, max(1, pairs * POSITIVES // PAIRS), replace=False)
@@ -72,7 +74,9 @@ def measure(pairs: int, templates: int, dim: int, classes: int) -> list[tuple[st
     """The rows of the table for one cell."""
     case = made_up(pairs, templates, dim, classes)
     before = _peak()
-    norms, _ = _timed(lambda: [features.squared_norms for features in (case.query, case.gallery)])
+    norms, _ = _timed(
+        lambda: [features.squared_norms(np.arange(len(features))) for features in (case.query, case.gallery)]
+    )
     cell, distances = _timed(lambda: pair_distances(case.query, case.gallery, case.query_rows, case.gallery_rows))
     rates, tars = _timed(lambda: tars_at_fars(distances, case.same, FARS))
     return [
@@ -104,6 +108,7 @@ def check(dim: int, classes: int) -> list[tuple[str, str]]:
 def _expanded_distances(case: Case) -> npt.NDArray[np.float64]:
     sides = []
     for features in (case.query, case.gallery):
+        assert features.projection is not None
         rows = features.body.astype(np.float64) @ features.projection.astype(np.float64).T
         sides.append(rows / np.linalg.norm(rows, axis=1, keepdims=True))
     cosines = sides[0] @ sides[1].T

@@ -1,10 +1,11 @@
-"""The search service as users meet it: Ray Serve on this machine, and its page in a browser."""
+"""The search service on Ray Serve, and its page in a browser."""
 
 import base64
 import contextlib
 import http.client
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -18,26 +19,28 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import playwright.sync_api as playwright_sync
 import pytest
-from made_gallery import Trained, indexed, trained, write_images
+
+from tests.support.galleries import Trained, indexed, trained, write_images
 
 START_SECONDS = 120
-"""For Ray to start; a busy machine may take that long."""
+"""Time for Ray to start on a busy machine."""
 
 
 @dataclass(frozen=True)
 class Served:
-    """A service that runs, and what it serves."""
+    """A running service and what it serves."""
 
     address: str
     folder: Path
-    """Of the gallery and its images."""
+    """Folder of the gallery and its images."""
     chain: Trained
 
 
 @pytest.fixture(scope="module")
 def served(tiny: Path) -> Iterator[Served]:
-    """14 images by φ_1 and 7 by φ_2, searched with φ_3. Ends by SIGTERM, without a complaint."""
+    """Serve 14 images by φ_1 and 7 by φ_2 with φ_3; SIGTERM must end the service without an error."""
     folder = Path(tempfile.mkdtemp(prefix="cl2r-", dir="/tmp"))  # short, for Ray's sockets
     chain, port = trained(tiny), free_port()
     for part, rows, task in (("a", slice(0, 84, 6), 1), ("b", slice(3, 84, 12), 2)):
@@ -81,7 +84,7 @@ def wait_until_ready(process: subprocess.Popen[str], address: str) -> None:
 
 @dataclass
 class View:
-    """A page of the service; `complaints` are errors, and requests for anything else."""
+    """A page of the service; `complaints` are errors and requests to other addresses."""
 
     page: Any
     complaints: list[str]
@@ -89,7 +92,7 @@ class View:
 
 @pytest.fixture(scope="module")
 def visit(browser: Any, served: Served) -> Iterator[Callable[..., View]]:
-    """Opens the page anew."""
+    """A function that opens the page in a new context."""
     contexts = []
 
     def opened(width: int = 1400, scheme: str = "light") -> View:
@@ -122,7 +125,7 @@ def first_image(served: Served) -> Path:
 
 
 def check_hits(page: Any, count: int) -> None:
-    """As many as asked for, with their images, best first."""
+    """Check that there are `count` hits with their images, best first."""
     page.wait_for_function("(count) => document.querySelectorAll('#hits:not(.old) li').length === count", arg=count)
     page.wait_for_function(
         "() => [...document.querySelectorAll('#hits li')].every((hit) => hit.querySelector('img').naturalWidth === 16)"
@@ -145,8 +148,9 @@ def check_fits(page: Any) -> None:
 def test_a_chosen_image_is_searched(visit: Callable[..., View], served: Served, width: int, scheme: str) -> None:
     view = visit(width, scheme)
     page = view.page
-    status = "21 images, vectors by φ1 (14), φ2 (7) · queries by φ3"
-    assert page.inner_text("#gallery") == f"{status} ({served.chain.run}@3)"
+    status = page.inner_text("#gallery")
+    assert re.match(r"2[12] images, vectors by φ1 \(14\), φ2 \(7\)", status), "another test adds one image"
+    assert status.endswith(f"queries by φ3 ({served.chain.run}@3)")
     page.set_input_files("#file", first_image(served))
     check_hits(page, 6)
     assert page.inner_text("#said").startswith("6 hits in ")
@@ -158,7 +162,7 @@ def test_a_chosen_image_is_searched(visit: Callable[..., View], served: Served, 
     assert view.complaints == []
 
 
-def test_what_is_no_image_is_refused_and_the_next_image_is_searched(
+def test_after_a_refused_file_the_next_image_is_searched(
     visit: Callable[..., View], served: Served, tmp_path: Path
 ) -> None:
     (tmp_path / "fake.png").write_text("<svg xmlns='http://www.w3.org/2000/svg'/>")
@@ -201,19 +205,25 @@ def test_an_image_can_be_dropped_and_pasted(visit: Callable[..., View], served: 
         check_hits(page, 6)
 
 
-def test_the_keyboard_will_do(visit: Callable[..., View], served: Served) -> None:
+def test_the_page_works_with_the_keyboard(visit: Callable[..., View], served: Served) -> None:
     page = visit().page
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.id") == "file"
-    with page.expect_file_chooser() as chooser:
-        page.keyboard.press("Space")
+    for attempt in range(3):  # headless Chromium may drop a key while the page is busy
+        try:
+            with page.expect_file_chooser(timeout=8000) as chooser:
+                page.keyboard.press("Space")
+            break
+        except playwright_sync.TimeoutError:
+            if attempt == 2:
+                raise
     chooser.value.set_files(first_image(served))
     check_hits(page, 6)
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.id") == "top"
 
 
-def test_images_that_are_added_are_found_without_a_restart(visit: Callable[..., View], served: Served) -> None:
+def test_added_images_are_found_without_a_restart(visit: Callable[..., View], served: Served) -> None:
     page, new = visit().page, served.folder / "c"
     write_images(new, served.chain.images[5:6])
     indexed(new, served.folder / "gallery", served.chain.model(3), prefix="c/")
@@ -226,7 +236,7 @@ def test_images_that_are_added_are_found_without_a_restart(visit: Callable[..., 
     assert page.inner_text("#gallery").startswith("22 images, vectors by φ1 (14), φ2 (7), φ3 (1)")
 
 
-def test_a_service_that_has_gone_is_said_and_may_be_asked_again(visit: Callable[..., View], served: Served) -> None:
+def test_a_search_can_be_repeated_when_the_service_is_back(visit: Callable[..., View], served: Served) -> None:
     page = visit().page
     page.context.set_offline(True)
     page.set_input_files("#file", first_image(served))
@@ -242,7 +252,7 @@ def test_a_service_that_has_gone_is_said_and_may_be_asked_again(visit: Callable[
 
 
 def listeners(port: int) -> set[str]:
-    """Addresses at which this machine listens to a port, as the kernel writes them."""
+    """Return the addresses at which this machine listens to a port, as the kernel writes them."""
     found = set()
     for table in (Path("/proc/net/tcp"), Path("/proc/net/tcp6")):
         for line in table.read_text().splitlines()[1:]:
@@ -257,8 +267,8 @@ def test_only_this_machine_can_connect(served: Served) -> None:
     assert listeners(int(served.address.rpartition(":")[2])) == {"0100007F"}
 
 
-def test_refusals_pass_through_serve(served: Served) -> None:
-    """An upload that does not say how long it is, and a name that points here."""
+def test_serve_passes_refusals_on(served: Served) -> None:
+    """An upload of undeclared length, and a foreign host name that points here."""
     parts = (bytes(10**5) for _ in range(500))
     for words, status in (
         (("POST", "/search", parts), 413),

@@ -1,42 +1,41 @@
-"""One Ray of several processes for all faults, and a study as small as can be that nothing happened to."""
+"""One Ray for all fault tests, and a very small undisturbed study."""
 
 import logging
-import os
 import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-import injection
 import pytest
 import ray
 import yaml
-from faulty import EPOCHS, NAME, TASKS, Faulty
-from quick import QUICK
 
 from cl2r.rayrun.cluster import set_environment
 from studies import ablation
+from tests.faults import injection
+from tests.faults.faulty import EPOCHS, NAME, TASKS, Faulty
+from tests.support.quick import QUICK
 
 HERE = Path(__file__).parent
 
 
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """Other folders start a Ray of their own in this process."""
+    """Shut Ray down after the last test of this folder: other folders start their own in this process."""
     if nextitem is None or HERE not in nextitem.path.parents:
         ray.shutdown()
 
 
 @pytest.fixture(scope="session", autouse=True)
 def no_report() -> Iterator[None]:
-    """The page and its figures cost a study seconds and have tests of their own."""
+    """Write no report: it takes seconds and has tests of its own."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("cl2r.study.report.leave_report", lambda folder: [])
+        patch.setattr("cl2r.cli.report.leave_report", lambda folder: [])
         yield
 
 
 @pytest.fixture(scope="session")
 def short_folder() -> Iterator[Path]:
-    """For Ray's sockets, whose paths must be short."""
+    """Folder for Ray's sockets, whose paths must be short."""
     folder = Path(tempfile.mkdtemp(prefix="f-", dir="/tmp"))
     yield folder
     shutil.rmtree(folder, ignore_errors=True)
@@ -44,14 +43,14 @@ def short_folder() -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def injected_ray(short_folder: Path) -> Iterator[None]:
-    """Two CPUs, and two GPUs in name only; its processes find `injection`.
+    """A Ray with two CPUs, and two GPUs in name only, whose processes find `injection`.
 
-    Studies of this process use it, and so do drivers that join it.
+    Studies in this process use it, and so do drivers that join it.
     """
     (short_folder / "tokens").mkdir()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_TMPDIR", str(short_folder))
-        patch.setenv("PYTHONPATH", os.pathsep.join([str(HERE), str(HERE.parent), str(HERE.parents[1])]))
+        patch.setenv("PYTHONPATH", str(HERE.parents[1]))
         patch.setenv(injection.VARIABLE, str(short_folder / "tokens"))
         set_environment(verbose=False)
         ray.init(
@@ -67,12 +66,6 @@ def injected_ray(short_folder: Path) -> Iterator[None]:
         ray.shutdown()
 
 
-@pytest.fixture(autouse=True)
-def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Trials need not wait for the start of a second process."""
-    monkeypatch.setattr("cl2r.rayrun.search.START_SECONDS", 0.0)
-
-
 @pytest.fixture(scope="session")
 def preset(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two tasks of five epochs."""
@@ -84,7 +77,7 @@ def preset(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def undisturbed(injected_ray: None, preset: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The storage of a study of one run that nothing happened to, called `calm`."""
+    """The storage of an undisturbed study of one run, called `calm`."""
     storage = tmp_path_factory.mktemp("undisturbed")
     assert ablation.main(["--preset", str(preset), "--storage", str(storage), "--name", "calm", "--cells", "cl2r"]) == 0
     return storage
@@ -98,20 +91,20 @@ def faulty(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> Faulty:
-    """The same study on another storage, with faults."""
-    monkeypatch.setattr("cl2r.rayrun.tuning.run_trial", injection.run_trial)
+    """The same study in another storage, with faults."""
+    monkeypatch.setattr("cl2r.rayrun.tune.run_trial", injection.run_trial)
     injection.clear()
     return Faulty(undisturbed, preset, tmp_path / "storage", capfd)
 
 
 @pytest.fixture(scope="session")
 def half_storage(undisturbed: Path, preset: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """To be copied: the study after its process was killed in the third epoch of the second task, for good."""
+    """The study after its process was killed in the third epoch of the second task, without retries; to be copied."""
     storage = tmp_path_factory.mktemp("half")
     injection.clear()
     injection.lay("batch", task=TASKS, epoch=3)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("cl2r.rayrun.tuning.run_trial", injection.run_trial)
+        patch.setattr("cl2r.rayrun.tune.run_trial", injection.run_trial)
         words = ["--preset", str(preset), "--storage", str(storage), "--name", NAME, "--cells", "cl2r"]
         assert ablation.main([*words, "--retries", "0"]) == 1
     assert injection.left() == []

@@ -1,7 +1,7 @@
-"""Every training process of a fake cluster appends a line an epoch to a file; nothing in the product knows of it.
+"""Every training process of a fake cluster appends one line per epoch to a file; the product does not know of it.
 
-Ray's processes call `install` when they start (`fake_nodes`); what they train is watched once it is imported. Their
-wall clock is off by the seconds that another file holds, if there is one.
+Ray's processes call `install` when they start (`fake_nodes`); the training loop is wrapped when it is imported. Their
+wall clock is off by the number of seconds in another file, if it exists.
 """
 
 import importlib.util
@@ -19,15 +19,15 @@ from typing import Any
 
 VARIABLE = "CL2R_TEST_EPOCHS"
 CLOCK_VARIABLE = "CL2R_TEST_CLOCK"
-WATCHED = "cl2r.engine.task_loop"
+WATCHED = "cl2r.engine.loop"
 
 
 @dataclass(frozen=True)
 class Epoch:
-    """One epoch that some process trained to its end."""
+    """One epoch that a process finished."""
 
     time: float
-    """By the machine's clock since its start, which nobody turns."""
+    """Seconds since the machine's start, which no fault changes."""
     run: str
     task: int
     stage: str
@@ -40,12 +40,12 @@ class Epoch:
 
 
 def read_epochs(path: Path) -> list[Epoch]:
-    """What was trained; a line that its process died over is left out."""
+    """Return the epochs that were trained; half-written lines are left out."""
     return _parsed(path.read_text()) if path.exists() else []
 
 
 def read_last(path: Path) -> Epoch | None:
-    """The newest of them."""
+    """Return the last epoch."""
     if not path.exists():
         return None
     with path.open("rb") as file:

@@ -1,4 +1,4 @@
-"""A Ray of several nodes on this machine, in a process of its own: other tests of this process may hold another Ray.
+"""A Ray with several nodes on this machine, in its own process, because other tests may hold another Ray in this one.
 
     with FakeNodes() as ray:
         ray.add("a", num_cpus=4, num_gpus=4, resources={"accelerator_type:A100": 1})
@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-import epoch_log
+from tests.faults import epoch_log
 
 ROOT = Path(__file__).parents[2]
 MEGABYTE = 2**20
@@ -28,13 +28,13 @@ PATIENCE_SECONDS = 240
 A100: dict[str, Any] = {"num_cpus": 4, "num_gpus": 4, "resources": {"accelerator_type:A100": 1}}
 H100: dict[str, Any] = {"num_cpus": 4, "num_gpus": 4, "resources": {"accelerator_type:H100": 1}}
 NOTICED_SOON = {"RAY_health_check_period_ms": "500", "RAY_health_check_initial_delay_ms": "500"}
-"""Ray takes a node for dead after five checks."""
+"""Ray declares a node dead after five failed checks."""
 SETUP_HOOK = "__RAY_WORKER_PROCESS_SETUP_HOOK_ENV_VAR"
 Reply = dict[str, Any]
 
 
 def wait_for(found: Callable[[], object], what: str) -> None:
-    """Until it is true."""
+    """Wait until `found` returns something true."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not found():
         assert time.monotonic() < deadline, f"waited in vain for {what}"
@@ -42,7 +42,7 @@ def wait_for(found: Callable[[], object], what: str) -> None:
 
 
 class FakeNodes:
-    """The head is called `head`; other nodes come and go by name. `epochs` is what was trained, by whom and where."""
+    """The head is called `head`; other nodes are added and killed by name. `epochs` lists what was trained where."""
 
     def __init__(self, **head: Any) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="n-", dir="/tmp"))  # a short path, for sockets
@@ -54,8 +54,8 @@ class FakeNodes:
             "RAY_TMPDIR": str(self.folder),
             "RAY_AUTH_MODE": "disabled",
             **NOTICED_SOON,
-            "PYTHONPATH": f"{ROOT}{os.pathsep}{Path(__file__).parent}",
-            SETUP_HOOK: "epoch_log.install",
+            "PYTHONPATH": str(ROOT),
+            SETUP_HOOK: "tests.faults.epoch_log.install",
             epoch_log.VARIABLE: str(self.folder / "epochs.jsonl"),
             epoch_log.CLOCK_VARIABLE: str(self.clock),
         }
@@ -84,7 +84,7 @@ class FakeNodes:
         self.close()
 
     def close(self) -> None:
-        """End all nodes and what runs on them."""
+        """End all nodes and their processes."""
         for driver in self.drivers:
             driver.kill()
             driver.wait()
@@ -102,7 +102,7 @@ class FakeNodes:
         self.ids[name] = self._ask("add", name=name, **options)["id"]
 
     def kill(self, name: str) -> None:
-        """SIGKILL to the node's processes; Ray's workers on it die with their raylet."""
+        """Kill the node's processes; Ray's workers on it end with their raylet."""
         self._ask("kill", name=name)
 
     def drive(self, words: Sequence[str], output: int | IO[str] = subprocess.PIPE) -> subprocess.Popen[str]:
@@ -113,28 +113,28 @@ class FakeNodes:
         return driver
 
     def groups(self) -> list[Reply]:
-        """All placement groups that Ray remembers: `bundles`, `nodes` by name, `strategy`, `state`."""
+        """Return all placement groups in Ray's table: `id`, `bundles`, `nodes` by name, `strategy`, `state`."""
         found: list[Reply] = self._ask("groups")["found"]
         for group in found:
             group["nodes"] = [self.name(node) for node in group["nodes"]]
         return found
 
     def actors(self) -> list[Reply]:
-        """All actors that Ray remembers: `kind`, `node` by name, `state`, `pid`."""
+        """Return all actors in Ray's table: `id`, `kind`, `node` by name, `state`, `pid`."""
         found: list[Reply] = self._ask("actors")["found"]
         return [actor | {"node": self.name(actor["node"])} for actor in found]
 
     def reserve(self, bundles: Sequence[Mapping[str, float]]) -> tuple[str, list[str]]:
-        """Ask Ray for a placement group, as Tune and Train do; its id, and the nodes that it was given."""
+        """Ask Ray for a placement group, as Tune and Train do; return its id and its nodes."""
         reply = self._ask("reserve", bundles=list(bundles))
         return reply["id"], [self.name(node) for node in reply["nodes"]]
 
     def release(self, group: str) -> None:
-        """Give it back."""
+        """Release a placement group."""
         self._ask("release", group=group)
 
     def name(self, node: str) -> str:
-        """The name of a node's id; empty if there is none yet."""
+        """Return the name of a node's id; empty if it has none yet."""
         return next((name for name, known in self.ids.items() if known == node), "")
 
     @property
@@ -144,13 +144,13 @@ class FakeNodes:
 
     @property
     def epochs_so_far(self) -> int:
-        """How many there are."""
+        """Number of epochs trained so far."""
         path = Path(self.environment[epoch_log.VARIABLE])
         return path.read_bytes().count(b"\n") if path.exists() else 0
 
     @property
     def last_epoch(self) -> epoch_log.Epoch | None:
-        """The one that ended last."""
+        """The epoch that ended last."""
         return epoch_log.read_last(Path(self.environment[epoch_log.VARIABLE]))
 
     def _ask(self, do: str, **options: Any) -> Reply:
@@ -166,7 +166,7 @@ class FakeNodes:
 
 
 class _Server:
-    """The other end: holds the nodes, and a connection to look at Ray's own tables."""
+    """The process with the nodes and a connection to Ray's tables."""
 
     def __init__(self) -> None:
         from ray.cluster_utils import Cluster
@@ -227,6 +227,7 @@ class _Server:
 
         found = [
             {
+                "id": actor["ActorID"],
                 "kind": actor["ActorClassName"],
                 "node": actor["Address"]["NodeID"],
                 "state": actor["State"],
@@ -249,7 +250,7 @@ def _requests() -> Iterator[Reply]:
 
 
 def main() -> None:
-    """Answer until stdin ends."""
+    """Answer requests until stdin ends."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # Ray prints, too
     server = _Server()

@@ -1,4 +1,4 @@
-"""A small study to which things happen: how it is run, in this process or another, and what must come out."""
+"""A small study with faults: how it is run, in this process or another, and what must come out."""
 
 import contextlib
 import json
@@ -13,22 +13,23 @@ from pathlib import Path
 
 import pytest
 import ray
-from study_frames import assert_same_frames, finished_events
 
-from cl2r.engine.store import PARTIAL
-from cl2r.errors import exit_code
+from cl2r.engine.links import PARTIAL
+from cl2r.runtime.logs import exit_code
 from cl2r.study.folder import StudyFolder
 from cl2r.study.status import status
 from studies import ablation
+from tests.support.study_frames import assert_same_frames, finished_events
 
 NAME = "faulty"
+RESUMED = "its process died; it resumes"
 EPOCHS, TASKS = 5, 2
 PATIENCE_SECONDS = 240
 DRIVER = Path(__file__).with_name("driver.py")
 
 
 def wait_for(found: Callable[[], object], what: str) -> None:
-    """Until it is true."""
+    """Wait until `found` returns something true."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not found():
         assert time.monotonic() < deadline, f"waited in vain for {what}"
@@ -37,7 +38,7 @@ def wait_for(found: Callable[[], object], what: str) -> None:
 
 @dataclass
 class Faulty:
-    """The study `faulty` below `storage`, of the same specification as `calm` below `undisturbed`."""
+    """The study `faulty` below `storage`; it has the specification of `calm` below `undisturbed`."""
 
     undisturbed: Path
     preset: Path
@@ -47,32 +48,32 @@ class Faulty:
 
     @property
     def words(self) -> list[str]:
-        """The command."""
+        """Words of the command."""
         return ["--preset", str(self.preset), "--storage", str(self.storage), "--name", NAME, "--cells", *self.cells]
 
     @property
     def folder(self) -> StudyFolder:
-        """What it leaves behind."""
+        """The study's folder."""
         return StudyFolder(self.storage, NAME)
 
     @property
     def path(self) -> Path:
-        """The same as a path."""
+        """Path of the study's folder."""
         return self.storage / "studies" / NAME
 
     @property
     def marker(self) -> Path:
-        """What asks training processes to stop."""
+        """File that asks training processes to stop."""
         return self.path / "stop"
 
     def run(self, *options: str) -> tuple[int, str]:
-        """The command in this process; exit code and standard error."""
+        """Run the command in this process; return exit code and standard error."""
         code = exit_code("ablation", lambda: ablation.main([*self.words, *options]))
         return code, self.output.readouterr().err
 
     @contextlib.contextmanager
     def driver(self, log: Path, *options: str, address: str | None = None) -> Iterator[subprocess.Popen[bytes]]:
-        """The command in a process of its own; it joins the Ray of these tests."""
+        """Start the command as a process of its own, which joins the Ray of these tests."""
         joined = address or ray.get_runtime_context().gcs_address
         with log.open("w") as file:
             process = subprocess.Popen(
@@ -88,23 +89,23 @@ class Faulty:
             process.wait()
 
     def status(self) -> str:
-        """What `cl2r status` says."""
+        """Return what `cl2r status` prints."""
         return status(self.storage, NAME)
 
     def keys(self) -> list[str]:
-        """The keys of its links, in order."""
+        """Return the keys of its links, in order."""
         import pandas as pd
 
         tasks = pd.read_parquet(self.undisturbed / "studies" / "calm" / "tasks.parquet")
         return [str(key) for key in tasks.sort_values("task")["key"]]
 
     def remembered_epoch(self, task: int) -> int:
-        """The epoch of an unfinished task that is saved."""
+        """Return the saved epoch of an unfinished task."""
         body = (self.storage / "partials" / self.keys()[task - 1] / PARTIAL).read_bytes().partition(b"\n")[2]
         return int(json.loads(body)["epoch"])
 
     def assert_whole(self) -> None:
-        """The frames are those of the undisturbed study; every run is there once; nothing is left lying about."""
+        """Check that the frames equal those of the undisturbed study, every run finished once, and nothing is left."""
         assert_same_frames((self.storage, NAME), (self.undisturbed, "calm"))
         runs, count = finished_events(self.storage, NAME), len(self.cells)
         assert len(runs) == len(set(runs)) == count
@@ -113,6 +114,9 @@ class Faulty:
         assert list((self.storage / "partials").iterdir()) == []
 
     def end(self, process: subprocess.Popen[bytes], kind: signal.Signals) -> int:
-        """Send a signal and wait for the end; the exit code."""
-        process.send_signal(kind)
+        """Send a signal, wait for the end, and return the exit code. A Ctrl-C that has no effect is sent again."""
+        for _ in range(4 if kind == signal.SIGINT else 1):
+            process.send_signal(kind)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return process.wait(PATIENCE_SECONDS / 8 if kind == signal.SIGINT else PATIENCE_SECONDS)
         return process.wait(PATIENCE_SECONDS)

@@ -1,20 +1,22 @@
-"""The ablation where GPUs are names only: what asks for one trains on a CPU, which no option of the command offers."""
+"""The ablation with GPUs that are names only: trials that ask for one train on a CPU, which no option offers."""
 
 import dataclasses
 import sys
 
 from analysis import plots
-from cl2r.errors import exit_code
-from cl2r.study import command
+from cl2r.cli import study as command
+from cl2r.rayrun import cluster
+from cl2r.runtime.logs import exit_code
 from studies import ablation
 
-_given = command._resources
+_given = command.study_resources
+cluster.FIRST_WARNING_S = 2.0  # a test waits for the warning
 
 
 def main() -> int:
     """Run the study with the words of the command line."""
     plots.write_figures = lambda study, folder: []  # they have tests of their own
-    command._resources = lambda args: dataclasses.replace(_given(args), backend="gloo")
+    command.study_resources = lambda options: dataclasses.replace(_given(options), backend="gloo")
     return ablation.main()
 
 

@@ -1,8 +1,8 @@
-"""Faults at chosen points of training. Nothing in the product knows of them.
+"""Faults at chosen points of training. The product does not know of them.
 
-A test lays out tokens, a file a fault: at which point, under which circumstances, what is to happen. It hands Ray Tune
-`run_trial` of this module in place of the real one; every process that trains then looks for tokens at every point, and
-takes one by renaming it, so that a fault happens once, whoever comes first.
+A test writes tokens, one file per fault: at which point, under which conditions, what happens. It gives Ray Tune the
+`run_trial` of this module instead of the real one; every training process then looks for tokens at every point and
+takes one by renaming it, so that each fault happens once.
 """
 
 import json
@@ -15,43 +15,43 @@ from pathlib import Path
 from typing import Any
 
 VARIABLE = "CL2R_TEST_FAULTS"
-"""The folder of the tokens; Ray hands the environment on to its processes."""
+"""Variable with the folder of the tokens; Ray passes the environment on to its processes."""
 PATIENCE_SECONDS = 240
 HOUR = 3600.0
 MOMENT = 1.1
-"""Longer than a training process may look away from the driver's marker."""
+"""Longer than the interval at which a training process looks for the driver's marker."""
 
 
 def lay(point: str, action: str = "kill", times: int = 1, argument: str = "", **where: int) -> None:
-    """Let it happen `times` times."""
+    """Write tokens for a fault that happens `times` times."""
     for _ in range(times):
         token = {"action": action, "argument": argument, "where": where}
         (tokens() / f"{point}.{uuid.uuid4().hex[:8]}.json").write_text(json.dumps(token))
 
 
 def tokens() -> Path:
-    """Where they lie."""
+    """Return the folder of the tokens."""
     return Path(os.environ[VARIABLE])
 
 
 def left() -> list[str]:
-    """Faults that have not happened."""
+    """Return the faults that have not happened."""
     return sorted(path.name for path in tokens().glob("*.json"))
 
 
 def struck() -> int:
-    """How many have."""
+    """Return how many faults have happened."""
     return len(list(tokens().glob("*.struck")))
 
 
 def clear() -> None:
-    """Take all away."""
+    """Remove all tokens."""
     for path in tokens().iterdir():
         path.unlink()
 
 
 def strike(point: str, place: Path | None = None, **where: int) -> None:
-    """Let happen what was planned for this point."""
+    """Perform the fault that was planned for this point, if any."""
     for path in sorted(tokens().glob(f"{point}.*.json")):
         try:
             token = json.loads(path.read_text())
@@ -64,12 +64,12 @@ def strike(point: str, place: Path | None = None, **where: int) -> None:
 
 
 def kill(_: str, __: Path | None) -> None:
-    """Without a word."""
+    """Kill this process."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def hold(until: str, _: Path | None) -> None:
-    """Wait for a file; then a moment more."""
+    """Wait for a file, then a moment more."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not Path(until).exists() and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -77,7 +77,7 @@ def hold(until: str, _: Path | None) -> None:
 
 
 def flip(_: str, link: Path | None) -> None:
-    """One bit of the link."""
+    """Flip one bit of the link."""
     assert link is not None
     path = link / "state.safetensors"
     content = bytearray(path.read_bytes())
@@ -86,21 +86,21 @@ def flip(_: str, link: Path | None) -> None:
 
 
 def tear(_: str, link: Path | None) -> None:
-    """The second half of the link's largest file."""
+    """Cut off the second half of the link's largest file."""
     assert link is not None
     path = link / "state.safetensors"
     os.truncate(path, path.stat().st_size // 2)
 
 
 def turn_back(_: str, __: Path | None) -> None:
-    """The clock of this process, by an hour, for good."""
+    """Set the clock of this process back by an hour."""
     now, now_ns = time.time, time.time_ns
     time.time = lambda: now() - HOUR
     time.time_ns = lambda: now_ns() - int(HOUR * 1e9)
 
 
 def fill(mount: str, _: Path | None) -> None:
-    """The disk, to its last block."""
+    """Fill the disk to its last block."""
     with (Path(mount) / "filler").open("wb") as file:
         try:
             while True:
@@ -119,36 +119,35 @@ ACTIONS: dict[str, Callable[[str, Path | None], None]] = {
 
 
 def run_trial(config: dict[str, Any]) -> None:
-    """The trial, with faults; also where Ray Train's workers come from."""
+    """Run the real trial with faults, also in the workers of Ray Train."""
     from cl2r.rayrun import trial
 
     install()
     if config["resources"]["workers"] > 1:
-        from cl2r.rayrun import worker
-
-        worker._work = work  # type: ignore[assignment]
+        trial._work = work  # type: ignore[assignment]
     trial.run_trial(config)
 
 
 def work(config: dict[str, Any]) -> None:
-    """What every worker of Ray Train runs, with faults."""
-    from cl2r.rayrun import worker
+    """The training function of every worker of Ray Train, with faults."""
+    from cl2r.rayrun import trial
 
     install()
-    worker._work(config)
+    trial._work(config)
 
 
 def install() -> None:
-    """Wrap the functions that faults strike in; once a process."""
-    from cl2r import files
-    from cl2r.engine import run, store, task_loop
+    """Wrap the functions in which faults happen; once per process."""
+    from cl2r.engine import chain as run
+    from cl2r.engine import loop as task_loop
+    from cl2r.storage.path import LocalPath
 
     if hasattr(task_loop.TaskLoop, "faults"):
         return
     task_loop.TaskLoop.faults = True  # type: ignore[attr-defined]
     task_loop.TaskLoop.batches = _batches(task_loop.TaskLoop.batches)  # type: ignore[method-assign]
-    files.write_file = store.write_file = _write_file(files.write_file)
-    run.Chain.reach = _reach(run.Chain.reach)  # type: ignore[method-assign]
+    LocalPath.write_file = _write_file(LocalPath.write_file)  # type: ignore[method-assign]
+    run.Chain.ensure_link = _reach(run.Chain.ensure_link)  # type: ignore[method-assign]
     run.Evaluator.__call__ = _evaluate(run.Evaluator.__call__)  # type: ignore[method-assign]
 
 
@@ -163,14 +162,14 @@ def _batches(original: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[A
 
 
 def _write_file(original: Callable[..., None]) -> Callable[..., None]:
-    """Before the last file of an epoch, and of a link: the others are there."""
+    """Strike before the last file of an epoch or a link is written."""
 
-    def write_file(path: Path, content: bytes) -> None:
+    def write_file(path: Path, content: bytes, durable: bool = True) -> None:
         if path.name == "partial.json":
             strike("checkpoint", epoch=json.loads(content.partition(b"\n")[2])["epoch"])
         if path.name == "manifest.json":
             strike("link")
-        original(path, content)
+        original(path, content, durable)
 
     return write_file
 

@@ -1,10 +1,10 @@
-"""A soak: many tiny trials on two nodes while processes, nodes, the driver, files and the clock are disturbed.
+"""A soak test: many tiny trials on two nodes while processes, nodes, the driver, files and the clock are disturbed.
 
     python tests/faults/soak.py --trials 200 --seed 0
 
-At the end every run must have finished exactly once, none may have failed, and the matrices must be those of the same
-runs without Ray. Prints a Markdown table of faults and of the work they cost; exits with 1 if anything was lost. Work
-is counted in whole epochs that were trained more often than once; a killed process also loses the one under way.
+At the end every run must have finished exactly once, none may have failed, and the matrices must equal those of the
+same runs without Ray. Prints a Markdown table of faults and of the work that they cost; exits with 1 if anything was
+lost. Work is counted in epochs that were trained more than once; a killed process also loses the one under way.
 """
 
 import argparse
@@ -21,31 +21,30 @@ import numpy as np
 import pandas as pd
 import yaml
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from epoch_log import Epoch
-from fake_nodes import ROOT, FakeNodes
-from quick import QUICK, Recorder, blobs
-from soak_faults import NAMES, Fault, Killer
-from study_frames import finished_events, frames_of
-
+from cl2r.engine.chain import execute
+from cl2r.engine.frames import frames
 from cl2r.engine.plan import plan_run
-from cl2r.engine.records import frames
-from cl2r.engine.run import execute
 from cl2r.errors import REQUEUE
 from cl2r.study.folder import StudyFolder
 from cl2r.study.jobs import Run, grid_jobs
-from cl2r.study.spec import read_study
+from cl2r.study.spec import StudySpec
+from tests.faults.epoch_log import Epoch
+from tests.faults.fake_nodes import ROOT, FakeNodes
+from tests.faults.soak_faults import NAMES, Fault, Killer
+from tests.support.quick import QUICK, Recorder, blobs
+from tests.support.study_frames import finished_events, frames_of
 
 TASKS, EPOCHS, SAMPLE, STUDY = 2, 8, 20, "soak"
 FAULTS, LEAST_PACE = 40, 10
-"""About so many faults, but not more than one in so many epochs."""
+"""Approximate number of faults, but at most one in `LEAST_PACE` epochs."""
 PATIENCE_SECONDS = 300
-"""Without any training: the study hangs."""
+"""After so long without training the study counts as hanging."""
 
 
 def write_study(folder: Path, trials: int) -> Path:
-    """Two tasks on 12 small classes; a trial a seed."""
+    """Write a study of two tasks on 12 small classes, with one trial per seed."""
     rng = np.random.default_rng(7)
     (x_train, y_train), (x_open, y_open) = blobs(12, rng), blobs(6, rng)
     np.savez(folder / "tiny.npz", x_train=x_train, y_train=y_train, x_open=x_open, y_open=y_open + 100)
@@ -58,28 +57,28 @@ def write_study(folder: Path, trials: int) -> Path:
 
 
 class Soak:
-    """One study, its command as often as it takes, and its killer."""
+    """One study, its command as often as needed, and the faults."""
 
     def __init__(self, folder: Path, trials: int, seed: int, ray: FakeNodes) -> None:
         self.ray, self.path = ray, write_study(folder, trials)
         self.folder, self.log = StudyFolder(folder / "out", STUDY), folder / "driver.log"
-        self.runs = [run for job in grid_jobs(read_study(self.path, {}, [], None)) for run in job.runs]
+        self.runs = [run for job in grid_jobs(StudySpec.load(self.path)) for run in job.runs]
         pace = max(LEAST_PACE, trials * TASKS * EPOCHS // FAULTS)
         self.killer = Killer(ray, seed, pace, self.folder.storage / "links", self.unfinished_links)
         self.commands = 0
 
     def unfinished_links(self) -> dict[str, str]:
-        """Keys of links, by the runs that still need them."""
+        """Return the keys of links that unfinished runs need, with the names of those runs."""
         done = set(finished_events(self.folder.storage, STUDY))
         return {key: epoch_name(run) for run in self.runs if run.name not in done for key in run.keys}
 
     def command(self) -> list[str]:
-        """The real one."""
+        """Return the words of the real command."""
         words = ["study", str(self.path), "--storage", str(self.folder.storage), "--name", STUDY]
         return [sys.executable, "-m", "cl2r", *words, "--max-concurrent", "2"]
 
     def run(self) -> int:
-        """The same command until it ends by itself; its exit code."""
+        """Run the same command until it ends by itself; return its exit code."""
         code: int | None = None
         while code in (None, REQUEUE, -9):
             self.commands += 1
@@ -88,7 +87,7 @@ class Soak:
             try:
                 code = self._watch(driver)
             finally:
-                driver.kill()  # of no effect on one that has ended
+                driver.kill()  # no effect if it has ended
                 driver.wait()
         return code
 
@@ -103,7 +102,7 @@ class Soak:
         return int(driver.returncode)
 
     def losses(self) -> list[str]:
-        """What should not have happened to the runs."""
+        """Return what went wrong with the runs."""
         storage, found = self.folder.storage, []
         times = Counter(finished_events(storage, STUDY))
         found += [f"{run.name} finished {times[run.name]} times" for run in self.runs if times[run.name] != 1]
@@ -112,34 +111,34 @@ class Soak:
 
 
 def epoch_name(run: Run) -> str:
-    """A run as the log of epochs calls it."""
+    """Return the name of a run in the log of epochs."""
     return f"{run.config.method.name}-{run.config.seed}"
 
 
 COMPARED = {"matrix": ("pairs", "t", "k", "accuracy"), "curves": ("task", "stage", "epoch")}
-"""Besides losses, which tell apart what an accuracy cannot."""
+"""Columns that are compared, besides the losses, which differ where an accuracy does not."""
 
 
 def wrong_results(soak: Soak, sample: Sequence[Run], folder: Path) -> list[str]:
-    """Which runs ended up with other figures than a run without Ray has, bit for bit."""
+    """Return the runs whose values differ in any bit from those of a run without Ray."""
     there, wrong = frames_of(soak.folder.storage, STUDY), []
     for run in sample:
         plain = frames(execute(plan_run(run.config), folder, Recorder()), run.name)
         for name in COMPARED:
-            if figures(pd.DataFrame(plain[name]), name) != figures(there[name].query("run == @run.name"), name):
+            if values(pd.DataFrame(plain[name]), name) != values(there[name].query("run == @run.name"), name):
                 wrong.append(f"{run.name}: another {name} frame than without Ray")
     return wrong
 
 
-def figures(frame: pd.DataFrame, name: str) -> set[tuple[object, ...]]:
-    """The rows, whatever their order and the types of their columns."""
+def values(frame: pd.DataFrame, name: str) -> set[tuple[object, ...]]:
+    """Return the rows, independent of their order and of the types of the columns."""
     columns = sorted(column for column in frame if column in COMPARED[name] or column.startswith("loss_"))
     plain = frame[columns].astype(object)
     return set(plain.where(plain.notna(), None).itertuples(index=False, name=None))  # NaN is not equal to itself
 
 
 def repeated(epochs: Sequence[Epoch], faults: Sequence[Fault]) -> Counter[str]:
-    """Epochs trained again, by the kind of the last fault before that."""
+    """Return the number of epochs trained again, by the kind of the last fault before."""
     first, cost = set[tuple[str, int, str, int]](), Counter[str]()
     for epoch in sorted(epochs, key=lambda epoch: epoch.time):
         entry = (epoch.run, epoch.task, epoch.stage, epoch.epoch)
@@ -152,7 +151,7 @@ def repeated(epochs: Sequence[Epoch], faults: Sequence[Fault]) -> Counter[str]:
 
 
 def table(soak: Soak, sound: bool, seconds: float) -> str:
-    """The faults by kind, in Markdown."""
+    """Return the faults by kind as a Markdown table."""
     faults, epochs = soak.killer.faults, soak.ray.epochs
     injected, cost = Counter(fault.kind for fault in faults), repeated(epochs, faults)
     last = max((epoch.time for epoch in epochs), default=0.0)
@@ -175,7 +174,7 @@ def table(soak: Soak, sound: bool, seconds: float) -> str:
 
 
 def main(words: list[str] | None = None) -> int:
-    """Soak, count, compare, print."""
+    """Run the soak, compare the results, print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trials", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0, help="of the faults")

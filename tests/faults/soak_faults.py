@@ -1,4 +1,4 @@
-"""What the soak does to a study: faults of six kinds, in an order and at moments that a seed decides."""
+"""The faults of the soak: six kinds, in an order and at times that a seed determines."""
 
 import os
 import random
@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from fake_nodes import FakeNodes
-from quick import flip_bit
+from tests.faults.fake_nodes import FakeNodes
+from tests.support.quick import flip_bit
 
 ROUND = ("training process", "link", "training process", "node", "driver", "training process", "clock", "link", "stop")
 NAMES = {
@@ -27,7 +27,7 @@ CPUS = 1
 
 @dataclass(frozen=True)
 class Fault:
-    """What was done, when, and to which of the runs, where that is known."""
+    """What was done, when, and to which run, if that is known."""
 
     kind: str
     time: float
@@ -35,7 +35,7 @@ class Fault:
 
 
 class Killer:
-    """Chooses and injects: a fault every `pace` epochs or so, whatever the machine's speed."""
+    """Injects a fault about every `pace` epochs, independent of the machine's speed."""
 
     def __init__(
         self, ray: FakeNodes, seed: int, pace: int, links: Path, unfinished: Callable[[], Mapping[str, str]]
@@ -49,7 +49,7 @@ class Killer:
             ray.add(name, num_cpus=CPUS)
 
     def look(self, driver: subprocess.Popen[bytes]) -> None:
-        """Inject the next fault if its time has come."""
+        """Inject the next fault if it is due."""
         if self.ray.epochs_so_far >= self.due:
             time.sleep(self.rng.uniform(0, WITHIN_AN_EPOCH_SECONDS))
             self._strike(driver)
@@ -60,7 +60,7 @@ class Killer:
         kind, began = self.coming[0], time.monotonic()
         detail = getattr(self, f"_{kind.replace(' ', '_')}")(driver)
         if detail is None:
-            return  # no victim at this moment: look again
+            return  # no victim at this moment: try again later
         self.coming.pop(0)
         self.faults.append(Fault(kind, began, detail))
         self.due = self.ray.epochs_so_far + self.rng.randint(1, 2 * self.pace)

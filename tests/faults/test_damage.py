@@ -1,20 +1,20 @@
-"""What happens to the storage, and to the clock, between two commands."""
+"""Damage to the storage, and a changed clock, between two commands."""
 
 import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-import injection
 import pytest
-from faulty import Faulty
 
 from cl2r.study.ledger import DIED
+from tests.faults import injection
+from tests.faults.faulty import Faulty
 
 
 @pytest.fixture
 def half_done(faulty: Faulty, half_storage: Path) -> Faulty:
-    """One link, and some epochs of the next; the run counts as failed."""
+    """The study with one link and some epochs of the next; its run counts as failed."""
     shutil.copytree(half_storage, faulty.storage)
     return faulty
 
@@ -36,8 +36,8 @@ def test_the_newest_link_is_damaged_between_two_commands(half_done: Faulty, dama
     half_done.assert_whole()
 
 
-def test_the_clock_goes_back_an_hour_between_two_commands(half_done: Faulty, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The failure seems to lie in the future; what came later still counts."""
+def test_the_clock_is_set_back_an_hour_between_two_commands(half_done: Faulty, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The failure seems to be in the future; later events still count."""
     before = [event.time_ns for event in half_done.folder.ledger.events()]
     now, now_ns = time.time, time.time_ns
     with monkeypatch.context() as patch:

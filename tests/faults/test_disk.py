@@ -1,4 +1,4 @@
-"""A disk that is full, or cannot be written, on a small file system of its own."""
+"""A full or read-only disk, on a small file system of its own."""
 
 import os
 import shutil
@@ -6,16 +6,17 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-import injection
 import pytest
-from faulty import Faulty
+
+from tests.faults import injection
+from tests.faults.faulty import Faulty
 
 MEGABYTES = 16
 
 
 @pytest.fixture
 def small_disk(faulty: Faulty) -> Iterator[Path]:
-    """The storage is a tmpfs."""
+    """The storage on a small tmpfs."""
     faulty.storage.mkdir()
     mounted = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", f"size={MEGABYTES}m", "tmpfs", str(faulty.storage)],
@@ -33,18 +34,18 @@ def small_disk(faulty: Faulty) -> Iterator[Path]:
 
 
 def halves(root: Path) -> list[Path]:
-    """Files and folders that were being written; what is in `live` is worth nothing, and the next driver removes it."""
+    """Return half-written files and folders; those in `live` do not matter, the next driver removes them."""
     return [path for path in root.rglob(".*") if path.parent.name != "live"]
 
 
 def test_a_full_disk(faulty: Faulty, small_disk: Path) -> None:
-    """Nothing can be written from the middle of a task on, neither the epoch nor that the run has failed."""
+    """From the middle of a task on nothing can be written, neither the epoch nor the failure of the run."""
     injection.lay("batch", "fill", argument=str(small_disk), task=2, epoch=3)
     code, said = faulty.run()
     assert injection.left() == []
     assert code == 1
     (last,) = [line for line in said.splitlines() if line.startswith("ablation: ")]
-    assert last == f"ablation: {faulty.path}: No space left on device; once that is mended, the same command goes on"
+    assert last.startswith(f"ablation: {faulty.path}: No space left on device")
     assert "Traceback" not in said
     assert halves(small_disk) == []
     assert "interrupted" in faulty.status()
@@ -55,12 +56,13 @@ def test_a_full_disk(faulty: Faulty, small_disk: Path) -> None:
 
 
 def test_a_disk_that_became_read_only(faulty: Faulty, half_storage: Path, small_disk: Path) -> None:
-    """Said before anything is started."""
+    """Refused before anything starts."""
     shutil.copytree(half_storage, small_disk, dirs_exist_ok=True)
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
     code, said = faulty.run()
     assert code == 2
-    assert said == f"ablation: cannot write to {small_disk}: Read-only file system\n"
+    assert f"{small_disk}: Read-only file system" in said
+    assert said.count("\n") == 1
     subprocess.run(["mount", "-o", "remount,rw", str(small_disk)], check=True)
     code, _ = faulty.run()
     assert code == 0

@@ -1,4 +1,4 @@
-"""The head of the cluster dies under a driver: it says so, ends by itself, and the same command goes on elsewhere."""
+"""The head of the cluster is killed: the driver reports it, ends by itself, and the same command resumes elsewhere."""
 
 import contextlib
 import os
@@ -10,11 +10,11 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-import injection
 import pytest
-from faulty import PATIENCE_SECONDS, Faulty, wait_for
 
-from cl2r.rayrun.head import RAY_WAITS
+from cl2r.rayrun.cluster import RAY_HEAD_TIMEOUT
+from tests.faults import injection
+from tests.faults.faulty import PATIENCE_SECONDS, Faulty, wait_for
 
 pytestmark = pytest.mark.slow
 PORT = 26490
@@ -22,7 +22,7 @@ RAY = Path(sys.executable).with_name("ray")
 
 
 def processes(folder: Path, kind: str) -> list[int]:
-    """Of the Ray that lives in `folder`."""
+    """Return the processes of one kind of the Ray in `folder`."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
@@ -34,11 +34,11 @@ def processes(folder: Path, kind: str) -> list[int]:
 
 @pytest.fixture
 def head(injected_ray: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The folder of another Ray, started by `ray start --head`."""
+    """Folder of another Ray, started by `ray start --head`."""
     folder = Path(tempfile.mkdtemp(prefix="h-", dir="/tmp"))
     monkeypatch.setenv("RAY_TMPDIR", str(folder))
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
-    monkeypatch.setenv(RAY_WAITS, "20")
+    monkeypatch.setenv(RAY_HEAD_TIMEOUT, "10")
     options = ["--num-cpus=2", "--include-dashboard=false", "--disable-usage-stats", "--object-store-memory=100000000"]
     subprocess.run([str(RAY), "start", "--head", f"--port={PORT}", *options], check=True, capture_output=True)
     yield folder
@@ -65,7 +65,7 @@ def test_the_head_is_killed(
     assert faulty.remembered_epoch(task=2) == 2
     assert "interrupted" in faulty.status()
     monkeypatch.undo()
-    monkeypatch.setattr("cl2r.rayrun.tuning.run_trial", injection.run_trial)
+    monkeypatch.setattr("cl2r.rayrun.tune.run_trial", injection.run_trial)
     code, _ = faulty.run()
     assert code == 0
     faulty.assert_whole()

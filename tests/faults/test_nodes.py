@@ -1,4 +1,4 @@
-"""A node dies in the middle of a run. The study goes on elsewhere; its frames are those of runs without Ray."""
+"""A node is lost in the middle of a run. The study continues elsewhere; its frames equal those without Ray."""
 
 import subprocess
 from collections import Counter
@@ -8,45 +8,44 @@ from typing import Any
 
 import pytest
 import yaml
-from fake_nodes import A100, H100, FakeNodes, wait_for
-from quick import QUICK
-from study_frames import assert_same_frames, finished_events
 
 from cl2r.engine.workers import ALONE
-from cl2r.study.folder import StudyFolder
-from cl2r.study.jobs import Job, trunk_jobs
-from cl2r.study.spec import Study
-from cl2r.study.walk import walk
+from cl2r.study.jobs import prefix_jobs
+from cl2r.study.session import StudySession
+from cl2r.study.train_job import train_job
 from studies import ablation
+from tests.faults.fake_nodes import A100, H100, FakeNodes, wait_for
+from tests.support.quick import QUICK
+from tests.support.study_frames import assert_same_frames, finished_events
 
-TASKS, EPOCHS = 3, 10
+TASKS, EPOCHS, CELLS = 2, 10, ("er", "fixed", "cl2r")
 WISH = ("--gpus-per-worker", "1", "--accelerator", "A100", "--max-concurrent", "2")
 
 
 @pytest.fixture(scope="module")
 def preset(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three tasks, long enough to lose a node in the middle."""
+    """Two tasks, long enough to lose a node in the middle."""
     path = tmp_path_factory.mktemp("preset") / "tiny.yaml"
-    layer = {**QUICK, "data": {"name": str(tiny)}, "optim": {"epochs": EPOCHS, "milestones": [7]}}
-    path.write_text(yaml.safe_dump(layer))
+    layer = {**QUICK, "data": {"name": str(tiny)}, "scenario": {"n_tasks": TASKS}}
+    path.write_text(yaml.safe_dump(layer | {"optim": {"epochs": EPOCHS, "milestones": [7]}}))
     return path
 
 
-def walk_alone(study: Study, jobs: Sequence[Job], folder: StudyFolder, owner: str, *_: Any) -> None:
+def train_alone(session: StudySession) -> None:
     """What a driver does, without Ray: job after job in this process."""
-    for job in [*trunk_jobs(jobs, []), *jobs]:
-        walk(job, folder, owner, ALONE, lambda _: None)
+    for job in [*prefix_jobs(session.jobs, []), *session.jobs]:
+        train_job(job, session.folder, session.owner, ALONE, lambda _: None)
 
 
 def without_ray(words: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("cl2r.rayrun.driver._run", walk_alone)
+        patch.setattr("cl2r.rayrun.driver.run_jobs", train_alone)
         patch.setattr("analysis.plots.write_figures", lambda study, folder: [])
         assert ablation.main([*words, "--storage", "calm", "--name", "calm"]) == 0
 
 
 def killed_in_the_second_task(ray: FakeNodes, driver: subprocess.Popen[str]) -> tuple[str, str]:
-    """Kill the node of the first run that is inside its second task; the run, and the node's name."""
+    """Kill the node of the first run that is in its second task; return the run and the node's name."""
 
     def second() -> list[Any]:
         assert driver.poll() is None
@@ -59,16 +58,16 @@ def killed_in_the_second_task(ray: FakeNodes, driver: subprocess.Popen[str]) -> 
 
 
 def assert_little_was_lost(ray: FakeNodes, at_once: int) -> None:
-    """Epochs that were trained twice are those under way on the node that died."""
+    """Check that only epochs under way on the lost node were trained twice."""
     trained = Counter((epoch.run, epoch.task, epoch.epoch) for epoch in ray.epochs if epoch.rank == 0)
-    assert len(trained) == (2 + 6 * (TASKS - 1)) * EPOCHS
+    assert len(trained) == (2 + len(CELLS) * (TASKS - 1)) * EPOCHS
     assert trained.total() - len(trained) <= at_once
 
 
 def test_a_node_dies(preset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One worker a trial, on A100 nodes only."""
+    """One worker per trial, on A100 nodes only."""
     monkeypatch.chdir(tmp_path)
-    words = ["--preset", str(preset)]
+    words = ["--preset", str(preset), "--cells", *CELLS]
     with FakeNodes() as ray:
         for name in ("a", "b"):
             ray.add(name, **A100)
@@ -78,17 +77,17 @@ def test_a_node_dies(preset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
         without_ray(words, monkeypatch)  # meanwhile
         _, said = driver.communicate()
         assert driver.returncode == 0, said
-        assert "its process died; it goes on from its last epoch" in said
+        assert "its process died; it resumes" in said
         assert {ray.name(epoch.node) for epoch in ray.epochs if epoch.run == run} == {"a", "b"} >= {node}
         assert_little_was_lost(ray, at_once=2)
     assert_same_frames((tmp_path / "hunted", "hunted"), (tmp_path / "calm", "calm"))
     runs = finished_events(tmp_path / "hunted", "hunted")
-    assert len(runs) == len(set(runs)) == 6
+    assert len(runs) == len(set(runs)) == len(CELLS)
 
 
 @pytest.mark.slow
 def test_a_node_of_train_workers_dies(preset: Path, tmp_path: Path) -> None:
-    """Two workers a trial: both start again on the other node, from the last epoch."""
+    """Two workers per trial: both resume on the other node from the last epoch."""
     words = ["--preset", str(preset), "--cells", "cl2r", "--workers", "2", "--gpus-per-worker", "1"]
     with FakeNodes() as ray:
         for name in ("a", "b"):

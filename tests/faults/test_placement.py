@@ -1,14 +1,14 @@
-"""Where trials run, as Ray's own tables tell it, on nodes whose GPUs are names."""
+"""Where trials run, according to Ray's own tables, on nodes whose GPUs are names."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
-from fake_nodes import A100, H100, FakeNodes, wait_for
-from quick import QUICK
 
-from cl2r.rayrun.resources import Resources
+from cl2r.study.resources import Resources
+from tests.faults.fake_nodes import A100, H100, FakeNodes, wait_for
+from tests.support.quick import QUICK
 
 pytestmark = pytest.mark.slow
 ONE_A100 = {"CPU": 1.0, "GPU": 1.0, "accelerator_type:A100": 0.001}
@@ -23,7 +23,7 @@ def words(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return ["--preset", str(path), "--cells", "er", "cl2r", "--gpus-per-worker", "1"]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def ray() -> Iterator[FakeNodes]:
     """A head without CPUs, two nodes with A100s, one with others."""
     with FakeNodes() as nodes:
@@ -33,23 +33,26 @@ def ray() -> Iterator[FakeNodes]:
         yield nodes
 
 
-def test_two_workers_a_trial(ray: FakeNodes, words: list[str], tmp_path: Path) -> None:
-    """Exactly two bundles a trial, on one node; drivers and controllers on the head; nothing on the other node."""
+def test_two_workers_per_trial(ray: FakeNodes, words: list[str], tmp_path: Path) -> None:
+    """Two bundles per trial, on one node; drivers and controllers on the head; nothing on the other node."""
     wish = ["--workers", "2", "--accelerator", "A100", "--max-concurrent", "2", "--storage", str(tmp_path)]
+    known, trained_before = {entry["id"] for entry in [*ray.groups(), *ray.actors()]}, len(ray.epochs)
     driver = ray.drive([*words, *wish])
     _, said = driver.communicate()
     assert driver.returncode == 0, said
-    drivers = [group for group in ray.groups() if "node:__internal_head__" in group["bundles"][0]]
-    trials = [group for group in ray.groups() if group not in drivers]
+    groups = [group for group in ray.groups() if group["id"] not in known]
+    drivers = [group for group in groups if "node:__internal_head__" in group["bundles"][0]]
+    trials = [group for group in groups if group not in drivers]
     assert [group["nodes"] for group in drivers] == [["head"]] * len(drivers)
     assert [group["bundles"] for group in trials] == [[ONE_A100, ONE_A100]] * 2
     assert {group["strategy"] for group in trials} == {"PACK"}
     assert all(group["nodes"] in (["a", "a"], ["b", "b"]) for group in trials)
-    trained = {(epoch.run, epoch.rank): epoch for epoch in ray.epochs}
+    trained = {(epoch.run, epoch.rank): epoch for epoch in ray.epochs[trained_before:]}
     assert set(trained) == {(run, rank) for run in ("er-0", "cl2r-0") for rank in (0, 1)}
     assert all(epoch.assigned == ONE_A100 for epoch in trained.values())
-    workers = [actor for actor in ray.actors() if actor["kind"] == "RayTrainWorker"]
-    others = [actor for actor in ray.actors() if actor not in workers]
+    actors = [actor for actor in ray.actors() if actor["id"] not in known]
+    workers = [actor for actor in actors if actor["kind"] == "RayTrainWorker"]
+    others = [actor for actor in actors if actor not in workers]
     assert len(workers) == 4
     assert {actor["node"] for actor in workers} <= {"a", "b"}
     assert {actor["node"] for actor in others} == {"head"}
@@ -57,10 +60,10 @@ def test_two_workers_a_trial(ray: FakeNodes, words: list[str], tmp_path: Path) -
 
 
 def test_what_ray_packs(ray: FakeNodes) -> None:
-    """A trial's workers sit on one node if they fit. Trials are not packed: each goes to the emptiest node.
+    """The workers of a trial share a node if they fit. Trials are not packed: each goes to the emptiest node.
 
-    A study is none the worse for it, for its trials are of one size: with two workers a trial, four GPUs a node take
-    two trials whatever the order. One with four workers, started while others use the nodes, may span them.
+    That does not hurt a study, whose trials have one size: with two workers per trial and four GPUs per node, a node
+    takes two trials in any order. A trial with four workers, started while others use the nodes, may span them.
     """
     two = [Resources(workers=2, gpus_per_worker=1, accelerator="A100").per_worker()] * 2
     placed = [ray.reserve(two) for _ in range(4)]
@@ -70,23 +73,23 @@ def test_what_ray_packs(ray: FakeNodes) -> None:
     one = [Resources(gpus_per_worker=1, accelerator="A100").per_trial()]
     singles = [ray.reserve(one) for _ in range(4)]
     assert sorted(node for _, (node,) in singles) == ["a", "a", "b", "b"]
-    _, four = ray.reserve(two * 2)
+    spanning, four = ray.reserve(two * 2)
     assert sorted(four) == ["a", "a", "b", "b"]
+    for group in (spanning, *(group for group, _ in singles)):
+        ray.release(group)
 
 
 def test_a_study_waits_for_its_accelerator(ray: FakeNodes, words: list[str], tmp_path: Path) -> None:
-    """It says at once that there is no room, after a while what there is; when a node comes it trains there."""
-    log = tmp_path / "log"
+    """It notes at once that there is no room, warns after a while, and trains on the node that joins."""
+    log, trained_before = tmp_path / "log", len(ray.epochs)
     with log.open("w") as file:
         driver = ray.drive([*words, "--accelerator", "L4", "--storage", str(tmp_path / "out")], output=file)
-    wait_for(lambda: "no room for a trial (" in log.read_text() or driver.poll() is not None, "a complaint")
-    assert "note: the cluster has no room for a trial now: it grows to 1; --max-concurrent N: to N" in log.read_text()
-    assert (
-        "no room for a trial (a worker of 1 CPU, 1 GPU, accelerator L4) in the cluster: 1 node with 0 CPU; "
-        "2 nodes with 4 CPU, 4 GPU, accelerator A100; 1 node with 4 CPU, 4 GPU, accelerator H100\n"
-    ) in log.read_text()
-    assert not ray.epochs
+    wait_for(lambda: "no room for a trial (" in log.read_text() or driver.poll() is not None, "a warning")
+    assert "--max-concurrent N" in log.read_text()
+    assert "accelerator L4" in log.read_text()
+    assert "2 nodes with 4 CPU, 4 GPU, accelerator A100; 1 node with 4 CPU, 4 GPU, accelerator H100" in log.read_text()
+    assert len(ray.epochs) == trained_before
     ray.add("new", num_cpus=1, num_gpus=1, resources={"accelerator_type:L4": 1})
     driver.wait()
     assert driver.returncode == 0, log.read_text()
-    assert {ray.name(epoch.node) for epoch in ray.epochs} == {"new"}
+    assert {ray.name(epoch.node) for epoch in ray.epochs[trained_before:]} == {"new"}

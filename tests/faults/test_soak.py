@@ -1,16 +1,16 @@
-"""The soak itself: what it counts, that it notices a loss, and a short one."""
+"""The soak itself: what it counts, that it detects a loss, and a short run."""
 
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import soak
-from epoch_log import Epoch
-from small_study import bare_run
-from soak_faults import Fault
 
 from cl2r.study.folder import StudyFolder
+from tests.faults import soak
+from tests.faults.epoch_log import Epoch
+from tests.faults.soak_faults import Fault
+from tests.support.small_study import bare_run
 
 
 def epoch(time: float, run: str, number: int, task: int = 1) -> Epoch:

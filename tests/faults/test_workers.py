@@ -1,4 +1,4 @@
-"""The matrix again, for runs of two workers of Ray Train: either of them dies, or all are asked to stop."""
+"""Runs with two workers of Ray Train: either of them is killed, or both are asked to stop."""
 
 import math
 import signal
@@ -6,27 +6,27 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-import injection
 import numpy as np
 import pandas as pd
 import pytest
 import ray
-from faulty import NAME, Faulty, wait_for
-from study_frames import finished_events
 
 from analysis import load_study
 from cl2r.errors import REQUEUE
-from cl2r.rayrun.resources import Resources
+from cl2r.study.resources import Resources
 from studies import ablation
+from tests.faults import injection
+from tests.faults.faulty import NAME, RESUMED, Faulty, wait_for
+from tests.support.study_frames import finished_events
 
 pytestmark = pytest.mark.slow
 TWO = ("--workers", "2")
 TOLERANCE = 0.15
-"""Of an accuracy on 120 pairs after five epochs, when batch norm sees other halves of a batch."""
+"""Tolerance of an accuracy on 120 pairs after five epochs if batch norm sees other halves of a batch."""
 
 
 class Reserved(threading.Thread):
-    """The least that was left of Ray's resources at any time."""
+    """Records the least that was left of Ray's resources at any time."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,15 +48,15 @@ class Reserved(threading.Thread):
 
 @pytest.fixture(scope="module")
 def two_undisturbed(injected_ray: None, preset: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What two workers make of the study that nothing happened to.
+    """The storage of the undisturbed study with two workers.
 
-    They ask for an A100 each, in name only: where workers are placed changes no result.
+    Each asks for an A100, in name only: where workers are placed changes no result.
     """
     storage = tmp_path_factory.mktemp("two")
     words = ["--preset", str(preset), "--storage", str(storage), "--name", "calm", "--cells", "cl2r"]
     a100 = Resources(workers=2, gpus_per_worker=1, accelerator="A100", backend="gloo")
     with pytest.MonkeyPatch.context() as patch, Reserved() as reserved:
-        patch.setattr("cl2r.study.command._resources", lambda _: a100)
+        patch.setattr("cl2r.cli.study.study_resources", lambda _: a100)
         assert ablation.main(words) == 0
     assert reserved.least == {"GPU": 0.0, "accelerator_type:A100": pytest.approx(0.998), "CPU": 0.0}
     assert list(load_study(storage / "studies" / "calm").tasks["workers"]) == [2, 2]
@@ -65,30 +65,24 @@ def two_undisturbed(injected_ray: None, preset: Path, tmp_path_factory: pytest.T
 
 @pytest.fixture
 def pair(faulty: Faulty, two_undisturbed: Path) -> Iterator[Faulty]:
-    """The study with faults, to be compared with that of two workers."""
+    """The study with faults, compared with the undisturbed one of two workers."""
     alone, faulty.undisturbed = faulty.undisturbed, two_undisturbed
     yield faulty
     faulty.undisturbed = alone
 
 
-@pytest.mark.parametrize(
-    ("point", "where"),
-    [
-        ("batch", {"task": 2, "epoch": 3, "rank": 0}),
-        ("batch", {"task": 2, "epoch": 3, "rank": 1}),
-        ("between", {"task": 1, "rank": 1}),
-        ("checkpoint", {"epoch": 2}),
-        ("link", {}),
-        ("evaluation", {"tasks": 2}),
-    ],
-    ids=lambda part: part if isinstance(part, str) else "-".join(f"{name}{value}" for name, value in part.items()),
-)
-def test_a_worker_is_killed(pair: Faulty, point: str, where: dict[str, int]) -> None:
-    injection.lay(point, **where)
+def test_workers_are_killed_at_every_point(pair: Faulty) -> None:
+    """Either of the two, in the order in which a run reaches the points."""
+    injection.lay("checkpoint", epoch=2)
+    injection.lay("link")
+    injection.lay("between", task=1, rank=1)
+    injection.lay("batch", task=2, epoch=2, rank=0)
+    injection.lay("batch", task=2, epoch=4, rank=1)
+    injection.lay("evaluation", tasks=2)
     code, said = pair.run(*TWO)
     assert injection.left() == []
     assert code == 0
-    assert "its process died; it goes on from its last epoch" in said
+    assert said.count(RESUMED) == 6
     pair.assert_whole()
 
 
@@ -96,7 +90,7 @@ def test_the_newest_link_is_damaged_while_two_workers_train(pair: Faulty) -> Non
     injection.lay("between", "flip", task=1, rank=0)
     code, said = pair.run(*TWO)
     assert code == 0
-    assert "the checksum differs; it goes on" in said
+    assert "the checksum differs; it resumes" in said
     pair.assert_whole()
 
 
@@ -112,7 +106,7 @@ def test_sigterm_stops_both_workers(pair: Faulty, tmp_path: Path) -> None:
     pair.assert_whole()
 
 
-def test_two_workers_that_always_die_fail(pair: Faulty) -> None:
+def test_workers_that_always_crash_fail(pair: Faulty) -> None:
     injection.lay("batch", task=1, epoch=2, rank=1, times=9)
     code, _ = pair.run(*TWO, "--retries", "1")
     assert code == 1
@@ -121,9 +115,11 @@ def test_two_workers_that_always_die_fail(pair: Faulty) -> None:
     assert event.read()["reason"] == "its process died"
 
 
-def test_one_worker_goes_on_where_two_were(pair: Faulty, two_undisturbed: Path) -> None:
-    """The link that two workers finished is used as it is; what one trains after it differs by rounding and batch
-    norm, so that the matrix agrees with that of two workers within a tolerance only."""
+def test_one_worker_resumes_what_two_began(pair: Faulty, two_undisturbed: Path) -> None:
+    """The link that two workers finished is used as it is.
+
+    What one worker trains after it differs by rounding and batch norm, so the matrices agree within a tolerance only.
+    """
     injection.lay("batch", task=2, epoch=3, rank=0)
     code, _ = pair.run(*TWO, "--retries", "0")
     assert code == 1

@@ -11,19 +11,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from quick import quick_config, train
 from torch import Tensor, nn
 from torch.nn import functional
 
 from cl2r.augment import draw
 from cl2r.batches import epoch_batches
+from cl2r.config.builtin import ABLATION_CELLS
 from cl2r.data.scenario import Task
+from cl2r.engine.links import LinkStore
 from cl2r.engine.plan import Plan
-from cl2r.engine.store import LinkStore
 from cl2r.memory import sample_task
-from cl2r.methods.catalog import ABLATION_CELLS
-from cl2r.methods.registry import build_method
+from cl2r.methods.base import build_method
 from cl2r.seeding import numpy_stream, torch_stream
+from tests.support.quick import quick_config, train
 
 LEARNING_RATES = (0.003, 0.002, 0.004)  # low, since training amplifies rounding
 TOLERANCE = 1e-3
@@ -41,10 +41,10 @@ def dense_simplex(num_classes: int) -> Tensor:
 
 def augmented(plan: Plan, rows: np.ndarray, generator: torch.Generator) -> Tensor:
     dataset, padding = plan.dataset, plan.config.augment.padding
-    choice = draw(len(rows), padding, plan.config.augment.flip, generator)
+    choice = draw(len(rows), plan.config.augment, generator)
     images = []
     for row, (y, x) in zip(rows, choice.offsets.tolist(), strict=True):
-        padded = np.pad(dataset.x_train[row], ((padding, padding), (padding, padding), (0, 0)))
+        padded = np.pad(dataset.x_train.all()[row], ((padding, padding), (padding, padding), (0, 0)))
         height, width = dataset.image_size
         images.append(padded[y : y + height, x : x + width])
     batch = torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2).contiguous().float() / 255
@@ -109,7 +109,7 @@ def open_features(phi: nn.Module, plan: Plan) -> Tensor:
     dataset = plan.dataset
     mean, std = (torch.tensor(v)[None, :, None, None] for v in (dataset.mean, dataset.std))
     with torch.no_grad():
-        features: Tensor = phi((torch.from_numpy(dataset.x_open).permute(0, 3, 1, 2).float() / 255 - mean) / std)
+        features: Tensor = phi((torch.from_numpy(dataset.x_open.all()).permute(0, 3, 1, 2).float() / 255 - mean) / std)
     return features
 
 
@@ -121,7 +121,7 @@ def gap(one: Tensor, two: Tensor) -> float:
 def trained(tiny: Path, root: Path, method: str, centre: bool, rate: float = LEARNING_RATES[0]) -> tuple[Plan, Tensor]:
     head, optim = {"centre": centre}, {"lr": rate}
     plan = train(quick_config(tiny, {"method": {"name": method}, "head": head, "optim": optim}), root).plan
-    return plan, LinkStore(root, print).features(plan.keys[-1])["open"]
+    return plan, LinkStore(root).features(plan.keys[-1])["open"]
 
 
 @pytest.mark.parametrize("method", ABLATION_CELLS)

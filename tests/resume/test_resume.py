@@ -1,4 +1,4 @@
-"""Interrupted, killed, damaged: the same command goes on and ends in the same bits."""
+"""A run that was interrupted, killed or damaged resumes with the same command and ends with the same bits."""
 
 import json
 import shutil
@@ -10,8 +10,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from quick import (
+
+from cl2r.cli.main import main
+from cl2r.config.layers import override, read_layer, resolve
+from cl2r.engine.chain import RunResult, execute
+from cl2r.engine.frames import write_run
+from cl2r.engine.links import MANIFEST, PARTIAL, STATE, LinkStore
+from cl2r.engine.plan import plan_run
+from tests.support.quick import (
     EPOCHS,
+    TASKS,
     Interrupter,
     Recorder,
     assert_same_chain,
@@ -23,14 +31,7 @@ from quick import (
     train,
 )
 
-from cl2r.cli import main
-from cl2r.engine.plan import plan_run
-from cl2r.engine.records import write_run
-from cl2r.engine.run import RunResult, execute
-from cl2r.engine.store import MANIFEST, PARTIAL, STATE, LinkStore
-from cl2r.layers import override, read_layer, resolve
-
-PATIENCE_SECONDS = 120
+TIMEOUT_SECONDS = 120
 
 
 @pytest.fixture(scope="module")
@@ -45,12 +46,22 @@ def undisturbed(
     }
 
 
+def actions(recorder: Recorder, keys: list[str]) -> list[tuple[str, int]]:
+    """What the log says happened to which task."""
+    found = []
+    for line in recorder.lines:
+        action = next(word for word in ("damaged", "reused", "resumed", "trained") if f" {word} " in line)
+        (task,) = (number for number, key in enumerate(keys, 1) if key in line)
+        found.append((action, task))
+    return found
+
+
 # ---------------------------------------------------------------- Ctrl-C
 
 
 @pytest.mark.parametrize("method", ["cl2r", "er"])
 @pytest.mark.parametrize("after", [1, EPOCHS + 2, 2 * EPOCHS])
-def test_stopped_after_an_epoch(
+def test_interrupted_after_an_epoch(
     undisturbed: dict[str, tuple[RunResult, Path]], tiny: Path, tmp_path: Path, method: str, after: int
 ) -> None:
     expected, root = undisturbed[method]
@@ -60,20 +71,18 @@ def test_stopped_after_an_epoch(
     recorder = Recorder()
     result = train(config, tmp_path, recorder)
 
-    done, remembered = divmod(after - 1, EPOCHS)
-    lines = [f"task {task}: reused link {keys[task - 1]}" for task in range(1, done + 1)]
-    if remembered:
-        lines.append(f"task {done + 1}: resumed link {keys[done]} after epoch {remembered}")
-    assert recorder.lines[: len(lines)] == lines
-    assert [line.split(" in ")[0] for line in recorder.lines[len(lines) :]] == [
-        f"task {task}: trained link {keys[task - 1]}" for task in range(done + 1, 4)
+    done, saved = divmod(after - 1, EPOCHS)
+    assert actions(recorder, keys) == [
+        *(("reused", task) for task in range(1, done + 1)),
+        *([("resumed", done + 1)] if saved else []),
+        *(("trained", task) for task in range(done + 1, TASKS + 1)),
     ]
-    assert len(recorder.reports) == 3 * EPOCHS - done * EPOCHS - remembered
+    assert len(recorder.reports) == TASKS * EPOCHS - done * EPOCHS - saved
     np.testing.assert_array_equal(result.report.matrix, expected.report.matrix)
     assert_same_chain(expected.plan, root, tmp_path)
 
 
-def test_a_resumed_task_has_the_curves_of_an_undisturbed_one(finished: RunResult, tiny: Path, tmp_path: Path) -> None:
+def test_a_resumed_task_has_the_curves_of_an_uninterrupted_one(finished: RunResult, tiny: Path, tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         train(quick_config(tiny), tmp_path, Interrupter(after=EPOCHS + 2))
     result = train(quick_config(tiny), tmp_path)
@@ -83,8 +92,8 @@ def test_a_resumed_task_has_the_curves_of_an_undisturbed_one(finished: RunResult
             assert {**one, "seconds": 0} == {**two, "seconds": 0}
 
 
-def test_stopped_again_and_again(finished: RunResult, finished_root: Path, tiny: Path, tmp_path: Path) -> None:
-    """Each attempt gets one epoch further: the first of two is remembered, the second is lost."""
+def test_interrupted_in_every_epoch(finished: RunResult, finished_root: Path, tiny: Path, tmp_path: Path) -> None:
+    """Every attempt saves one more epoch and loses the next, so the run is resumed after each epoch of each task."""
     attempts = 0
     while True:
         try:
@@ -92,12 +101,12 @@ def test_stopped_again_and_again(finished: RunResult, finished_root: Path, tiny:
             break
         except KeyboardInterrupt:
             attempts += 1
-    assert attempts == 3 * EPOCHS - 1
+    assert attempts == TASKS * EPOCHS - 1
     np.testing.assert_array_equal(result.report.matrix, finished.report.matrix)
     assert_same_chain(finished.plan, finished_root, tmp_path)
 
 
-def test_stopped_between_the_last_epoch_and_the_link(
+def test_interrupted_between_the_last_epoch_and_the_link(
     finished: RunResult, finished_root: Path, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stopped(*_: object) -> None:
@@ -109,12 +118,12 @@ def test_stopped_between_the_last_epoch_and_the_link(
             train(quick_config(tiny), tmp_path)
     recorder = Recorder()
     train(quick_config(tiny), tmp_path, recorder)
-    assert recorder.lines[0] == f"task 1: resumed link {finished.plan.keys[0]} after epoch {EPOCHS}"
+    assert actions(recorder, finished.plan.keys)[0] == ("resumed", 1)
     assert [report.task for report in recorder.reports] == [2] * EPOCHS + [3] * EPOCHS
     assert_same_chain(finished.plan, finished_root, tmp_path)
 
 
-def test_a_damaged_epoch_starts_its_task_again(
+def test_a_damaged_epoch_makes_its_task_start_again(
     finished: RunResult, finished_root: Path, tiny: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(KeyboardInterrupt):
@@ -123,8 +132,7 @@ def test_a_damaged_epoch_starts_its_task_again(
     flip_bit(next((tmp_path / "partials" / key).glob("stage*.safetensors")))
     recorder = Recorder()
     train(quick_config(tiny), tmp_path, recorder)
-    assert any(key in line and "damaged" in line for line in recorder.lines)
-    assert not any("resumed" in line for line in recorder.lines)
+    assert actions(recorder, finished.plan.keys) == [("reused", 1), ("damaged", 2), ("trained", 2), ("trained", 3)]
     assert_same_chain(finished.plan, finished_root, tmp_path)
 
 
@@ -132,11 +140,11 @@ def test_a_damaged_epoch_starts_its_task_again(
 
 
 def kill_in_task_2(words: list[str], partial: Path, log: Path) -> None:
-    """Start the command, wait for the first remembered epoch of task 2, then pull the plug."""
-    script = "from cl2r.cli import main; main()"
+    """Start the command, wait for the first saved epoch of task 2, then kill the process."""
+    script = "from cl2r.cli.main import main; main()"
     with log.open("w") as out:
         process = subprocess.Popen([sys.executable, "-c", script, *words], stdout=out, stderr=out)
-        deadline = time.monotonic() + PATIENCE_SECONDS
+        deadline = time.monotonic() + TIMEOUT_SECONDS
         while not partial.exists() and process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.005)
         process.kill()
@@ -148,7 +156,7 @@ def test_killed(
 ) -> None:
     settings = flat_quick() | {"scenario.n_tasks": 2, "optim.epochs": 20, "optim.milestones": [15]}
     root, elsewhere = tmp_path / "root", tmp_path / "elsewhere"
-    words = ["run", "--data", str(tiny), "--out", str(root), *set_options(settings)]
+    words = ["run", "--data", str(tiny), "--storage", str(root), *set_options(settings)]
     layers = [override(f"{key}={value}") for key, value in settings.items()]
     plan = plan_run(resolve([read_layer("icons"), {"data": {"name": str(tiny)}}, *layers]))
     first, second = plan.keys
@@ -178,7 +186,7 @@ def test_killed(
 
 @pytest.fixture
 def copy(finished: RunResult, finished_root: Path, tmp_path: Path) -> Path:
-    """A store of one's own with the finished chain."""
+    """A copy of the store of the finished chain."""
     shutil.copytree(finished_root / "links", tmp_path / "copy" / "links")
     return tmp_path / "copy"
 
@@ -191,10 +199,9 @@ def test_a_flipped_bit_costs_its_link_only(
     flip_bit(copy / "links" / key / STATE)
     recorder = Recorder()
     result = train(quick_config(tiny), copy, recorder)
-    assert recorder.lines[0].startswith("task 1: reused") or "damaged" in recorder.lines[0]
-    assert [line for line in recorder.lines if "damaged" in line] == [
-        f"link {key} is damaged ({STATE}: the checksum differs); it will be trained again"
-    ]
+    expected = [("reused", number) for number in (1, 2, 3)]
+    expected[task - 1 : task] = [("damaged", task), ("trained", task)]
+    assert actions(recorder, finished.plan.keys) == expected
     assert [link.reused for link in result.links] == [number != task for number in (1, 2, 3)]
     np.testing.assert_array_equal(result.report.matrix, finished.report.matrix)
     assert_same_chain(finished.plan, finished_root, copy)
@@ -208,12 +215,12 @@ def test_a_deleted_middle_link_is_trained_again_and_the_later_one_kept(
     result = train(quick_config(tiny), copy, recorder)
     assert [link.reused for link in result.links] == [True, False, True]
     assert recorder.begun == [2]
-    assert not any("damaged" in line for line in recorder.lines)
+    assert actions(recorder, finished.plan.keys) == [("reused", 1), ("trained", 2), ("reused", 3)]
     np.testing.assert_array_equal(result.report.matrix, finished.report.matrix)
     assert_same_chain(finished.plan, finished_root, copy)
 
 
-def test_two_damaged_neighbours(finished: RunResult, finished_root: Path, tiny: Path, copy: Path) -> None:
+def test_two_neighbouring_damaged_links(finished: RunResult, finished_root: Path, tiny: Path, copy: Path) -> None:
     for key in finished.plan.keys[:2]:
         flip_bit(copy / "links" / key / MANIFEST)
     result = train(quick_config(tiny), copy)

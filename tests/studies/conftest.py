@@ -10,17 +10,17 @@ from pathlib import Path
 import pytest
 import ray
 import yaml
-from quick import QUICK
 
 from cl2r.rayrun.cluster import set_environment
 from studies import ablation
+from tests.support.quick import QUICK
 
-EPOCHS = 15
+EPOCHS = 4
 
 
 @pytest.fixture(scope="session")
 def ray_folder() -> Iterator[Path]:
-    """Ray's own files; a short path, for its sockets."""
+    """Folder for Ray's own files, with a short path for its sockets."""
     folder = Path(tempfile.mkdtemp(prefix="cl2r-", dir="/tmp"))
     yield folder
     shutil.rmtree(folder, ignore_errors=True)
@@ -28,7 +28,7 @@ def ray_folder() -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def small_ray(ray_folder: Path, object_query: str) -> Iterator[None]:
-    """Two CPUs, and two GPUs in name only; studies in this process use it instead of starting one each.
+    """A Ray with two CPUs, and two GPUs in name only; studies in this process share it.
 
     Its processes inherit the credentials of the object store, which therefore comes first.
     """
@@ -49,34 +49,26 @@ def small_ray(ray_folder: Path, object_query: str) -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def no_figures() -> Iterator[None]:
-    """Figures cost a study seconds and have tests of their own; those of jobs in other processes are drawn."""
+    """Draw no figures: they take seconds and have tests of their own."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("analysis.plots.write_figures", lambda study, folder: [])
         yield
 
 
-@pytest.fixture(autouse=True)
-def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Trials need not wait for the start of a second process, unless a test says so (`undisturbed` came before)."""
-    monkeypatch.setattr("cl2r.rayrun.search.START_SECONDS", 0.0)
-
-
 @pytest.fixture(scope="session")
 def preset(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three tasks of 15 epochs: time enough to run side by side, and to be killed in the middle."""
+    """Three short tasks."""
     path = tmp_path_factory.mktemp("preset") / "tiny.yaml"
-    layer = {**QUICK, "data": {"name": str(tiny)}, "optim": {"epochs": EPOCHS, "milestones": [10]}}
+    layer = {**QUICK, "data": {"name": str(tiny)}, "optim": {"epochs": EPOCHS, "milestones": [3]}}
     path.write_text(yaml.safe_dump(layer))
     return path
 
 
 @pytest.fixture(scope="session")
 def undisturbed(small_ray: None, preset: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The storage of an ablation study that nothing happened to, called `calm`."""
+    """The storage of an undisturbed ablation study called `calm`."""
     storage = tmp_path_factory.mktemp("undisturbed")
     words = ["--preset", str(preset), "--storage", str(storage), "--name", "calm"]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("cl2r.rayrun.search.START_SECONDS", 300.0)  # a cold and busy machine may need long
-        assert ablation.main(words) == 0
+    assert ablation.main(words) == 0
     assert (storage / "studies" / "calm" / "report.html").exists()
     return storage

@@ -2,8 +2,8 @@
 
 import sys
 
-from cl2r.cli import main
-from cl2r.search import indexing
+from cl2r.cli.main import main
+from cl2r.gallery import indexing
 
 if __name__ == "__main__":
     indexing.LARGEST_SHARD = int(sys.argv.pop(1))

@@ -1,21 +1,24 @@
-"""Galleries made through Ray Data: the same bytes as without Ray, also when the job is killed on the way."""
+"""Galleries made by Ray Data have the same bytes as without Ray, even if the job was killed once."""
 
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pytest
-from made_gallery import Trained, below, indexed, stored, trained, write_images
 
-from cl2r.objects import ObjectPath
-from cl2r.rayrun.gallery import extract_on_ray
-from cl2r.rayrun.resources import Resources
-from cl2r.search import indexing
-from cl2r.search.gallery import Gallery
-from cl2r.search.indexing import index_images
+from cl2r.gallery import indexing
+from cl2r.gallery.gallery import Gallery, Shard
+from cl2r.gallery.indexing import IndexJob, ShardPlan
+from cl2r.gallery.model import Model
+from cl2r.rayrun.extract import extract_on_ray
+from cl2r.storage.path import ObjectPath
+from cl2r.study.resources import Resources
+from tests.support.galleries import Trained, below, indexed, stored, trained, write_images
+from tests.support.object_server import upload
 
 PIECE = 4
 PATIENCE_SECONDS = 240
@@ -34,31 +37,31 @@ def images(chain: Trained, tmp_path: Path) -> Path:
     return tmp_path / "images"
 
 
+def on_ray(model: Model, plans: Sequence[ShardPlan]) -> Iterable[Shard]:
+    return extract_on_ray(model, plans, Resources(), verbose=False)
+
+
 @pytest.fixture(autouse=True)
 def in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(indexing, "LARGEST_SHARD", PIECE)
 
 
 def test_ray_makes_the_same_gallery(small_ray: None, chain: Trained, images: Path, tmp_path: Path) -> None:
-    """Shards, names and bytes; the image that is none is skipped and told."""
     plain = indexed(images, tmp_path / "plain", chain.model(2))
     gallery = Gallery.open_or_create(tmp_path / "on_ray")
-    report = index_images(
-        images, gallery, chain.model(2), lambda model, plans: extract_on_ray(model, plans, Resources(), verbose=False)
-    )
+    report = IndexJob(images, gallery, chain.model(2), on_ray).run()
     assert (report.added, [name for name, _ in report.bad]) == (48, ["c03/broken.png"])
     assert len(gallery.commit.shards) == 13
     assert below(gallery.root) == below(plain.root)
     assert gallery.commit.shards == plain.commit.shards
 
 
-def test_an_object_store(small_ray: None, chain: Trained, images: Path, remote: ObjectPath, tmp_path: Path) -> None:
-    """Images and gallery there."""
-    (remote / "images").upload(images)
+def test_images_and_gallery_in_an_object_store(
+    small_ray: None, chain: Trained, images: Path, remote: ObjectPath, tmp_path: Path
+) -> None:
+    upload(images, remote / "images")
     gallery = Gallery.open_or_create(remote / "gallery")
-    report = index_images(
-        remote / "images", gallery, chain.model(1), lambda *given: extract_on_ray(*given, Resources(), verbose=False)
-    )
+    report = IndexJob(remote / "images", gallery, chain.model(1), on_ray).run()
     assert (report.added, len(report.bad)) == (48, 1)
     plain = stored(indexed(images, tmp_path / "plain", chain.model(1)))
     found = stored(Gallery(remote / "gallery"))
@@ -67,8 +70,8 @@ def test_an_object_store(small_ray: None, chain: Trained, images: Path, remote: 
     }
 
 
-def test_a_killed_job_goes_on(small_ray: None, chain: Trained, images: Path, tmp_path: Path) -> None:
-    """SIGKILL of the command and its Ray after the first shards; then the same command: none twice, none missing."""
+def test_a_killed_job_is_resumed(small_ray: None, chain: Trained, images: Path, tmp_path: Path) -> None:
+    """SIGKILL the command and its Ray after the first shards; then no image is missing or there twice."""
     words = ["index", str(images), "--model", f"{chain.run}@1", "--storage", str(chain.storage)]
     words += ["--gallery", str(tmp_path / "killed"), "--workers", "1"]
     alone = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
@@ -85,17 +88,8 @@ def test_a_killed_job_goes_on(small_ray: None, chain: Trained, images: Path, tmp
     left = Gallery(tmp_path / "killed")
     assert left.commit.items == 0, "the commit comes last"
     assert len(left.orphans()) > 0
-    lines: list[str] = []
     plain = indexed(images, tmp_path / "plain", chain.model(1))
-    report = index_images(
-        images,
-        left,
-        chain.model(1),
-        lambda *given: extract_on_ray(*given, Resources(), verbose=False),
-        say=lines.append,
-    )
-    assert report.taken_over > 0
-    assert lines == [f"{report.taken_over} images were extracted before; going on with the rest"]
+    assert IndexJob(images, left, chain.model(1), on_ray).run().taken_over > 0
     assert below(left.root) == below(plain.root)
     assert {name: vector.tobytes() for name, vector in stored(left).items()} == {
         name: vector.tobytes() for name, vector in stored(plain).items()

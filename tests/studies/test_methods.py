@@ -3,10 +3,11 @@
 from pathlib import Path
 
 import pytest
-from quick import set_options
 
 from analysis import load_study
+from cl2r.errors import InputError
 from studies import methods
+from tests.support.quick import set_options
 
 NAMES = ["er", "er+procrustes", "lwf", "bic", "fan"]
 SHORT = {"optim.epochs": 2, "optim.milestones": "[1]", "bic.bias_epochs": 2, "fan.epochs": 1, "eval.bootstrap": 0}
@@ -21,7 +22,6 @@ def test_methods_share_first_tasks_and_meet_in_one_table(
     rows = [line.split()[:2] for line in out.splitlines()]
     for name in NAMES:
         assert [name, "2"] in rows
-    assert "touched" in out
     study = load_study(tmp_path / "studies" / "few")
     assert study.runs["links_trained"].sum() == 2 * (3 + 4), "lwf and bic begin alike; the adapter trains nothing"
     runs = study.runs.set_index("method.name")
@@ -33,8 +33,6 @@ def test_methods_share_first_tasks_and_meet_in_one_table(
     assert later[["drift_cosine", "cka"]].notna().all(axis=None)
 
 
-def test_an_unknown_method_is_refused_before_anything_starts(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
+def test_an_unknown_method_is_refused_before_anything_starts() -> None:
+    with pytest.raises(InputError, match="lucir"):
         methods.main(["--methods", "er", "lucri"])
-    assert ended.value.code == 2
-    assert "did you mean 'lucir'?" in capsys.readouterr().err

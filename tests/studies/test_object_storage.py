@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from study_frames import VOLATILE
 
 from analysis import load_study
-from cl2r.objects import ObjectPath
+from cl2r.storage.path import ObjectPath
 from studies import ablation, sweep
+from tests.support.study_frames import VOLATILE
 
 CELLS = ["er", "cl2r"]
 
@@ -25,7 +25,7 @@ def test_the_ablation_is_that_of_a_disk(
         shared = [column for column in one if column not in (*VOLATILE, "trial", "links_trained")]
         two = two[two["run"].isin(one["run"])][shared].reset_index(drop=True)
         pd.testing.assert_frame_equal(one[shared].reset_index(drop=True), two, check_exact=True)
-    left = {name.split("/")[0] for name in remote.below()}
+    left = {name.split("/")[0] for name, *_ in remote.walk()}
     assert left == {"links", "studies"}, "no claim and no unfinished epoch is left"
     assert (remote / "studies" / "far" / "report.html").exists()
     assert not (remote / "studies" / "far" / "ray").exists()

@@ -1,4 +1,4 @@
-"""A real `ray start --head` on loopback, and studies handed to it with `ray job submit`."""
+"""Studies submitted with `ray job submit` to a real `ray start --head` on loopback."""
 
 import json
 import os
@@ -46,7 +46,7 @@ class Head:
 
 @pytest.fixture(scope="module")
 def head() -> Iterator[Head]:
-    """`ray start --head --block` with ports of its own; everything ends with it."""
+    """`ray start --head --block` with its own ports; everything ends with it."""
     folder = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))
     dashboard = free_port()
     ports = ("port", "ray-client-server-port", "dashboard-agent-listen-port", "dashboard-agent-grpc-port")
@@ -92,10 +92,7 @@ def test_a_study_as_a_job(head: Head, preset: Path, tmp_path: Path) -> None:
     study = load_study(tmp_path / "studies" / "job")
     assert list(study.runs["status"]) == ["finished", "finished"]
     assert (~study.tasks["reused"]).sum() == 6
-
-
-def test_what_is_uploaded_is_small(head: Head) -> None:
-    """After the job above: code, not results, environments or history."""
+    # Code was uploaded, but no results, environments or history.
     packages = list(head.folder.glob("session_2*/runtime_resources/working_dir_files/_ray_pkg_*"))
     folders = [path for path in packages if path.is_dir()]
     assert folders
@@ -109,7 +106,7 @@ def test_what_is_uploaded_is_small(head: Head) -> None:
 
 
 def test_a_failing_job(head: Head, preset: Path, tmp_path: Path) -> None:
-    """A failed run ends the script with 1, bad input with 2; `ray job submit` passes either on as a failure."""
+    """A failed run ends the script with 1, bad input with 2; `ray job submit` reports both as failures."""
     words = ["--preset", str(preset), "--storage", str(tmp_path), "--name", "sick", "--cells", "er"]
     sick = head.submit("python", "studies/ablation.py", *words, "--set", "optim.lr=1e30")
     assert sick.returncode == 1
@@ -120,7 +117,7 @@ def test_a_failing_job(head: Head, preset: Path, tmp_path: Path) -> None:
     listed = subprocess.run(
         [sys.executable, "-c", _LIST, head.address], env=head.environment, capture_output=True, text=True, check=True
     )
-    assert sorted(json.loads(listed.stdout)) == [0, 1, 2]
+    assert set(json.loads(listed.stdout)) >= {1, 2}
 
 
 _LIST = """
@@ -128,9 +125,3 @@ import json, sys
 from ray.job_submission import JobSubmissionClient
 print(json.dumps([job.driver_exit_code for job in JobSubmissionClient(sys.argv[1]).list_jobs() if job.submission_id]))
 """
-
-
-def test_a_relative_storage_would_vanish_with_the_cluster(head: Head, preset: Path) -> None:
-    done = head.submit("python", "studies/ablation.py", "--preset", str(preset), "--storage", "here")
-    assert done.returncode == 1
-    assert "--storage here: give an absolute path" in done.stdout + done.stderr

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
-from quick import train
 
-from cl2r.layers import override, read_layer, resolve
+from cl2r.config.layers import override, read_layer, resolve
+from tests.support.quick import train
 
 
 def first_upgrade(root: Path, *settings: str) -> float:
@@ -13,7 +13,7 @@ def first_upgrade(root: Path, *settings: str) -> float:
     layers = [read_layer("icons"), override("scenario.stop_after=2"), *map(override, settings)]
     evaluation = train(resolve(layers), root).tuning
     assert evaluation is not None
-    return evaluation.bc
+    return evaluation.values["BC"]
 
 
 @pytest.mark.slow

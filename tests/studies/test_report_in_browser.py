@@ -1,9 +1,10 @@
-"""The page that a real study left behind, in a browser."""
+"""The page of a real study, in a browser."""
 
 from pathlib import Path
 
-from opened_page import Open
-from report_checks import (
+from analysis import load_study
+from tests.support.opened_page import Open
+from tests.support.report_checks import (
     check_cell_details,
     check_figures,
     check_filter,
@@ -11,8 +12,6 @@ from report_checks import (
     check_matrix,
     check_sorting,
 )
-
-from analysis import load_study
 
 
 def test_the_page_of_a_study_shows_its_frames(undisturbed: Path, open_report: Open) -> None:

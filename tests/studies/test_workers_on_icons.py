@@ -1,4 +1,4 @@
-"""One worker or two: on the icons that makes no more difference than another seed. Minutes: `make test-slow`."""
+"""On the icons, two workers differ from one no more than seeds differ from each other."""
 
 from pathlib import Path
 

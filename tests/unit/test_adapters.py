@@ -1,4 +1,4 @@
-"""Adapters on drifts that are known: what each undoes exactly, what it leaves, and in which order steps are taken."""
+"""Adapters on known drifts: what each undoes exactly, what it leaves, and the order of the steps."""
 
 import math
 
@@ -16,11 +16,10 @@ from cl2r.adapters import (
     query_drift,
     slerp,
 )
-from cl2r.config import AdapterConfig, EvalConfig
-from cl2r.data.dataset import Pairs
-from cl2r.diagnostics import unit_rows
-from cl2r.engine.evaluation import ChainFeatures, evaluate
-from cl2r.verification import stratified_folds
+from cl2r.config.schema import AdapterConfig, EvalConfig
+from cl2r.engine.evaluation import ChainFeatures, Evaluator
+from cl2r.features import Features, unit_rows
+from cl2r.verification import Pairs, stratified_folds
 
 SIZE = 6
 NAMES = ["procrustes", "aligner", "slerp", "query_drift"]
@@ -41,7 +40,7 @@ def turn(seed, size=SIZE):
 
 
 def supports(maps, count=30):
-    """One a step: the new model sees x as x @ map where the old one sees x."""
+    """One support per step: the new model maps x to x @ map, the old one to x."""
     return [
         Support(vectors(count, len(m), seed=10 + i) @ m, vectors(count, len(m), seed=10 + i))
         for i, m in enumerate(maps)
@@ -49,7 +48,7 @@ def supports(maps, count=30):
 
 
 def chain(maps, count=60, seed=0):
-    """Models φ_1.. of which each sees images through one more map."""
+    """Models φ_1, φ_2, …: each applies one more map."""
     models = [vectors(count, seed=seed)]
     for m in maps:
         models.append(models[-1] @ m)
@@ -100,12 +99,12 @@ def test_rotated_models_give_the_matrix_of_models_that_stay():
     models, pairs, config = [features], balanced_pairs(labels), EvalConfig(bootstrap=0)
     for q in turns:
         models.append(models[-1] @ q)
-    drifting = [model.astype(np.float32) for model in models]
+    drifting = [Features(model.astype(np.float32)) for model in models]
     adapter = QueryAdapter(spec("procrustes"), supports(turns))
-    still = evaluate(ChainFeatures([drifting[0]] * 3), pairs, config).matrix
+    still = Evaluator(pairs, config)(ChainFeatures([drifting[0]] * 3)).matrix
     assert still[0, 0] > 0.7
-    np.testing.assert_array_equal(evaluate(ChainFeatures(drifting, adapter=adapter), pairs, config).matrix, still)
-    lost = evaluate(ChainFeatures(drifting), pairs, config).matrix
+    np.testing.assert_array_equal(Evaluator(pairs, config)(ChainFeatures(drifting, adapter=adapter)).matrix, still)
+    lost = Evaluator(pairs, config)(ChainFeatures(drifting)).matrix
     assert (lost[[1, 2, 2], [0, 0, 1]] < still[0, 0] - 0.1).all()
 
 
@@ -129,7 +128,7 @@ def test_query_drift_undoes_a_constant_shift():
     np.testing.assert_allclose(step(new), old, atol=1e-12)
 
 
-def test_query_drift_brings_the_mean_home_and_nothing_else():
+def test_query_drift_moves_the_mean_and_nothing_else():
     a, b = vectors(seed=1), vectors(seed=2)
     moved = query_drift(Support(a, b))(unit_rows(a))
     np.testing.assert_allclose(moved.mean(0), unit_rows(b).mean(0), atol=1e-12)
@@ -203,7 +202,7 @@ def test_aligner_does_not_depend_on_how_often_images_are_given():
 # ---------------------------------------------------------------- slerp
 
 
-def test_slerp_begins_and_ends_where_it_says():
+def test_slerp_begins_and_ends_at_its_arguments():
     a, b = vectors(seed=1), vectors(seed=2)
     np.testing.assert_allclose(slerp(a, b, 0), unit_rows(a), atol=1e-12)
     np.testing.assert_allclose(slerp(a, b, 1), unit_rows(b), atol=1e-12)
@@ -248,7 +247,7 @@ def test_slerp_of_antipodes_is_a_number(share):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_model_meets_its_own_gallery_untouched(name):
+def test_queries_for_a_models_own_gallery_are_unchanged(name):
     models = chain([turn(1), turn(2)])
     adapter = QueryAdapter(spec(name), supports([turn(1), turn(2)]))
     for t in range(3):
@@ -296,7 +295,7 @@ def test_the_aligner_takes_its_ridge():
     np.testing.assert_allclose(stiff, unit_rows(models[1]), atol=1e-5)
 
 
-def test_what_a_service_keeps():
+def test_bytes_that_a_service_stores():
     kept = {name: adapter_bytes(name, 100, 4, 5000.0) for name in ["none", *NAMES]}
     assert kept["none"] == 0
     assert kept["query_drift"] == 4 * 4 * 100

@@ -6,13 +6,17 @@ import torch
 from torchvision.transforms import functional as transforms
 
 from cl2r.augment import Augmentation, Normalise, crop_and_flip, draw
-from cl2r.batches import shard
+from cl2r.config.schema import AugmentConfig
 
 PADDING = 3
 
 
 def stream(seed):
     return torch.Generator().manual_seed(seed)
+
+
+def drawn(count, padding, flip, seed):
+    return draw(count, AugmentConfig(padding=padding, flip=flip), stream(seed))
 
 
 def images(count=12, height=8, width=6, channels=3, seed=0):
@@ -38,14 +42,14 @@ def slow_crop_and_flip(batch, augmentation, padding):
 @pytest.mark.parametrize("padding", [0, 1, 4])
 @pytest.mark.parametrize("channels", [1, 3])
 def test_agrees_with_a_pixel_loop(padding, channels):
-    batch, augmentation = images(channels=channels), draw(12, padding, True, stream(padding))
+    batch, augmentation = images(channels=channels), drawn(12, padding, True, padding)
     result = crop_and_flip(batch, augmentation, padding)
     assert result.dtype == torch.uint8
     np.testing.assert_array_equal(result.numpy(), slow_crop_and_flip(batch, augmentation, padding))
 
 
 def test_agrees_with_torchvision():
-    batch, augmentation = images(), draw(12, PADDING, True, stream(1))
+    batch, augmentation = images(), drawn(12, PADDING, True, 1)
     result = crop_and_flip(batch, augmentation, PADDING).permute(0, 3, 1, 2)
     assert 0 < augmentation.flips.sum() < 12
     for i, image in enumerate(batch.permute(0, 3, 1, 2)):
@@ -57,7 +61,7 @@ def test_agrees_with_torchvision():
 
 
 def test_padding_is_zero():
-    corner = Augmentation(torch.tensor([[0, 2 * PADDING]]), torch.tensor([False]))
+    corner = Augmentation(torch.tensor([[0, 2 * PADDING]]), torch.tensor([False]), torch.arange(0))
     (result,) = crop_and_flip(images(1), corner, PADDING)
     assert not result[:PADDING].any()
     assert not result[:, -PADDING:].any()
@@ -66,12 +70,12 @@ def test_padding_is_zero():
 
 def test_the_middle_offset_is_the_image_itself():
     batch = images()
-    middle = Augmentation(torch.full((12, 2), PADDING), torch.zeros(12, dtype=torch.bool))
+    middle = Augmentation(torch.full((12, 2), PADDING), torch.zeros(12, dtype=torch.bool), torch.arange(0))
     assert torch.equal(crop_and_flip(batch, middle, PADDING), batch)
 
 
 def test_offsets_and_flips_are_uniform():
-    augmentation = draw(9000, 1, True, stream(0))
+    augmentation = drawn(9000, 1, True, 0)
     cells = torch.bincount(augmentation.offsets[:, 0] * 3 + augmentation.offsets[:, 1], minlength=9)
     assert len(cells) == 9
     assert (cells - 1000).abs().max() < 150
@@ -79,7 +83,7 @@ def test_offsets_and_flips_are_uniform():
 
 
 def test_without_flip_nothing_is_flipped_and_the_crops_stay():
-    with_flips, without = draw(500, PADDING, True, stream(4)), draw(500, PADDING, False, stream(4))
+    with_flips, without = drawn(500, PADDING, True, 4), drawn(500, PADDING, False, 4)
     assert with_flips.flips.any()
     assert not without.flips.any()
     assert torch.equal(with_flips.offsets, without.offsets)
@@ -87,12 +91,12 @@ def test_without_flip_nothing_is_flipped_and_the_crops_stay():
 
 def test_without_padding_and_flip_nothing_changes():
     batch = images()
-    assert torch.equal(crop_and_flip(batch, draw(12, 0, False, stream(0)), 0), batch)
+    assert torch.equal(crop_and_flip(batch, drawn(12, 0, False, 0), 0), batch)
 
 
 def test_same_generator_same_augmentation():
-    first, again = draw(40, 4, True, stream(8)), draw(40, 4, True, stream(8))
-    other = draw(40, 4, True, stream(9))
+    first, again = drawn(40, 4, True, 8), drawn(40, 4, True, 8)
+    other = drawn(40, 4, True, 9)
     assert torch.equal(first.offsets, again.offsets)
     assert torch.equal(first.flips, again.flips)
     assert not torch.equal(first.offsets, other.offsets)
@@ -101,11 +105,11 @@ def test_same_generator_same_augmentation():
 
 @pytest.mark.parametrize("world", [1, 2, 3])
 def test_a_worker_augments_its_rows_as_the_global_batch_would(world):
-    batch, augmentation = images(), draw(12, PADDING, True, stream(2))
+    batch, augmentation = images(), drawn(12, PADDING, True, 2)
     whole = crop_and_flip(batch, augmentation, PADDING)
     for rank in range(world):
-        rows = shard(np.arange(12), rank, world)
-        mine = crop_and_flip(batch[rows], augmentation.shard(rank, world), PADDING)
+        rows = slice(rank, None, world)
+        mine = crop_and_flip(batch[rows], augmentation.part(rows), PADDING)
         assert torch.equal(mine, whole[rows])
 
 

@@ -1,13 +1,15 @@
-"""Mini-batches: the share of memory, the number of batches, sharding and determinism."""
+"""Mini-batches: the share of memory, the number of batches, parts of workers, and determinism."""
 
 from collections import Counter
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cl2r.batches import batches_per_epoch, epoch_batches, shard
+from cl2r.batches import Batch, batches_per_epoch, draw_epoch, epoch_batches
+from cl2r.config.layers import resolve
 
 QUICK = settings(deadline=None, max_examples=60)
 COUNTS = st.integers(1, 60)
@@ -43,7 +45,7 @@ def test_balanced_batches_are_half_memory(new, memory, size, seed):
 
 @QUICK
 @given(COUNTS, COUNTS, SIZES, SEEDS)
-def test_rows_of_a_half_are_distinct_where_there_are_enough(new, memory, size, seed):
+def test_rows_of_a_half_are_distinct_if_there_are_enough(new, memory, size, seed):
     for batch in epoch("balanced", new, memory, size, seed):
         for half, available in zip(halves(batch), (memory, new), strict=True):
             if available >= size // 2:
@@ -66,7 +68,7 @@ def test_too_few_rows_are_drawn_with_replacement():
     assert set(fresh) == {FIRST_NEW, FIRST_NEW + 1, FIRST_NEW + 2}
 
 
-def test_every_batch_is_drawn_anew():
+def test_batches_are_drawn_independently():
     """|M| < |T_t|/2: memory rows come back within the epoch, each about as often as any other."""
     batches = epoch("balanced", new=4000, memory=40, size=20, seed=1)
     seen = Counter(row for batch in batches for row in halves(batch)[0])
@@ -104,7 +106,7 @@ def test_without_memory_every_batching_is_the_same_plain_shuffle(new, size, seed
     assert len(set(rows)) == len(rows) == min(new, size * max(1, new // size))
 
 
-def test_a_plain_shuffle_is_no_sorted_list():
+def test_a_plain_shuffle_is_not_sorted():
     (batch,) = epoch("balanced", new=50, memory=0, size=50, seed=0)
     assert sorted(batch.tolist()) == pools(50, 0)[0].tolist()
     assert batch.tolist() != pools(50, 0)[0].tolist()
@@ -114,7 +116,7 @@ def test_a_plain_shuffle_is_no_sorted_list():
 @given(st.sampled_from(["balanced", "natural"]), COUNTS, st.integers(0, 60), SIZES, st.integers(1, 3), SEEDS)
 def test_workers_together_train_on_the_global_batch(batching, new, memory, size, world, seed):
     for batch in epoch(batching, new, memory, size, seed):
-        parts = [shard(batch, rank, world) for rank in range(world)]
+        parts = [batch[rank::world] for rank in range(world)]
         assert Counter(np.concatenate(parts).tolist()) == Counter(batch.tolist())
         assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
@@ -124,7 +126,7 @@ def test_workers_together_train_on_the_global_batch(batching, new, memory, size,
 def test_each_of_two_workers_gets_half_memory(new, memory, size, seed):
     for batch in epoch("balanced", new, memory, size, seed):
         for rank in range(2):
-            old, fresh = halves(shard(batch, rank, 2))
+            old, fresh = halves(batch[rank::2])
             assert len(old) == len(fresh) == size // 4
 
 
@@ -132,7 +134,7 @@ def test_each_of_two_workers_gets_half_memory(new, memory, size, seed):
 @given(COUNTS, COUNTS, SIZES, SEEDS)
 def test_memory_is_dealt_evenly_to_three_workers(new, memory, size, seed):
     for batch in epoch("balanced", new, memory, size, seed):
-        shares = [len(halves(shard(batch, rank, 3))[0]) for rank in range(3)]
+        shares = [len(halves(batch[rank::3])[0]) for rank in range(3)]
         assert max(shares) - min(shares) <= 1
 
 
@@ -152,7 +154,7 @@ def test_another_stream_is_another_epoch(batching, seed):
 
 @QUICK
 @given(COUNTS, COUNTS, SIZES)
-def test_pools_are_left_as_they_were(new, memory, size):
+def test_drawing_does_not_change_the_pools(new, memory, size):
     fresh, old = pools(new, memory)
     for batching in ("balanced", "natural"):
         list(epoch_batches(batching, fresh, old, size, np.random.default_rng(0)))
@@ -163,3 +165,54 @@ def test_pools_are_left_as_they_were(new, memory, size):
 @pytest.mark.parametrize(("new", "memory", "expected"), [(5000, 200, 40), (5000, 1800, 53), (100, 27, 1), (0, 1, 1)])
 def test_batches_per_epoch(new, memory, expected):
     assert batches_per_epoch(new, memory, 128) == expected
+
+
+# ---------------------------------------------------------------- a whole epoch
+
+
+def drawn(world=1, rank=0, batching="balanced", address=(2, 0, 0), new=30, memory=9):
+    config = resolve([{"batches": {"size": 10, "batching": batching}, "augment": {"padding": 2}}])
+    return draw_epoch(config, *pools(new, memory), address, None, slice(rank, None, world))
+
+
+@pytest.mark.parametrize("batching", ["balanced", "natural"])
+@pytest.mark.parametrize("world", [1, 2, 3])
+def test_parts_of_workers_make_up_the_global_batches(batching, world):
+    parts = [drawn(world, rank, batching) for rank in range(world)]
+    for whole, *local in zip(drawn(batching=batching), *parts, strict=True):
+        for rank, part in enumerate(local):
+            rows = slice(rank, None, world)
+            np.testing.assert_array_equal(part.rows, whole.rows[rows])
+            np.testing.assert_array_equal(part.memory, np.flatnonzero(part.rows < FIRST_NEW))
+            assert torch.equal(part.augmentation.offsets, whole.augmentation.offsets[rows])
+            assert torch.equal(part.augmentation.flips, whole.augmentation.flips[rows])
+            assert torch.equal(part.augmentation.flipped, part.augmentation.flips.nonzero()[:, 0])
+            assert part.counts["all"] == (len(part.rows), 10)
+            assert part.counts["memory"] == (len(part.memory), len(whole.memory))
+            assert part.counts["new"] == (len(part.rows) - len(part.memory), 10 - len(whole.memory))
+
+
+def test_an_epoch_has_streams_of_its_own():
+    first, again, other = drawn(), drawn(), drawn(address=(2, 0, 1))
+    for one, two in zip(first, again, strict=True):
+        np.testing.assert_array_equal(one.rows, two.rows)
+        assert torch.equal(one.augmentation.offsets, two.augmentation.offsets)
+    assert first[0].rows.tolist() != other[0].rows.tolist()
+    assert not torch.equal(first[0].augmentation.offsets, other[0].augmentation.offsets)
+
+
+# ---------------------------------------------------------------- the batch of a step
+
+
+def test_rows_of_a_kind_are_ascending_positions():
+    batch = Batch.of_one_worker(torch.zeros(6, 1), torch.arange(6), [4, 1])
+    kinds = {"all": [0, 1, 2, 3, 4, 5], "memory": [1, 4], "new": [0, 2, 3, 5]}
+    assert {kind: batch.rows(kind).tolist() for kind in kinds} == kinds
+    assert [batch.weight(kind) for kind in kinds] == [1, 1, 1]
+
+
+@pytest.mark.parametrize(("here", "everywhere", "weight"), [(3, 6, 1), (2, 5, 0.8), (3, 5, 1.2), (0, 4, 0), (0, 0, 0)])
+def test_the_weight_of_a_mean_is_its_share_of_all_rows(here, everywhere, weight):
+    counts = {"memory": (here, everywhere)}
+    batch = Batch(torch.zeros(0), torch.zeros(0), torch.arange(0), counts, world=2)
+    assert batch.weight("memory") == pytest.approx(weight)

@@ -11,11 +11,12 @@ from cl2r.compatibility import (
     backward_compatibility,
     backward_compatibility_curve,
     bootstrap_matrices,
+    cell_intervals,
     compatibility_matrix,
     empirical_compatibility,
     forward_compatibility,
-    intervals,
     mean_accuracy,
+    percentile_interval,
 )
 from cl2r.errors import InputError
 from cl2r.verification import fold_weights, pair_correctness, stratified_folds, verification_accuracy
@@ -187,9 +188,9 @@ def test_bootstrap_is_paired_and_keeps_ties():
     right = np.array([one, one, two, one, two, two])  # columns of a truncated DER: one | two | two
     boot = bootstrap_matrices(right, same, fold_weights(ids), 3, rng=rng)
     assert (boot[:, 1, 0] - boot[:, 0, 0]).std() == 0
-    result = intervals(boot[0], boot)
-    assert result.ac == (0, 0)
-    assert result.bc == (0, 0)
+    result = cell_intervals(boot[0], boot)
+    assert percentile_interval(average_compatibility(boot)) == (0, 0)
+    assert percentile_interval(backward_compatibility(boot)) == (0, 0)
     assert result.compatible[np.tril_indices(3, -1)].tolist() == [0, 0, 0]
 
 
@@ -221,41 +222,43 @@ def test_bootstrap_repeats_with_the_same_generator_seed():
 def test_intervals_equal_loops_over_the_samples():
     boot = np.random.default_rng(7).random((200, 3, 3))
     boot[:, *np.triu_indices(3, 1)] = NAN
-    result = intervals(boot[0], boot, level=0.9)
+    result = cell_intervals(boot[0], boot, level=0.9)
     assert result.low[2, 1] == pytest.approx(np.quantile(boot[:, 2, 1], 0.05))
     assert result.high[2, 1] == pytest.approx(np.quantile(boot[:, 2, 1], 0.95))
     assert np.isnan(result.low[0, 1])
     assert result.compatible[2, 1] == np.mean([c[2, 1] > c[1, 1] for c in boot])
     assert np.isnan(result.compatible[np.triu_indices(3)]).all()
-    for interval, summary in zip((result.ac, result.bc, result.fc), SUMMARIES, strict=True):
-        assert interval == pytest.approx(np.quantile([summary(c) for c in boot], (0.05, 0.95)))
+    for summary in SUMMARIES:
+        assert percentile_interval(summary(boot), 0.9) == pytest.approx(
+            np.quantile([summary(c) for c in boot], (0.05, 0.95))
+        )
 
 
 def test_intervals_of_a_single_task_have_no_summaries():
-    result = intervals([[0.5]], np.full((10, 1, 1), 0.5))
+    boot = np.full((10, 1, 1), 0.5)
+    result = cell_intervals([[0.5]], boot)
     assert result.low[0, 0] == result.high[0, 0] == 0.5
-    assert np.isnan([result.ac, result.bc, result.fc]).all()
+    assert np.isnan([summary(boot) for summary in SUMMARIES]).all()
 
 
 @pytest.mark.parametrize(
-    ("call", "message"),
+    ("call", "named"),
     [
         (lambda: average_compatibility(np.ones((2, 3))), "square"),
         (lambda: average_compatibility(np.ones(3)), "square"),
         (lambda: mean_accuracy(np.ones((0, 0))), "square"),
-        (lambda: forward_compatibility([[0.5, NAN], [NAN, 0.5]]), "query model 1, gallery model 0"),
+        (lambda: forward_compatibility([[0.5, NAN], [NAN, 0.5]]), "model 1.*model 0"),
         (lambda: compatibility_matrix(lambda t, k: 0.0, 0), "T=0"),
-        (lambda: intervals(np.ones((2, 2)), np.ones((9, 3, 3))), "does not match"),
-        (lambda: intervals(np.ones((2, 2)), np.ones((9, 2, 2)), level=95), "level=95"),
-        (lambda: _bootstrap(np.ones((2, 4), dtype=bool)), "give 3 cells for T=2"),
-        (lambda: _bootstrap(np.ones((3, 4), dtype=bool), weights=np.zeros(4)), "positive"),
+        (lambda: cell_intervals(np.ones((2, 2)), np.ones((9, 3, 3))), "boot"),
+        (lambda: cell_intervals(np.ones((2, 2)), np.ones((9, 2, 2)), level=95), "level=95"),
+        (lambda: _bootstrap(np.ones((2, 4), dtype=bool)), "3 cells"),
+        (lambda: _bootstrap(np.ones((3, 4), dtype=bool), weights=np.zeros(4)), "weights"),
         (lambda: _bootstrap(np.ones((3, 4), dtype=bool), samples=0), "samples=0"),
     ],
 )
-def test_bad_input_is_named(call, message):
-    with pytest.raises(InputError, match=message) as caught:
+def test_bad_input_is_named(call, named):
+    with pytest.raises(InputError, match=named):
         call()
-    assert "\n" not in str(caught.value)
 
 
 def _bootstrap(correct, weights=(0.25,) * 4, samples=3):

@@ -61,7 +61,7 @@ def test_rows_are_a_function_of_the_generator_alone():
     assert not torch.equal(other.weight, first[:4])
 
 
-def test_global_random_state_is_left_alone():
+def test_the_global_random_state_does_not_change():
     before = torch.get_rng_state()
     grown(4, 9)
     assert torch.equal(torch.get_rng_state(), before)

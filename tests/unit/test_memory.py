@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cl2r.memory import herding_order, sample_task
+from cl2r.memory import SUPPORT_ROWS, herding_order, sample_task, support_rows
 
 QUICK = settings(deadline=None, max_examples=50)
 SEEDS = st.integers(0, 2**32)
@@ -174,3 +174,51 @@ def test_herding_is_applied_class_by_class():
     features = rng.normal(size=(30, 5)).astype(np.float32)
     expected = [rows[labels == k][herding_order(features[labels == k], 6)] for k in (4, 9)]
     assert np.array_equal(sample_task(rows, labels, 6, "herding", 0, 1, features), np.concatenate(expected))
+
+
+SUPPORTS = st.integers(0, 3 * SUPPORT_ROWS)
+
+
+def task_rows(new, memory):
+    """Row numbers of D_t and M_t, apart and in no order."""
+    numbers = np.random.default_rng(0).permutation(new + memory).astype(np.int64) * 3
+    return numbers[:new], numbers[new:]
+
+
+# ---------------------------------------------------------------- support
+
+
+@settings(deadline=None, max_examples=60)
+@given(SUPPORTS, SUPPORTS)
+def test_support_is_a_part_of_the_task(new, memory):
+    d, m = task_rows(new, memory)
+    chosen = support_rows(d, m, 0, 2)
+    assert len(chosen) == min(new + memory, SUPPORT_ROWS)
+    assert np.isin(chosen, np.concatenate([d, m])).all()
+    assert (np.diff(chosen) > 0).all(), "sorted, none twice"
+    if new + memory <= SUPPORT_ROWS:
+        np.testing.assert_array_equal(chosen, np.sort(np.concatenate([d, m])))
+
+
+@pytest.mark.parametrize(
+    ("new", "memory", "remembered"),
+    [(5000, 0, 0), (5000, 300, 300), (5000, 1024, 1024), (5000, 4000, 1024), (500, 4000, 1548), (0, 4000, 2048)],
+)
+def test_memory_has_up_to_half_and_more_where_the_task_is_small(new, memory, remembered):
+    d, m = task_rows(new, memory)
+    assert np.isin(support_rows(d, m, 0, 2), m).sum() == remembered
+
+
+def test_support_is_seeded():
+    d, m = task_rows(4000, 4000)
+    chosen = support_rows(d, m, 0, 2)
+    np.testing.assert_array_equal(support_rows(d, m, 0, 2), chosen)
+    for seed, task in ((1, 2), (0, 3)):
+        assert not np.array_equal(support_rows(d, m, seed, task), chosen)
+
+
+def test_support_is_drawn_from_all_over():
+    d, m = np.arange(10_000), np.arange(10_000, 20_000)
+    chosen = support_rows(d, m, 0, 2)
+    counts, _ = np.histogram(chosen, bins=20, range=(0, 20_000))
+    assert counts.min() > 60, "1024 of either in tenths: about 102 each"

@@ -1,4 +1,4 @@
-"""Distances of many pairs: every path against the plain formula, exact ties, bounded memory."""
+"""Distances of many pairs: both paths against the plain formula, exact ties, bounded memory."""
 
 import tracemalloc
 
@@ -7,9 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cl2r import features as blockwise
 from cl2r import pair_distances as module
 from cl2r.errors import InputError
-from cl2r.pair_distances import Factored, pair_distances
+from cl2r.features import Features
+from cl2r.pair_distances import pair_distances
 from cl2r.verification import squared_distances
 
 DENSE, GATHER = 10**9, 0
@@ -17,28 +19,34 @@ DENSE, GATHER = 10**9, 0
 
 @pytest.fixture(params=[DENSE, GATHER], ids=["dense", "gather"])
 def blocks(request, monkeypatch):
-    """Blocks of one tile, few pairs at a time, nothing small: many blocks from few rows."""
+    """Use blocks of one tile and few pairs at a time, so that few rows make many blocks."""
     small_blocks(monkeypatch, request.param)
 
 
 def small_blocks(patch, gather_cost):
-    for name, value in (("SMALL", -1), ("OUTER_ROWS", 64), ("INNER_ROWS", 64), ("PROJECTION_ROWS", 5)):
+    for name, value in (("SMALL", -1), ("OUTER_ROWS", 64), ("INNER_ROWS", 64)):
         patch.setattr(module, name, value)
+    patch.setattr(blockwise, "BLOCK_ROWS", 64)
+    patch.setattr(blockwise, "PROJECTION_ROWS", 5)
     patch.setattr(module, "PICKED_PAIRS", 50)
     patch.setattr(module, "GATHERED_NUMBERS", 200)
     patch.setattr(module, "GATHER_COST", gather_cost)
 
 
-def features(rng, rows, dimensions):
+def array(rng, rows, dimensions):
     return rng.normal(0.3, 1, size=(rows, dimensions)).astype(np.float32)
 
 
+def plain(rng, rows, dimensions):
+    return Features(array(rng, rows, dimensions))
+
+
 def factored(rng, rows, n=31, r=11):
-    return Factored(features(rng, rows, r), features(rng, n, r))
+    return Features(array(rng, rows, r), array(rng, n, r))
 
 
 def expanded(f):
-    return f.body.astype(np.float64) @ f.projection.astype(np.float64).T
+    return Features(f.body.astype(np.float64), None if f.projection is None else f.projection.astype(np.float64)).rows()
 
 
 def rows_of(rng, query, gallery, pairs=1000):
@@ -46,24 +54,24 @@ def rows_of(rng, query, gallery, pairs=1000):
 
 
 def slow(query, gallery, query_rows, gallery_rows):
-    """|q − g|² of the unit rows, a pair at a time."""
-    q, g = (np.asarray(x, np.float64) for x in (query, gallery))
+    """|q − g|² of the unit rows, one pair at a time."""
+    q, g = expanded(query), expanded(gallery)
     pairs = zip(query_rows, gallery_rows, strict=True)
     return np.array([np.sum((q[i] / np.linalg.norm(q[i]) - g[j] / np.linalg.norm(g[j])) ** 2) for i, j in pairs])
 
 
 def test_few_pairs_are_bit_for_bit_squared_distances():
     rng = np.random.default_rng(0)
-    query, gallery = features(rng, 700, 99), features(rng, 800, 99)
+    query, gallery = plain(rng, 700, 99), plain(rng, 800, 99)
     rows = rows_of(rng, query, gallery, 6000)
     got = pair_distances(query, gallery, *rows)
-    assert got.tobytes() == squared_distances(query[rows[0]], gallery[rows[1]]).tobytes()
+    assert got.tobytes() == squared_distances(query.body[rows[0]], gallery.body[rows[1]]).tobytes()
 
 
 @pytest.mark.parametrize("sizes", [(300, 200), (90, 411), (64, 128), (1, 1)])
 def test_blocks_equal_the_plain_formula(blocks, sizes):
     rng = np.random.default_rng(1)
-    query, gallery = features(rng, sizes[0], 17), features(rng, sizes[1], 17)
+    query, gallery = plain(rng, sizes[0], 17), plain(rng, sizes[1], 17)
     rows = rows_of(rng, query, gallery)
     got = pair_distances(query, gallery, *rows)
     assert got.dtype == np.float64
@@ -74,12 +82,10 @@ def test_blocks_equal_the_plain_formula(blocks, sizes):
 def test_factored_rows_equal_expanded_rows(blocks, sizes):
     rng = np.random.default_rng(2)
     query = factored(rng, sizes[0])
-    gallery = Factored(features(rng, sizes[1], 7), features(rng, 31, 7))
+    gallery = Features(array(rng, sizes[1], 7), array(rng, 31, 7))
     rows = rows_of(rng, query, gallery)
     assert query.shape == (sizes[0], 31)
-    np.testing.assert_allclose(
-        pair_distances(query, gallery, *rows), slow(expanded(query), expanded(gallery), *rows), atol=1e-12
-    )
+    np.testing.assert_allclose(pair_distances(query, gallery, *rows), slow(query, gallery, *rows), atol=1e-12)
 
 
 @settings(deadline=None, max_examples=60)
@@ -90,15 +96,12 @@ def test_any_shapes_in_either_path(data):
     pairs = data.draw(st.integers(1, 400))
     query, gallery = (factored(rng, data.draw(st.integers(1, 200)), n, data.draw(st.integers(1, 20))) for _ in "qg")
     rows = rows_of(rng, query, gallery, pairs)
-    plain = expanded(query), expanded(gallery)
+    wide = expanded(query), expanded(gallery)
+    expected = squared_distances(wide[0][rows[0]], wide[1][rows[1]])
     with pytest.MonkeyPatch.context() as patch:
         small_blocks(patch, data.draw(st.sampled_from([DENSE, GATHER])))
-        np.testing.assert_allclose(pair_distances(query, gallery, *rows), squared(plain, rows), atol=1e-9)
-        np.testing.assert_allclose(pair_distances(*plain, *rows), squared(plain, rows), atol=1e-12)
-
-
-def squared(plain, rows):
-    return squared_distances(plain[0][rows[0]], plain[1][rows[1]])
+        np.testing.assert_allclose(pair_distances(query, gallery, *rows), expected, atol=1e-9)
+        np.testing.assert_allclose(pair_distances(*map(Features, wide), *rows), expected, atol=1e-12)
 
 
 def test_the_paths_are_chosen_by_their_cost(monkeypatch):
@@ -107,19 +110,19 @@ def test_the_paths_are_chosen_by_their_cost(monkeypatch):
     for name in ("_pick", "_gather"):
         monkeypatch.setattr(module, name, lambda *_, name=name: taken.append(name))
     rng = np.random.default_rng(3)
-    query = gallery = features(rng, 2000, 4)
-    pair_distances(query, gallery, *rows_of(rng, query[:100], gallery[:100], 5000))
-    pair_distances(query, gallery, *rows_of(rng, query, gallery, 5000))
+    both = plain(rng, 2000, 4)
+    pair_distances(both, both, *rng.integers(100, size=(2, 5000)))
+    pair_distances(both, both, *rng.integers(2000, size=(2, 5000)))
     assert taken == ["_pick", "_gather"]
 
 
 @pytest.mark.parametrize("kind", ["plain", "factored"])
 def test_equal_rows_have_equal_distances_wherever_they_stand(blocks, kind):
-    """15 images again and again, in three blocks of 61 were they not padded: a tie has to stay one."""
+    """15 images fill 183 rows; without padding they would be in three blocks of 61, and ties would break."""
     rng = np.random.default_rng(4)
-    body, projection = features(rng, 15, 23), features(rng, 29, 23)
+    body, projection = array(rng, 15, 23), array(rng, 29, 23)
     order = rng.integers(15, size=183)
-    feature = body[order] if kind == "plain" else Factored(body[order], projection)
+    feature = Features(body[order], None if kind == "plain" else projection)
     rows = rows_of(rng, order, order, 4000)
     got = pair_distances(feature, feature, *rows)
     pairs = order[rows[0]] * 15 + order[rows[1]]
@@ -130,7 +133,7 @@ def test_equal_rows_have_equal_distances_wherever_they_stand(blocks, kind):
 @pytest.mark.parametrize("kind", ["plain", "factored"])
 def test_permuted_pairs_have_permuted_distances(blocks, kind):
     rng = np.random.default_rng(5)
-    query, gallery = (features(rng, 300, 13) if kind == "plain" else factored(rng, 300) for _ in range(2))
+    query, gallery = (plain(rng, 300, 13) if kind == "plain" else factored(rng, 300) for _ in range(2))
     rows = rows_of(rng, query, gallery)
     order = rng.permutation(len(rows[0]))
     got = pair_distances(query, gallery, *rows)
@@ -139,27 +142,27 @@ def test_permuted_pairs_have_permuted_distances(blocks, kind):
 
 @pytest.mark.parametrize("kind", ["plain", "factored"])
 def test_equal_features_of_two_models_give_equal_distances(blocks, kind):
-    """C[t, k] == C[k, k] exactly, also where φ_t is cut from a wider array."""
+    """C[t, k] == C[k, k] exactly, also if φ_t is cut from a wider array."""
     rng = np.random.default_rng(6)
     rows = rng.integers(200, size=(2, 900))
     if kind == "plain":
-        wide = features(rng, 200, 20)
-        old, new = wide[:, :12].copy(), wide[:, :12]
+        wide = array(rng, 200, 20)
+        old, new = Features(wide[:, :12].copy()), Features(wide[:, :12])
     else:
         wide = factored(rng, 200)
-        old, new = Factored(wide.body, wide.projection[:19].copy()), Factored(wide.body.copy(), wide.projection[:19])
+        old, new = Features(wide.body, wide.projection[:19].copy()), Features(wide.body.copy(), wide.projection[:19])
     assert (pair_distances(new, old, *rows) == pair_distances(old, old, *rows)).all()
 
 
 def test_zero_rows_have_cosine_zero_and_others_stay_in_range(blocks):
     rng = np.random.default_rng(7)
-    body = features(rng, 150, 6)
+    body = array(rng, 150, 6)
     body[::3] = 0
-    projection = features(rng, 9, 6)
+    projection = array(rng, 9, 6)
     projection[:, 0] = 0
-    body[1] = [5, 0, 0, 0, 0, 0]  # what the projection does not see
+    body[1] = [5, 0, 0, 0, 0, 0]  # the projection maps it to zero
     rows = rng.integers(150, size=(2, 2000))
-    for feature, zeros in ((body, {0}), (Factored(body, projection), {0, 1})):
+    for feature, zeros in ((Features(body), {0}), (Features(body, projection), {0, 1})):
         got = pair_distances(feature, feature, *rows)
         empty = [any(row % 3 == 0 or row in zeros for row in pair) for pair in rows.T.tolist()]
         assert (got[empty] == 2).all()
@@ -167,12 +170,12 @@ def test_zero_rows_have_cosine_zero_and_others_stay_in_range(blocks):
         np.testing.assert_allclose(got[(rows[0] == rows[1]) & ~np.array(empty)], 0, atol=1e-12)
 
 
-def test_a_null_space_lost_in_rounding_counts_as_zero():
+def test_a_row_that_is_zero_up_to_rounding_counts_as_zero():
     rng = np.random.default_rng(8)
     projection = rng.normal(size=(9, 5))
     direction = rng.normal(size=5)
     projection -= np.outer(projection @ direction, direction) / (direction @ direction)
-    feature = Factored(np.stack([direction, rng.normal(size=5)]), projection)
+    feature = Features(np.stack([direction, rng.normal(size=5)]), projection)
     assert pair_distances(feature, feature, np.array([0, 0, 1]), np.array([1, 0, 1])) == pytest.approx([2, 2, 0])
 
 
@@ -180,13 +183,13 @@ def test_a_null_space_lost_in_rounding_counts_as_zero():
 @pytest.mark.parametrize("kind", ["plain", "factored"])
 def test_rows_that_are_not_finite_are_named_if_they_are_used(blocks, kind, value):
     rng = np.random.default_rng(9)
-    good, bad = features(rng, 100, 8), features(rng, 100, 8)
+    good, bad = array(rng, 100, 8), array(rng, 100, 8)
     bad[70, 3] = value
-    projection = features(rng, 12, 8)
-    query, gallery = (x if kind == "plain" else Factored(x, projection) for x in (good, bad))
+    projection = None if kind == "plain" else array(rng, 12, 8)
+    query, gallery = Features(good, projection), Features(bad, projection)
     rows = np.arange(60)
     assert np.isfinite(pair_distances(query, gallery, rows, rows)).all()
-    with pytest.raises(InputError, match="gallery row 70 holds NaN or infinite"):
+    with pytest.raises(InputError, match="gallery row 70"):
         pair_distances(query, gallery, np.arange(100), np.arange(100))
 
 
@@ -194,18 +197,19 @@ def test_no_pairs_have_no_distances(blocks):
     none = np.empty(0, np.int64)
     feature = factored(np.random.default_rng(10), 5)
     assert pair_distances(feature, feature, none, none).shape == (0,)
-    assert pair_distances(feature.body, feature.body, none, none).shape == (0,)
+    assert pair_distances(Features(feature.body), Features(feature.body), none, none).shape == (0,)
 
 
 @pytest.mark.parametrize("gather_cost", [DENSE, GATHER])
 def test_memory_stays_within_the_result_the_indices_and_some_blocks(monkeypatch, gather_cost):
     """The rows of all pairs would take 700 MB, the expanded rows of all images 128 MB, the blocks a few MB."""
     monkeypatch.setattr(module, "GATHER_COST", gather_cost)
-    for name, numbers in (("OUTER_NUMBERS", 2**15), ("INNER_NUMBERS", 2**15), ("GATHERED_NUMBERS", 2**15)):
-        monkeypatch.setattr(module, name, numbers)
+    monkeypatch.setattr(blockwise, "BLOCK_NUMBERS", 2**15)
+    for name in ("OUTER_NUMBERS", "INNER_NUMBERS", "GATHERED_NUMBERS"):
+        monkeypatch.setattr(module, name, 2**15)
     rng = np.random.default_rng(11)
     pairs = 30_000
-    feature = Factored(features(rng, 2000, 32), features(rng, 8000, 32))
+    feature = factored(rng, 2000, 8000, 32)
     rows = rows_of(rng, feature, feature, pairs)
     tracemalloc.start()
     try:
@@ -218,35 +222,34 @@ def test_memory_stays_within_the_result_the_indices_and_some_blocks(monkeypatch,
 
 
 @pytest.mark.parametrize(
-    ("call", "message"),
+    ("call", "named"),
     [
-        (lambda one, f, rows: pair_distances(one, f, rows, rows), "both as Factored"),
-        (lambda one, f, rows: pair_distances(one, one[:, :2], rows, rows), "same dimensions"),
-        (lambda one, f, rows: pair_distances(one, one, rows, rows[:2]), "one row each per pair"),
-        (lambda one, f, rows: pair_distances(one, one, rows, rows + 2), "gallery_rows runs from 2 to 4"),
-        (lambda one, f, rows: pair_distances(f, f, rows - 1, rows), "query_rows runs from -1 to 1"),
-        (lambda one, f, rows: Factored(one, np.ones((4, 2))), "same number of columns"),
-        (lambda one, f, rows: Factored(one, np.full((4, 3), np.nan)), "projection holds NaN"),
+        (lambda one, f, rows: pair_distances(one, f, rows, rows), "projection"),
+        (lambda one, f, rows: pair_distances(one, Features(one.body[:, :2]), rows, rows), "dimensions"),
+        (lambda one, f, rows: pair_distances(one, one, rows, rows[:2]), "query_rows"),
+        (lambda one, f, rows: pair_distances(one, one, rows, rows + 2), "gallery_rows .* 2 to 4"),
+        (lambda one, f, rows: pair_distances(f, f, rows - 1, rows), "query_rows .* -1 to 1"),
+        (lambda one, f, rows: Features(one.body, np.ones((4, 2))), "columns"),
+        (lambda one, f, rows: Features(one.body, np.full((4, 3), np.nan)), "projection .* NaN"),
     ],
 )
-def test_bad_input_is_named(call, message):
-    one = np.ones((3, 3))
-    with pytest.raises(InputError, match=message) as caught:
-        call(one, Factored(one, np.ones((5, 3))), np.arange(3))
-    assert "\n" not in str(caught.value)
+def test_bad_input_is_named(call, named):
+    one = Features(np.ones((3, 3)))
+    with pytest.raises(InputError, match=named):
+        call(one, Features(one.body, np.ones((5, 3))), np.arange(3))
 
 
-def test_a_cacheful_at_a_time_is_all_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_gathered_in_parts_give_the_same_distances(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(3)
     query, gallery = rng.standard_normal((50, 7)).astype(np.float32), rng.standard_normal((40, 7)).astype(np.float32)
     rows, others = rng.integers(50, size=300), rng.integers(40, size=300)
     expected = squared_distances(query[rows], gallery[others])
     for numbers in (1, 7 * 13, 7 * 300, 10**6):
         monkeypatch.setattr("cl2r.pair_distances.CACHED_NUMBERS", numbers)
-        np.testing.assert_array_equal(pair_distances(query, gallery, rows, others), expected)
+        np.testing.assert_array_equal(pair_distances(Features(query), Features(gallery), rows, others), expected)
     query[49, 2] = np.nan
     rows[rows == 49] = 0
     rows[211] = 49
     monkeypatch.setattr("cl2r.pair_distances.CACHED_NUMBERS", 7 * 13)
-    with pytest.raises(InputError, match="row 211 holds NaN"):
-        pair_distances(query, gallery, rows, others)
+    with pytest.raises(InputError, match="row 211"):
+        pair_distances(Features(query), Features(gallery), rows, others)

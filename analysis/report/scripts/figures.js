@@ -1,6 +1,6 @@
-// Figures. Text and grid take their colours from the style sheet, so that dark mode and paper need no redrawing.
+// Figures. The style sheet sets the colours of text and grid, so that dark mode and print need no redrawing.
 
-// Only these buttons: Plotly has others that send the data to a server.
+// Only these buttons: others of Plotly's send data to a server.
 const PLOT_SETTINGS = {
   displaylogo: false,
   responsive: true,
@@ -53,7 +53,7 @@ function setUpView(node) {
   return drawView(node, views[select ? Number(select.value) : 0]);
 }
 
-// Names as they are: Plotly reads tags in them, and figures to fill in.
+// Show names literally: Plotly would interpret tags and %{…} templates.
 function plainText(text) {
   return text.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;").replace(/%\{/g, "%&#123;");
 }
@@ -73,7 +73,7 @@ function lossTraces(run, schedule) {
   }));
 }
 
-// A tick and a line where a task begins.
+// Draw a tick and a line at the start of each task.
 function lossLayout(schedule) {
   const begins = schedule.task.map((task, place) => [task, place]).filter(([task, place]) => place === 0 || schedule.task[place - 1] !== task);
   const line = ([, place]) => ({ type: "line", xref: "x", yref: "paper", x0: place + 0.5, x1: place + 0.5, y0: 0, y1: 1, line: { width: 1, dash: "dot" }, layer: "below" });
@@ -85,14 +85,14 @@ function lossLayout(schedule) {
   };
 }
 
-// Of a mean over seeds, the losses of its first run: curves of several runs on top of each other say little.
+// For a mean over seeds, draw the losses of its first run: curves of several runs would hide each other.
 function drawLosses(choices, choice, group) {
   const node = document.querySelector("[data-losses]");
   if (!node || typeof Plotly === "undefined") return;
   const place = choices.run[choice] ? choice : choice + 1;
   const run = report.losses.runs[choices.run[place]];
   document.getElementById("loss-caption").textContent = run
-    ? `${group}, ${choices.name[place]}: epochs of the whole chain, one after another. Choose another run at the matrices.`
+    ? `${group}, ${choices.name[place]}: all epochs of the chain in order. Choose another run above, at the matrices.`
     : `No losses were recorded for ${group}.`;
   if (!run) {
     Plotly.purge(node);
@@ -105,7 +105,7 @@ function drawLosses(choices, choice, group) {
 async function setUpFigures() {
   for (const node of document.querySelectorAll("[data-figure]")) {
     await setUpView(node);
-    await new Promise((resolve) => setTimeout(resolve)); // let the reader scroll in between
+    await new Promise((resolve) => setTimeout(resolve)); // let the browser scroll in between
   }
 }
 
@@ -115,7 +115,7 @@ function resizeFigures(width) {
   }
 }
 
-// Paper has no use for closed lists, nor for figures as wide as the window.
+// When printing, open all lists and fit figures to the paper.
 function setUpPrinting() {
   let closed = [];
   window.addEventListener("beforeprint", () => {

@@ -1,4 +1,4 @@
-// The matrix browser. All figures come from the frames; only differences to C[k,k] are taken here.
+// The matrix browser. All values come from the frames; only differences to C[k,k] are computed here.
 
 const matrices = report.matrices;
 const chosen = { choice: 0, pairs: "", metric: "", block: null, t: 0, k: 0 };
@@ -7,7 +7,7 @@ function byId(id) {
   return document.getElementById(id);
 }
 
-// Three decimals as Python writes them: of a tie that is exact (odd sixteenths) the even digit wins.
+// Three decimals as Python formats them: exact ties (odd sixteenths) are rounded to the even digit.
 function decimals(value) {
   const sixteenths = value * 16;
   if (!Number.isInteger(sixteenths) || sixteenths % 2 === 0) return value.toFixed(3);
@@ -145,10 +145,10 @@ function rampNode(scale) {
   return ramp;
 }
 
-// One task has nothing to compare: there is neither a scale nor a compatible cell.
+// With one task there is nothing to compare: no scale and no compatible cell.
 function drawLegend() {
   const scale = matrices.scale[chosen.metric];
-  const kinds = [["compatible", "compatible (of a mean: in every seed)"], ["self", "C[k,k]"]].slice(scale ? 0 : 1);
+  const kinds = [["compatible", "compatible (mean: in every seed)"], ["self", "C[k,k]"]].slice(scale ? 0 : 1);
   const samples = kinds.map(([name, words]) => {
     const sample = element("span");
     sample.append(element("span", { class: `sample ${name}`, "aria-hidden": "true" }), words);
@@ -190,7 +190,7 @@ function showChoice() {
   showDetail(Math.min(chosen.t || size, size), Math.min(chosen.k || 1, chosen.t || size, size));
 }
 
-// Another group is shown in the same way as the one before: its mean, or the run of the same seed.
+// A new group is shown like the previous one: its mean, or the run with the same seed.
 function showGroup() {
   const before = matrices.choices.name[chosen.choice];
   const options = choicesOf(Number(byId("matrix-group").value));

@@ -1,5 +1,5 @@
-// What the reader has chosen survives a reload. It is kept in the entry of the history, which works for files too,
-// where storage may be forbidden; a jump inside the page makes a new entry, which inherits it.
+// The reader's choices survive a reload. They are kept in the history entry, which also works for local files, where
+// storage may be forbidden; a jump inside the page creates a new entry, which receives a copy.
 
 const report = JSON.parse(document.getElementById("report-data").textContent);
 const memory = { ...(history.state || {}) };
@@ -17,7 +17,7 @@ function recall(key) {
   return memory[key];
 }
 
-// What changes too often to be written down every time: how to find out, by its key.
+// State that changes too often to be saved at every change: how to read it, by key.
 const noted = { scroll: scrollPlace, open: openLists, focus: focusPlace, boxes: innerScroll };
 let waiting = 0;
 
@@ -57,7 +57,7 @@ function restoreInnerScroll() {
   for (const [id, left, top] of recall("boxes") || []) document.getElementById(id)?.querySelector(".scroll").scrollTo(left, top);
 }
 
-// A section and the way into it, not pixels from the top: a later report may be longer above.
+// A section and the offset into it, not pixels from the top: a later report may be longer above it.
 function scrollPlace() {
   const sections = [...document.querySelectorAll("section")];
   const here = sections.filter((section) => section.getBoundingClientRect().top <= 1).pop();
@@ -77,7 +77,7 @@ function watchPlaces() {
   window.addEventListener("hashchange", keepMemory);
 }
 
-// Reloading under the hands of someone who has just touched the page would be rude: it waits a moment.
+// Wait this many milliseconds after the last click, key or scroll before reloading.
 const AT_EASE = 4000;
 
 function keepReloading(seconds) {
@@ -88,7 +88,7 @@ function keepReloading(seconds) {
   }
   const show = (paused) => {
     button.setAttribute("aria-pressed", String(paused));
-    button.textContent = paused ? "go on" : "pause";
+    button.textContent = paused ? "resume" : "pause";
   };
   show(Boolean(recall("paused")));
   button.addEventListener("click", () => {

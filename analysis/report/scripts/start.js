@@ -1,4 +1,4 @@
-// Everything at once, figures last: they take longest.
+// Set up all parts; figures last, because they take longest.
 
 async function start() {
   setUpTables();

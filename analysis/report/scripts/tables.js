@@ -6,7 +6,7 @@ function sortKey(row, column) {
   return /^(–|failed)?$/.test(cell.textContent) ? null : cell.textContent;
 }
 
-// Cells without a figure stay at the end, whichever way the others go.
+// Cells without a value stay at the end in both directions.
 function compareKeys(one, other, sign) {
   if (one === null || other === null) return (one === null) - (other === null);
   if (typeof one === "number" && typeof other === "number") return sign * (one - other);
@@ -44,7 +44,7 @@ function makeSortable(table) {
     button.append(...head.childNodes);
     head.append(button);
     head.addEventListener("click", () => {
-      // The best first: figures begin at the top, text at A.
+      // The first click sorts numbers from high to low and text from A to Z.
       const turned = { ascending: "descending", descending: "ascending" }[head.getAttribute("aria-sort")];
       const direction = turned || (head.classList.contains("num") ? "descending" : "ascending");
       sortTable(table, column, direction);
@@ -55,7 +55,7 @@ function makeSortable(table) {
   if (kept && kept[0] < table.tHead.rows[0].cells.length) sortTable(table, kept[0], kept[1]);
 }
 
-// Every word must be somewhere in the row.
+// A row is shown if it contains every word.
 function makeFilter(input) {
   const rows = [...document.querySelectorAll(`#${input.dataset.filter} tbody tr`)];
   const texts = rows.map((row) => [...row.cells].map((cell) => cell.textContent).join(" ").toLowerCase());

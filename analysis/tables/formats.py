@@ -1,0 +1,274 @@
+"""Writes tables as Markdown, LaTeX, CSV, HTML, or text for a terminal.
+
+Every format explains the marks of the best mean, and of means that no test tells from it, below the table.
+"""
+
+import html
+import io
+import re
+import textwrap
+import unicodedata
+from collections.abc import Callable, Iterator, Sequence
+from typing import Literal, get_args
+
+from rich.box import Box
+from rich.cells import cell_len
+from rich.console import Console
+from rich.table import Table as Grid
+from rich.text import Text
+
+from analysis.groups import check_name
+from analysis.tables.table import Cell, Mark, Table
+
+Form = Literal["markdown", "latex", "csv", "html", "terminal"]
+BEST = "best mean of its column"
+CLOSE = (
+    "not shown to be worse than the best (paired t over common seeds, 5 %, each by itself), "
+    "which with few seeds is weak evidence of being equal; others are worse or could not be tested"
+)
+UNTESTED = "no test was made, because there are too few seeds or they do not differ"
+LONG_TEXT = 44
+"""Longer text is wrapped, in terminals and in LaTeX."""
+
+
+def render(tables: Table | Sequence[Table], form: Form) -> str:
+    """Return tables as text, e.g. render(study_tables(study), "markdown"); without a line break at the end."""
+    check_name(form, get_args(Form), "form")
+    given = [tables] if isinstance(tables, Table) else list(tables)
+    return {"markdown": markdown, "latex": latex, "csv": csv, "html": web, "terminal": terminal}[form](given)
+
+
+def _legend(table: Table, best: str, close: str, escape: Callable[[str], str] = str) -> list[str]:
+    """Return what the marks mean, if there are any; `best` and `close` are samples of them."""
+    if not table.marks & {"best", "close"}:
+        return []
+    rest = f"{close}{escape(f': {CLOSE}.')}" if table.tested else escape(f"{UNTESTED}.")
+    return [f"{best}{escape(f': {BEST}')}; {rest}"]
+
+
+def _unrepeated(notes: Sequence[list[str]]) -> list[list[str]]:
+    """Return the notes of every table, without those that the next table repeats."""
+    later = [*notes[1:], []]
+    return [[line for line in own if line not in later[place]] for place, own in enumerate(notes)]
+
+
+# Markdown
+
+MARKDOWN_SIGNS = re.compile(
+    r"(?P<kept>((?<=\w)\[[\w,]+|\[[-+\d., ]+)\](?![\[(:]))"  # C[t,k] and [-0.1, +0.2] are no links
+    r"|[\\|*`\[\]~$]|<(?=[A-Za-z/!?])|&(?=#?\w+;)"
+    r"|(?<![^\W_])_|_(?![^\W_])"  # inside a word, as in λ_base, it begins no emphasis
+)
+"""Borders, emphasis, code, links, crossed-out text, math, tags, entities; a lone < or & is none."""
+
+
+def markdown(tables: Sequence[Table]) -> str:
+    """Write GitHub tables: marks are bold and italic, numbers right-aligned."""
+    notes = [[*map(_markdown_text, table.notes), *_legend(table, "**bold**", "*italic*")] for table in tables]
+    parts = []
+    for table, below in zip(tables, _unrepeated(notes), strict=True):
+        parts += [f"**{_markdown_text(table.title)}**"] if table.title else []
+        parts += ["\n".join(_markdown_lines(table)), *below]
+    return "\n\n".join(parts)
+
+
+def _markdown_lines(table: Table) -> Iterator[str]:
+    yield f"| {' | '.join(map(_markdown_text, table.columns))} |"
+    yield "|" + "|".join("---:" if numeric else "---" for numeric in table.numeric) + "|"
+    around: dict[Mark, str] = {"": "", "best": "**", "close": "*", "heading": "*"}
+    for row in table.rows:
+        yield f"| {' | '.join(around[cell.mark] + _markdown_text(cell.text) + around[cell.mark] for cell in row)} |"
+
+
+def _markdown_text(text: str) -> str:
+    """Return one line in which everything that GitHub would take for markup is escaped."""
+    return MARKDOWN_SIGNS.sub(lambda found: found["kept"] or f"\\{found[0]}", " ".join(text.split()))
+
+
+# LaTeX: ASCII that pdflatex sets without further packages for text; specials escaped, the paper's symbols as math
+
+LATEX_NEEDS = r"% needs \usepackage{booktabs} and, to shrink tables wider than the page, \usepackage{graphicx}"
+GREEK = {"φ": r"\varphi", "λ": r"\lambda", "ψ": r"\psi", "Δ": r"\Delta", "η": r"\eta", "α": r"\alpha", "β": r"\beta"}
+MATH = {
+    **GREEK,
+    **{"ℓ": r"\ell", "²": "^{2}", "³": "^{3}", "±": r"\pm", "−": "-", "×": r"\times", "·": r"\cdot", "√": r"\surd"},
+    **{"→": r"\rightarrow", "≤": r"\leq", "≥": r"\geq", "≠": r"\neq", "∞": r"\infty", "<": "<", ">": ">", "|": "|"},
+}
+TEXT = {
+    **{character: f"\\{character}" for character in "&%$#_{}"},
+    **{"\\": r"\textbackslash{}", "^": r"\textasciicircum{}", "~": r"\textasciitilde{}", '"': "''"},
+    **{"–": "--", "—": "---", "…": r"\ldots{}", "’": "'", "‘": "`", "“": "``", "”": "''", "ß": r"\ss{}"},
+}
+ACCENTS = {"\u0300": "`", "\u0301": "'", "\u0302": "^", "\u0303": "~", "\u0308": '"', "\u030a": "r", "\u0327": "c"}
+WHOLE = {"FD^M": r"$\mathrm{FD}^{M}$", " ± ": r"~$\pm$~"}
+PARTS = re.compile(
+    rf"(?P<whole>{'|'.join(map(re.escape, WHOLE))})|(?P<greek>[{''.join(GREEK)}])_(?P<index>[A-Za-z0-9]+)"
+    r"|(?P<sign>(?<![\w.])-(?=\d))|(?P<quote>(?<![^\s(])\")|(?P<other>.)"
+)
+"""A word with a form of its own, a Greek letter with an index, a number's sign, an opening quote, or a character."""
+
+
+def latex_text(text: str) -> str:
+    """Return any text as LaTeX, e.g. `CL²R, λ_t=3` as `CL$^{2}$R, $\\lambda_{t}$=3`."""
+    return PARTS.sub(_latex_part, " ".join(unicodedata.normalize("NFC", text).split()))
+
+
+def _latex_part(found: re.Match[str]) -> str:
+    if found["whole"]:
+        return WHOLE[found["whole"]]
+    if found["sign"] or found["quote"]:
+        return "$-$" if found["sign"] else "``"
+    if found["greek"]:
+        index = found["index"] if len(found["index"]) == 1 else rf"\mathrm{{{found['index']}}}"
+        return f"${GREEK[found['greek']]}_{{{index}}}$"
+    character = found["other"]
+    if character in MATH:
+        return f"${MATH[character]}$"
+    if character in TEXT:
+        return TEXT[character]
+    if character.isascii() and character.isprintable():
+        return character
+    base, accent = (parts := unicodedata.normalize("NFD", character))[:1], parts[1:]
+    if base.isascii() and accent in ACCENTS:
+        return rf"\{ACCENTS[accent]}{{{base}}}"
+    return f"[U+{ord(character):04X}]"  # pdflatex would stop at the character itself
+
+
+def latex(tables: Sequence[Table]) -> str:
+    """Write floats with booktabs' rules; marks are bold and underlined."""
+    return "\n\n".join([LATEX_NEEDS, *("\n".join(_latex_lines(table)) for table in tables)])
+
+
+def _latex_lines(table: Table) -> Iterator[str]:
+    yield from (r"\begin{table}", r"\centering", r"\footnotesize")
+    if table.title:
+        plain = unicodedata.normalize("NFKD", table.title).encode("ascii", "ignore").decode().lower()
+        yield rf"\caption{{{latex_text(table.title)}}}"
+        yield rf"\label{{tab:{re.sub(r'[^a-z0-9]+', '-', plain).strip('-')}}}"
+    yield r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%"
+    longest = [max((len(row[place].text) for row in table.rows), default=0) for place in range(len(table.columns))]
+    wide = [not numeric and size > LONG_TEXT for numeric, size in zip(table.numeric, longest, strict=True)]
+    paragraph = f"p{{{0.9 / max(sum(wide), 1):.2f}\\linewidth}}"
+    kinds = (paragraph if long else "r" if number else "l" for long, number in zip(wide, table.numeric, strict=True))
+    yield rf"\begin{{tabular}}{{{''.join(kinds)}}}"
+    yield r"\toprule"
+    yield _latex_line([latex_text(name) for name in table.columns])
+    yield r"\midrule"
+    around = {"best": r"\textbf", "close": r"\underline", "heading": r"\emph"}
+    for place, row in enumerate(table.rows):
+        if place and row[0].mark == "heading":
+            yield r"\midrule"
+        texts = ((cell.mark, latex_text(cell.text)) for cell in row)
+        yield _latex_line([f"{around[mark]}{{{text}}}" if mark else text for mark, text in texts])
+    yield from (r"\bottomrule", r"\end{tabular}}")
+    legend = _legend(table, r"\textbf{bold}", r"\underline{underlined}", latex_text)
+    for note in [*map(latex_text, table.notes), *legend]:
+        yield rf"\par\smallskip {{\footnotesize {note}}}"
+    yield r"\end{table}"
+
+
+def _latex_line(cells: Sequence[str]) -> str:
+    line = " & ".join(cells)
+    return ("{}" if line[:1] in ("[", "*") else "") + line + r" \\"  # the line above would take these for its options
+
+
+# CSV
+
+
+def csv(tables: Sequence[Table]) -> str:
+    """Write the values behind the tables in full precision; if there are several, each has its title above it."""
+    parts = []
+    for table in tables:
+        named = any(name is not None for name in table.data.index.names)
+        frame = table.data.reset_index() if named else table.data
+        title = f"# {' '.join(table.title.split())}\n" if len(tables) > 1 else ""
+        parts.append(title + frame.to_csv(index=False, lineterminator="\n").rstrip("\n"))
+    return "\n\n".join(parts)
+
+
+# HTML
+
+
+def web(tables: Sequence[Table]) -> str:
+    """Write HTML elements without styles; a column can be sorted by `data-value`."""
+    return "\n".join(line for table in tables for line in _web_lines(table))
+
+
+def _web_lines(table: Table) -> Iterator[str]:
+    yield "<table>"
+    if table.title:
+        yield f"<caption>{html.escape(table.title)}</caption>"
+    heads = zip(table.columns, table.numeric, strict=True)
+    cells = (f'<th scope="col"{_class("num" * numeric)}>{html.escape(name)}</th>' for name, numeric in heads)
+    yield f"<thead><tr>{''.join(cells)}</tr></thead>"
+    yield "<tbody>"
+    for row in table.rows:
+        yield f"<tr>{''.join(map(_web_cell, row, table.numeric))}</tr>"
+    yield from ("</tbody>", "</table>")
+    samples = ('<span class="best">marked so</span>', '<span class="close">so</span>')
+    for note in [*map(html.escape, table.notes), *_legend(table, *samples, html.escape)]:
+        yield f'<p class="note">{note}</p>'
+
+
+def _web_cell(cell: Cell, numeric: bool) -> str:
+    value = "" if cell.value is None else f' data-value="{cell.value!r}"'
+    return f"<td{_class('num' * numeric, cell.mark)}{value}>{html.escape(cell.text)}</td>"
+
+
+def _class(*names: str) -> str:
+    return f' class="{" ".join(filter(None, names))}"' if any(names) else ""
+
+
+# Terminal
+
+LINE = 100
+"""Characters per line of a note."""
+RULE = Box("    \n    \n -- \n    \n    \n    \n    \n    \n", ascii=True)
+"""Nothing but a rule below the heads."""
+BLANK = "\u2800"
+"""Keeps the place of a mark: rich strips spaces at the end of a cell."""
+
+
+def terminal(tables: Sequence[Table]) -> str:
+    """Write aligned columns under a rule; `*` and `~` follow marked numbers."""
+    notes = [[*table.notes, *_legend(table, "*", "~")] for table in tables]
+    parts = []
+    for table, below in zip(tables, _unrepeated(notes), strict=True):
+        parts.append("\n".join([*([table.title] if table.title else []), _terminal_table(table)]))
+        parts += ["\n".join(textwrap.fill(note, LINE) for note in below)] if below else []
+    return "\n\n".join(parts)
+
+
+def _terminal_table(table: Table) -> str:
+    """Lay out the table with rich, which knows how wide characters are; long heads and text are wrapped before."""
+    columns = []
+    for place, numeric in enumerate(table.numeric):
+        cells = [row[place] for row in table.rows]
+        marked = any(cell.mark in ("best", "close") for cell in cells)  # the others keep a place for the mark
+        signs = [{"best": "*", "close": "~"}.get(cell.mark, BLANK) if marked else "" for cell in cells]
+        texts = [cell.text + sign for cell, sign in zip(cells, signs, strict=True)]
+        columns.append(texts if numeric else ["\n".join(_broken(text)) for text in texts])
+    heads = []
+    for name, texts in zip(table.columns, columns, strict=True):
+        size = max((cell_len(line) for text in texts for line in text.split("\n")), default=0)
+        heads.append(textwrap.wrap(name, max(10, size), break_long_words=False))
+    deepest = max(map(len, heads), default=0)
+    grid = Grid(box=RULE, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    for lines, numeric in zip(heads, table.numeric, strict=True):
+        head = "\n".join([*[""] * (deepest - len(lines)), *lines])
+        grid.add_column(Text(head), justify="right" if numeric else "left", no_wrap=True)
+    for row in zip(*columns, strict=True):
+        grid.add_row(*map(Text, row))
+    console = Console(file=io.StringIO(), width=100_000, color_system=None)
+    with console.capture() as written:
+        console.print(grid)
+    lines = written.get().replace(BLANK, " ").split("\n")
+    return "\n".join(line.rstrip() for line in lines).strip("\n")
+
+
+def _broken(text: str) -> list[str]:
+    """Return long text in lines; a number and its deviation stay together."""
+    if len(text) <= LONG_TEXT:
+        return [text]
+    kept = text.replace(" ± ", "\u00a0±\u00a0")
+    return [line.replace("\u00a0", " ") for line in textwrap.wrap(kept, LONG_TEXT)]

@@ -1,0 +1,169 @@
+"""The Python API: `run`, `plan_study` and `run_study`, which `from cl2r import ...` offers."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from analysis.study import Frames, Study, load_study
+from cl2r.cli.options import find_storage
+from cl2r.cli.study import study_file
+from cl2r.config.layers import from_dotted, read_layer, resolve
+from cl2r.config.schema import Config
+from cl2r.engine.chain import execute
+from cl2r.engine.frames import write_run
+from cl2r.engine.plan import plan_run
+from cl2r.rayrun import driver
+from cl2r.runtime.progress import ProgressLine
+from cl2r.runtime.stop import Termination
+from cl2r.storage.path import StoragePath
+from cl2r.study.plan import plan_text
+from cl2r.study.resources import Resources
+from cl2r.study.session import StudySession
+from cl2r.study.spec import StudySpec
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+Spec = str | Path | Mapping[str, Any]
+"""A study: the name of one in `studies`, a YAML file, or the content of such a file."""
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """A finished run."""
+
+    config: Config
+    matrix: "npt.NDArray[np.float64]"
+    """C[t, k]: accuracy of model t's queries against model k's gallery on the report pairs; NaN above the diagonal."""
+    metrics: dict[str, float]
+    """AC, BC, FC and mean accuracy, by the names of `cl2r.metrics`."""
+    frames: Frames
+    """The rows of this run: `runs`, `tasks`, `matrix`, `curves`."""
+    folder: StoragePath
+    """Where the run is stored."""
+
+
+@dataclass(frozen=True)
+class StudyPlan:
+    """What a study would cost."""
+
+    name: str
+    runs: int
+    finished: int
+    """Runs that the storage has already."""
+    links: int | None
+    """Links of all runs, each counted once; None for a sweep, whose points are not known yet."""
+    missing: int | None
+    """Links to train."""
+    text: str
+    """Everything that `cl2r plan` prints: also hours, memory, disk and price."""
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def run(
+    config: Config | str | Path | Mapping[str, Any] = "icons",
+    *,
+    storage: str | Path | None = None,
+    overrides: Mapping[str, Any] | None = None,
+) -> Run:
+    """Train one chain of models, or find it in the storage ($CL2R_STORAGE, or `results`), and evaluate it.
+
+    `config` is a Config, the name of a preset, a YAML file or a mapping of config sections; `overrides` are fields by
+    dotted name. Raise InputError before any training if something is wrong with them.
+
+    >>> from cl2r import run
+    >>> result = run("small.yaml", overrides={"method.name": "er", "scenario.n_tasks": 2})
+    >>> result.matrix.shape
+    (2, 2)
+    >>> list(result.metrics)
+    ['AC', 'BC', 'FC', 'mean_accuracy']
+    >>> list(result.frames.tasks["task"])
+    [1, 2]
+    """
+    if isinstance(config, Config):
+        layer: Mapping[str, Any] = config.model_dump(mode="json")
+    else:
+        layer = config if isinstance(config, Mapping) else read_layer(str(config))
+    plan = plan_run(resolve([layer, *(from_dotted(name, value) for name, value in (overrides or {}).items())]))
+    root = find_storage(storage)
+    progress = ProgressLine(len(plan.keys))
+    try:
+        result = execute(plan, root, progress)
+    finally:
+        progress.close()
+    folder = write_run(result, root)
+    names = ("runs", "tasks", "matrix", "curves")
+    frames = {name: pd.read_parquet(BytesIO((folder / f"{name}.parquet").read_bytes())) for name in names}
+    return Run(plan.config, result.report.matrix, dict(result.report.values), Frames(**frames), folder)
+
+
+def plan_study(
+    spec: Spec,
+    *,
+    storage: str | Path | None = None,
+    name: str | None = None,
+    gpu_price: float = 4.10,
+    changes: Mapping[str, Any] | None = None,
+    **resources: Any,
+) -> StudyPlan:
+    """Return what a study would cost; nothing is started and nothing is written.
+
+    The other parameters are those of `run_study`; `gpu_price` is the price of an A100 hour in dollars.
+
+    >>> from cl2r import plan_study
+    >>> plan = plan_study({"preset": "small.yaml", "grid": {"method.name": ["er", "er_fd"]}})
+    >>> plan.runs, plan.links, plan.missing
+    (2, 5, 5)
+    >>> print(plan.text)  # doctest: +ELLIPSIS
+    study ...
+    """
+    loaded = StudySpec.load(study_file(spec), **(changes or {}))
+    root = find_storage(storage).absolute()
+    with StudySession.open(loaded, root, Resources(**resources), name=name, lock=False) as session:
+        total = session.expected_runs()
+        text = plan_text(session, gpu_price)
+        finished = sum(event.kind == "finished" for event in session.ledger.outcomes().values())
+        if loaded.is_sweep:
+            return StudyPlan(session.folder.name, total, finished, None, None, text)
+        keys = {key for job in session.jobs for run in job.runs for key in run.keys}
+        return StudyPlan(session.folder.name, total, finished, len(keys), len(keys - session.store.keys()), text)
+
+
+def run_study(
+    spec: Spec,
+    *,
+    storage: str | Path | None = None,
+    name: str | None = None,
+    changes: Mapping[str, Any] | None = None,
+    verbose: bool = False,
+    **resources: Any,
+) -> Study:
+    """Run what is missing of a study on Ray and return its frames; failed runs have rows in `runs` too.
+
+    `spec` is the name of a study, a YAML file or a mapping like the content of one; `changes` replace entries of it,
+    key by key in `grid` and `search`. `resources` are the fields of `cl2r.study.resources.Resources`: workers,
+    cpus_per_worker, gpus_per_worker, accelerator, max_concurrent, sync_batchnorm, retries. Run it again to resume.
+
+    >>> from cl2r import run_study
+    >>> spec = {"preset": "small.yaml", "seeds": [0, 1], "grid": {"method.name": ["er", "cl2r"]}}
+    >>> study = run_study(spec, name="mine", changes={"tasks": 2}, workers=1)
+    >>> len(study.finished)
+    4
+    >>> study.pivot("BC").shape
+    (2, 1)
+    """
+    loaded = StudySpec.load(study_file(spec), **(changes or {}))
+    root = find_storage(storage).absolute()
+    with (
+        Termination().listening() as stop,
+        StudySession.open(loaded, root, Resources(**resources), name=name, stop=stop, verbose=verbose) as session,
+    ):
+        driver.run(session)
+        return load_study(str(session.folder.path))

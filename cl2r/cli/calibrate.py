@@ -1,0 +1,44 @@
+"""`cl2r calibrate`: measure which settings train a run fastest on this machine."""
+
+import click
+
+from cl2r.cli.options import build_config, data_option, data_root_option, method_option, preset_argument, set_option
+
+
+@click.command()
+@preset_argument
+@data_option
+@data_root_option
+@method_option
+@set_option
+@click.option("--runs", type=click.IntRange(1), default=1, show_default=True, help="Number of equal runs of a study.")
+@click.option("--threads", type=click.IntRange(1), help="Threads of one run (default: all cores).")
+def calibrate(
+    preset: str,
+    data_name: str | None,
+    data_root: str | None,
+    method: str | None,
+    overrides: tuple[str, ...],
+    runs: int,
+    threads: int | None,
+) -> None:
+    """Measure the fastest settings on this machine.
+
+    Compares precisions, compilation, and trials × threads, and trains nothing. Prints options for `cl2r run` and for
+    studies. They change rounding: use the same ones for all runs of a comparison.
+    """
+    config = build_config(preset, overrides, data__name=data_name, data__root=data_root, method__name=method)
+    import torch
+
+    from cl2r.engine.plan import plan_run
+    from cl2r.study import calibrate as calibration
+
+    plan = plan_run(config)
+    torch.set_num_threads(threads or calibration.cores())
+    cuda = torch.cuda.is_available()
+    chosen, ways, work = calibration.fastest_mode(plan, torch.device("cuda" if cuda else "cpu"))
+    click.echo(calibration.mode_text(chosen, ways, work))
+    if not cuda and runs > 1:
+        best, measured = calibration.trial_layout(config, runs)
+        click.echo(f"\n{runs} runs: {calibration.layout_text(best, measured, runs)}")
+        click.echo(f"(--cpus-per-worker {best.threads} --max-concurrent {best.trials})")

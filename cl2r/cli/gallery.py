@@ -1,0 +1,371 @@
+"""`cl2r index`, `search`, `gallery`, `upgrade-check`, `export` and `serve`. Each command imports what it needs."""
+
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cl2r.cli.options import ModelName, PathType, storage_option, verbose_option
+from cl2r.errors import InputError
+
+if TYPE_CHECKING:
+    from cl2r.gallery.gallery import Shard
+    from cl2r.gallery.index import IndexOptions
+    from cl2r.gallery.indexing import Extract, ShardPlan
+    from cl2r.gallery.model import Model
+    from cl2r.storage.path import StoragePath
+    from cl2r.study.resources import Resources
+
+FEW_SHARDS = 8
+"""Up to here, starting Ray takes longer than doing the work in this process."""
+SAY_SECONDS = 5.0
+MODEL_HELP = "A run's model after task t, or the folder of an exported model."
+model_option = click.option("--model", type=ModelName(), required=True, metavar="RUN@t", help=MODEL_HELP)
+gallery_argument = click.argument("gallery", type=PathType(), metavar="GALLERY")
+
+
+def with_index_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --index and --index-option, which arrive as `index` and `index_option`."""
+    command = click.option("--index-option", multiple=True, metavar="NAME=N", help="nlist, nprobe, links, …")(command)
+    return click.option("--index", default="auto", show_default=True, help="auto, exact, ivf, hnsw or pq.")(command)
+
+
+def _index_options(kind: str, settings: Sequence[str]) -> "IndexOptions":
+    from cl2r.gallery.index import IndexOptions
+
+    numbers: dict[str, Any] = {}
+    known = [name for name in IndexOptions.__dataclass_fields__ if name != "kind"]
+    for setting in settings:
+        name, _, value = setting.partition("=")
+        if name not in known or not value.isdecimal():
+            raise InputError(f"--index-option {setting}: give NAME=NUMBER with one of {', '.join(known)}")
+        numbers[name] = int(value)
+    return IndexOptions(kind, **numbers)  # type: ignore[arg-type]  # checked by the class
+
+
+def _load_model(name: str, storage: "StoragePath") -> "Model":
+    from cl2r.gallery.model import Model, find_model
+
+    return Model(find_model(name, storage))
+
+
+# ---------------------------------------------------------------- index
+
+
+@click.command()
+@click.argument("images", type=PathType())
+@model_option
+@click.option(
+    "--gallery", type=PathType(), required=True, metavar="DIR", help="A folder or s3://…; created if missing."
+)
+@storage_option
+@click.option("--prefix", default="", help="Put before every id, for images of several folders in one gallery.")
+@click.option("--metadata", type=PathType(), metavar="FILE", help="CSV or Parquet with a column id and any others.")
+@click.option("--dtype", type=click.Choice(["float32", "float16"]), default="float32", show_default=True)
+@click.option("--reindex", is_flag=True, help="Replace vectors by older models as well.")
+@with_index_options
+@click.option("--workers", type=int, metavar="N", help="Processes on Ray that run the model; 0: this one, no Ray.")
+@click.option("--cpus-per-worker", type=int, default=1, show_default=True)
+@click.option("--gpus-per-worker", type=float, default=0.0, show_default=True)
+@click.option("--accelerator", metavar="NAME", help="Use only nodes with this accelerator, e.g. A100.")
+@verbose_option
+def index(
+    images: "StoragePath",
+    model: str,
+    gallery: "StoragePath",
+    storage: "StoragePath",
+    prefix: str,
+    metadata: "StoragePath | None",
+    dtype: Any,
+    reindex: bool,
+    index: str,
+    index_option: tuple[str, ...],
+    workers: int | None,
+    cpus_per_worker: int,
+    gpus_per_worker: float,
+    accelerator: str | None,
+    verbose: bool,
+) -> None:
+    """Add all images below IMAGES, a folder or s3://…, to a gallery. If stopped, run the same command to resume."""
+    from cl2r.gallery.gallery import Gallery
+    from cl2r.gallery.indexing import IndexJob, read_table
+    from cl2r.gallery.search import build_indexes
+    from cl2r.study.resources import Resources
+
+    options = _index_options(index, index_option)
+    known = None if metadata is None else read_table(metadata, "--metadata")
+    resources = Resources(
+        cpus_per_worker=cpus_per_worker,
+        gpus_per_worker=gpus_per_worker,
+        accelerator=accelerator,
+        max_concurrent=workers or None,
+    )
+    loaded = _load_model(model, storage)
+    opened = Gallery.open_or_create(gallery)
+    began = time.perf_counter()
+    extract = _extraction(resources, workers, verbose)
+    job = IndexJob(images, opened, loaded, extract, stored_dtype=dtype, prefix=prefix, reindex=reindex, metadata=known)
+    report = job.run()
+    replaced = f", {report.replaced:,} replaced" if report.replaced else ""
+    resumed = f", {report.taken_over:,} of them extracted by an earlier job" if report.taken_over else ""
+    seconds = time.perf_counter() - began
+    added = f"{report.added:,} images added by {loaded.card.name}{resumed}{replaced}"
+    click.echo(f"{added}, {report.present:,} were there; {seconds:.1f} s")
+    for image, why in report.bad[:10]:
+        click.echo(f"bad: {image}: {why}", err=True)
+    if report.bad:
+        more = "; these are the first 10, `cl2r gallery info` has the number" if len(report.bad) > 10 else ""
+        click.echo(f"{len(report.bad)} images could not be read and are not in the gallery{more}", err=True)
+    for built in build_indexes(opened, options):
+        click.echo(f"index: {built.options.kind}, {built.seconds:.1f} s, recall@10 {built.recall:.3f}")
+
+
+def _extraction(resources: "Resources", workers: int | None, verbose: bool) -> "Extract":
+    """Return a function that makes shards: in this process if they are few, on Ray if they are many, or as asked."""
+
+    def extract(model: "Model", plans: "Sequence[ShardPlan]") -> "Iterator[Shard]":
+        from cl2r.gallery.indexing import extract_here
+
+        shards = extract_here(model, plans)
+        if workers or (workers is None and len(plans) > FEW_SHARDS):
+            from cl2r.rayrun.extract import extract_on_ray
+
+            shards = extract_on_ray(model, plans, resources, verbose)
+        total, done = sum(len(plan.entries) for plan in plans), 0
+        began = said = time.monotonic()
+        for shard in shards:
+            done += shard.items + len(shard.bad)
+            if time.monotonic() - said > SAY_SECONDS:
+                said = time.monotonic()
+                click.echo(f"{done:,} of {total:,} images, {done / (said - began):,.0f} per second", err=True)
+            yield shard
+
+    return extract
+
+
+# ---------------------------------------------------------------- search, serve
+
+
+@click.command()
+@gallery_argument
+@click.option("--query", "queries", type=PathType(), multiple=True, required=True, metavar="FILE", help="Repeatable.")
+@model_option
+@storage_option
+@click.option("--top", default=10, show_default=True, metavar="N")
+@click.option("--exact", is_flag=True, help="Compare every vector, even if there is an index.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+@click.option("--html", "sheet", type=click.Path(path_type=Path), metavar="FILE", help="Write a contact sheet as well.")
+def search(
+    gallery: "StoragePath",
+    queries: "tuple[StoragePath, ...]",
+    model: str,
+    storage: "StoragePath",
+    top: int,
+    exact: bool,
+    as_json: bool,
+    sheet: Path | None,
+) -> None:
+    """Find the images of a gallery that are nearest to a query, whichever model of the chain indexed them."""
+    import numpy as np
+
+    from cl2r.gallery import contact_sheet
+    from cl2r.gallery.gallery import Gallery
+    from cl2r.gallery.images import decode_one
+    from cl2r.gallery.search import Searcher
+    from cl2r.storage.path import at
+
+    opened, loaded = Gallery(gallery), _load_model(model, storage)
+    contents = []
+    for path in queries:
+        try:
+            contents.append((str(path), path.read_bytes()))
+        except (FileNotFoundError, IsADirectoryError) as error:
+            raise InputError(f"--query {path}: no such image") from error
+    images = np.concatenate([decode_one(data, name, loaded.card) for name, data in contents])
+    searcher = Searcher(opened, loaded, exact)
+    results = searcher.search(images, top)
+    names = [name for name, _ in contents]
+    if searcher.mapped:
+        stored = f"`cl2r gallery adapt {gallery} --model {model}` stores them"
+        click.echo(f"note: {searcher.mapped:,} vectors of older models were mapped for this search; {stored}", err=True)
+    if as_json:
+        click.echo(contact_sheet.as_json(names, results))
+    else:
+        for name, hits in zip(names, results, strict=True):
+            click.echo(f"{name}\n{contact_sheet.as_table(hits)}")
+    if sheet is not None:
+        title = f"{opened.commit.items:,} images searched by {loaded.card.name}"
+        at(sheet).write_file(contact_sheet.contact_sheet(contents, results, title).encode())
+        click.echo(f"contact sheet: {sheet}", err=True)
+
+
+@click.command()
+@gallery_argument
+@model_option
+@storage_option
+@click.option("--host", default="127.0.0.1", show_default=True, help="Anything but loopback lets the network in.")
+@click.option("--port", default=8000, show_default=True)
+@click.option("--top", default=12, show_default=True, help="Hits per search.")
+@click.option("--replicas", default=1, show_default=True, help="Processes that answer.")
+@click.option("--max-bytes", default=10_000_000, show_default=True, help="Largest image that may be uploaded.")
+@click.option("--name", "names", multiple=True, metavar="HOST", help="A further host name, e.g. behind a proxy.")
+@verbose_option
+def serve(
+    gallery: "StoragePath",
+    model: str,
+    storage: "StoragePath",
+    host: str,
+    port: int,
+    top: int,
+    replicas: int,
+    max_bytes: int,
+    names: tuple[str, ...],
+    verbose: bool,
+) -> int:
+    """Answer searches over HTTP, with a page to try it, until Ctrl-C. There is no login: keep it on loopback."""
+    from cl2r.gallery.service import ServiceOptions
+    from cl2r.rayrun.serve import serve
+
+    options = ServiceOptions(str(gallery.resolve()), host, top, max_bytes, tuple(name.lower() for name in names))
+    return serve(options, model, storage, port, replicas, verbose)
+
+
+# ---------------------------------------------------------------- upgrade-check, export
+
+
+@click.command("upgrade-check")
+@gallery_argument
+@click.option("--old", type=ModelName(), required=True, metavar="RUN@k", help="The model that indexed the gallery.")
+@click.option("--new", type=ModelName(), required=True, metavar="RUN@t", help="The model that is to search it.")
+@click.option("--pairs", type=PathType(), metavar="FILE", help="CSV or Parquet: query, gallery (ids), same (0 or 1).")
+@click.option("--sample", default=2000, show_default=True, help="Pairs to draw from the gallery's labels.")
+@click.option("--tolerance", default=0.01, show_default=True, help="Loss of accuracy that still counts as safe.")
+@click.option("--price", default=4.10, show_default=True, metavar="USD", help="One hour of a machine like this one.")
+@storage_option
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of lines.")
+def upgrade_check(
+    gallery: "StoragePath",
+    old: str,
+    new: str,
+    pairs: "StoragePath | None",
+    sample: int,
+    tolerance: float,
+    price: float,
+    storage: "StoragePath",
+    as_json: bool,
+) -> None:
+    """Say whether an upgrade is safe without indexing again, what indexing again would gain, and what it would cost."""
+    from cl2r.gallery.gallery import Gallery
+    from cl2r.gallery.upgrade import UpgradeCheck, draw_pairs, read_pairs, run_matrix
+
+    if tolerance < 0 or price < 0:
+        raise InputError("--tolerance and --price: not below 0")
+    opened = Gallery(gallery)
+    before, after = _load_model(old, storage), _load_model(new, storage)
+    chosen = draw_pairs(opened, sample) if pairs is None else read_pairs(pairs)
+    check = UpgradeCheck(opened, before, after)
+    found = check.sample(chosen)
+    if as_json:
+        head = {"old": before.card.name, "new": after.card.name, "verdict": found.verdict(tolerance)}
+        click.echo(json.dumps(head | asdict(found)))
+    else:
+        click.echo("\n".join(check.report_lines(found, run_matrix(after.card.run, storage), tolerance, price)))
+
+
+@click.command("export")
+@click.argument("model", type=ModelName(), metavar="RUN@t")
+@click.argument("out", type=PathType(), metavar="DIR")
+@storage_option
+def export_model(model: str, out: "StoragePath", storage: "StoragePath") -> None:
+    """Write a model as safetensors and JSON, to be used as --model DIR without its run."""
+    from cl2r.gallery.model import find_model, write_export
+
+    files = find_model(model, storage)
+    write_export(files, out)
+    click.echo(f"{files.card.name}: {out}")
+
+
+# ---------------------------------------------------------------- gallery
+
+
+@click.group()
+def gallery() -> None:
+    """Describe a gallery, verify it, export it, build its index, map it to a newer model's space."""
+
+
+@gallery.command()
+@gallery_argument
+def info(gallery: "StoragePath") -> None:
+    """Show what a gallery holds: images, vectors by model, indexes."""
+    from cl2r.gallery.gallery import Gallery
+    from cl2r.gallery.maintenance import info_lines
+
+    click.echo("\n".join(info_lines(Gallery(gallery))))
+
+
+@gallery.command()
+@gallery_argument
+@click.option("--prune", is_flag=True, help="Remove vectors that no longer count: replaced, or of stopped jobs.")
+def verify(gallery: "StoragePath", prune: bool) -> int:
+    """Check every file against its checksum, every vector's length and every id. Exit code 1 if there are problems."""
+    from cl2r.gallery.gallery import Gallery
+    from cl2r.gallery.maintenance import verify
+
+    opened = Gallery(gallery)
+    with opened.writing():
+        problems = verify(opened, prune)
+    for line in problems:
+        click.echo(f"problem: {line}")
+    left = len(opened.uncommitted())
+    note = f"; {left} shards no longer count, --prune removes them" if left else ""
+    click.echo(f"{opened.commit.items:,} images in {len(opened.commit.shards)} shards, {len(problems)} problems{note}")
+    return 1 if problems else 0
+
+
+@gallery.command("export")
+@gallery_argument
+@click.argument("out", type=PathType(), metavar="FILE.parquet")
+def export_gallery(gallery: "StoragePath", out: "StoragePath") -> None:
+    """Write one Parquet file with id, label, metadata, model and vector of every image."""
+    from cl2r.gallery.gallery import Gallery
+    from cl2r.gallery.maintenance import export
+
+    click.echo(f"{export(Gallery(gallery), out):,} images: {out}")
+
+
+@gallery.command()
+@gallery_argument
+@with_index_options
+def build(gallery: "StoragePath", index: str, index_option: tuple[str, ...]) -> None:
+    """Rebuild the FAISS index of every model."""
+    from cl2r.gallery.gallery import Gallery
+    from cl2r.gallery.search import build_indexes
+
+    opened = Gallery(gallery)
+    with opened.writing():
+        made = build_indexes(opened, _index_options(index, index_option), again=True)
+    for built in made:
+        name = opened.commit.versions[built.version].name
+        size = f"{built.rows:,} vectors, {built.bytes / 1e6:.1f} MB"
+        click.echo(f"{built.options.kind} of {name}: {size}, {built.seconds:.1f} s, recall@10 {built.recall:.3f}")
+    if not made:
+        click.echo("nothing to build: so few vectors are searched exactly")
+
+
+@gallery.command()
+@gallery_argument
+@model_option
+@storage_option
+def adapt(gallery: "StoragePath", model: str, storage: "StoragePath") -> None:
+    """Map stored vectors to a newer model's space, for methods that map their gallery (FAN)."""
+    from cl2r.gallery.gallery import Gallery
+    from cl2r.gallery.maintenance import Adaptation, adapt
+
+    done = Adaptation()
+    for done in adapt(Gallery(gallery), _load_model(model, storage)):
+        click.echo(f"{done.vectors:,} vectors mapped", err=True)
+    click.echo(f"{done.vectors:,} vectors mapped in {done.seconds:.1f} s, {done.flops / 1e9:.2f} GFLOP")

@@ -1,0 +1,129 @@
+"""`cl2r methods` and `cl2r datasets`: what there is, and what to do with a data set."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import click
+
+from cl2r.cli.options import DatasetType, MethodType
+from cl2r.errors import InputError
+from cl2r.runtime.logs import without_secrets
+
+
+@click.command()
+@click.argument("names", nargs=-1, type=MethodType())
+def methods(names: tuple[str, ...]) -> None:
+    """List the methods with their papers and options.
+
+    Also shown: the state that a method carries from task to task, its feature φ, and the config fields that it sets.
+    """
+    from cl2r.config.methods import ADAPTERS, METHODS, method_info, split_name
+
+    width = max(map(len, [*METHODS, *ADAPTERS]))
+    for info in [method_info(name) for name in names] or METHODS.values():
+        defaults = ", ".join(f"{key}={value}" for key, value in info.defaults.items())
+        lines = [info.title, info.paper, f"carries {info.carries}; φ: {info.feature}", f"sets {defaults}"]
+        if info.options is not None:
+            options = {key: option.default for key, option in info.options.model_fields.items()}
+            lines.append("options " + ", ".join(f"{info.section}.{key}={value}" for key, value in options.items()))
+        _print_entry(info.name, width, lines)
+    if not names:
+        click.echo("\nAdapters of stored features; add one to any method with a plus sign, e.g. er+procrustes:")
+    chosen = {split_name(name)[1] for name in names}
+    for adapter in ADAPTERS.values():
+        if not names or adapter.name in chosen:
+            _print_entry(f"+{adapter.name}" if names else adapter.name, width, [adapter.title, adapter.paper])
+    for line in METHODS.load_errors():
+        click.echo(f"not loaded: {line}", err=True)
+
+
+def _print_entry(name: str, width: int, lines: Iterable[str]) -> None:
+    """Print a name and, in a column beside it, what there is to say about it."""
+    for number, line in enumerate(lines):
+        click.echo(f"{'' if number else name:<{width}}  {line}")
+
+
+@click.group(invoke_without_command=True)
+@click.pass_context
+def datasets(context: click.Context) -> None:
+    """List, check, download or write out data sets.
+
+    ROOT is the folder that holds the benchmark data sets (default: $CL2R_DATA, or data).
+    """
+    if context.invoked_subcommand is None:
+        context.invoke(list_datasets)
+
+
+name_argument = click.argument("name", type=DatasetType())
+root_argument = click.argument("root", required=False, type=click.Path(path_type=Path))
+
+
+@datasets.command("list")
+def list_datasets() -> None:
+    """List the data sets, and how to bring your own."""
+    from cl2r.data import DATASETS, load_errors
+    from cl2r.data.folders import LAYOUT
+
+    margin = max(map(len, DATASETS)) + 1
+    for name, entry in DATASETS.items():
+        height, width, channels = entry.image_shape
+        size = f"{entry.images:,} images of {height}x{width}x{channels}"
+        lines = [entry.description, f"{entry.classes:,} classes to learn; open: {entry.open_set}; {size}"]
+        lines += [f"below the root: {entry.layout}"] if entry.layout else []
+        _print_entry(name, margin, [*lines, f"licence: {entry.licence}"])
+    arrays = "x_train, y_train, x_open, y_open (uint8 N x H x W [x C]; integer or text labels)"
+    _print_entry("FILE.npz", margin, [arrays])
+    _print_entry("DIR", margin, [LAYOUT])
+    for line in load_errors():
+        click.echo(f"not loaded: {line}", err=True)
+
+
+@datasets.command()
+@name_argument
+@root_argument
+@click.option("--full", is_flag=True, help="Decode every image, not only one of each part.")
+def check(name: str, root: Path | None, full: bool) -> int:
+    """Report what ROOT holds of data set NAME, and how to get the rest. Exit code 2 if it cannot be used."""
+    from cl2r.data import check_dataset, data_root, find_dataset
+
+    def echo(line: str) -> None:
+        click.echo(without_secrets(line))
+
+    root = data_root(root)
+    result = check_dataset(name, root, full, echo)
+    for line in result.found:
+        echo(f"ok     {line}")
+    for line in result.problems:
+        echo(f"wrong  {line}")
+    if not result.complete:
+        echo(f"get it {find_dataset(name).instructions}")
+    problems = f"{len(result.problems)} problem{'s' if len(result.problems) > 1 else ''}"
+    echo(f"{name} in {root}: {'complete' if result.complete else problems}")
+    return 0 if result.complete else 2
+
+
+@datasets.command()
+@name_argument
+@root_argument
+def download(name: str, root: Path | None) -> None:
+    """Fetch the freely available part of data set NAME into ROOT."""
+    from cl2r.data import data_root, find_dataset
+    from cl2r.data.download import download as fetch
+
+    fetch(find_dataset(name), data_root(root), click.echo)
+
+
+@datasets.command("open-images")
+@name_argument
+@click.argument("folders", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="[ROOT] OUT")
+def open_images(name: str, folders: tuple[Path, ...]) -> None:
+    """Write the open images of data set NAME as PNG files to the folder OUT."""
+    from cl2r.data import DATASETS, data_root, load_dataset
+    from cl2r.data.images import write_open_images
+
+    *root, out = folders
+    if len(root) > 1:
+        raise InputError(f"datasets open-images: give [ROOT] OUT, not {len(folders)} folders")
+    height, _, channels = DATASETS[name].image_shape if name in DATASETS else (32, 32, 3)
+    dataset = load_dataset(name, height, channels, str(data_root(*root)))
+    click.echo(f"{write_open_images(dataset, out):,} images: {out}")

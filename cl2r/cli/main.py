@@ -1,0 +1,83 @@
+"""The program `cl2r`: a group of commands whose modules are imported when they are used."""
+
+import importlib
+
+import click
+from click.shell_completion import get_completion_class
+
+from cl2r import __version__
+from cl2r.cli.options import run_program
+from cl2r.errors import nearest
+
+COMMANDS = {
+    "run": "cl2r.cli.run:run",
+    "study": "cl2r.cli.study:study",
+    "plan": "cl2r.cli.study:plan",
+    "status": "cl2r.cli.report:status",
+    "report": "cl2r.cli.report:report",
+    "methods": "cl2r.cli.lists:methods",
+    "datasets": "cl2r.cli.lists:datasets",
+    "calibrate": "cl2r.cli.calibrate:calibrate",
+    "index": "cl2r.cli.gallery:index",
+    "search": "cl2r.cli.gallery:search",
+    "gallery": "cl2r.cli.gallery:gallery",
+    "upgrade-check": "cl2r.cli.gallery:upgrade_check",
+    "export": "cl2r.cli.gallery:export_model",
+    "serve": "cl2r.cli.gallery:serve",
+    "completion": "cl2r.cli.main:completion",
+}
+"""Module and variable of every command, by the name the user types."""
+
+
+class LazyGroup(click.Group):
+    """The group of COMMANDS; imports a command's module when the command is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, name = COMMANDS[cmd_name].partition(":")
+        command: click.Command = getattr(importlib.import_module(module), name)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] not in COMMANDS and not args[0].startswith("-") and not ctx.resilient_parsing:
+            ctx.fail(f"no command {args[0]!r}{nearest(args[0], COMMANDS)}; `cl2r --help` lists the commands")
+        return super().resolve_command(ctx, args)
+
+
+@click.group(
+    cls=LazyGroup,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
+)
+@click.version_option(__version__, prog_name="cl2r", message="%(prog)s %(version)s")
+@click.pass_context
+def cli(context: click.Context) -> None:
+    """Train chains of models, search old galleries with new models, and measure whether that still works."""
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print the completion script of a shell.
+
+    \b
+    eval "$(cl2r completion bash)"
+    """
+    kind = get_completion_class(shell)
+    assert kind is not None
+    if shell == "bash":  # which would take RUN@t for two words
+        click.echo('COMP_WORDBREAKS="${COMP_WORDBREAKS//@/}"')
+    click.echo(kind(cli, {}, "cl2r", "_CL2R_COMPLETE").source())
+
+
+def main() -> None:
+    """Run the program and exit: 2 for bad input, 1 for a failed run, 130 for Ctrl-C."""
+    run_program(cli, "cl2r")

@@ -1,0 +1,192 @@
+"""Options and parameter types that several commands share. Nothing here imports torch, pandas or Ray at the top."""
+
+import contextlib
+import os
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+from click.shell_completion import CompletionItem
+
+from cl2r.errors import InputError
+from cl2r.runtime.logs import exit_code
+
+if TYPE_CHECKING:
+    from cl2r.config.schema import Config
+    from cl2r.storage.path import StoragePath
+
+
+def run_program(command: click.Command, name: str) -> NoReturn:
+    """Run `command` with the words of the command line and exit; an error of the user is one line."""
+    sys.exit(exit_code(name, lambda: call(command, None, name)))
+
+
+def call(command: click.Command, words: Sequence[str] | None, name: str) -> int:
+    """Run `command` with `words`, or with those of the command line, and return its exit code."""
+    try:
+        return command.main(words, prog_name=name, standalone_mode=False) or 0
+    except click.ClickException as error:
+        raise InputError(" ".join(error.format_message().split())) from error
+    except click.Abort as error:
+        raise KeyboardInterrupt from error
+
+
+# ---------------------------------------------------------------- types
+
+
+class PathType(click.ParamType):  # type: ignore[type-arg]  # generic in recent click only
+    """A file or folder, or an address such as s3://bucket/folder."""
+
+    name = "path"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        from cl2r.storage.path import at
+
+        return at(value) if isinstance(value, str) else value
+
+
+class StorageType(PathType):
+    """Where runs, links and studies are kept."""
+
+    name = "storage"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return find_storage(value)
+
+
+def find_storage(given: "str | Path | StoragePath | None" = None) -> "StoragePath":
+    """Return where runs, links and studies are kept: `given`, else $CL2R_STORAGE, else `results`.
+
+    The working directory of a Ray job vanishes with the cluster: there the default is ~/cl2r-results, and relative
+    paths are refused.
+    """
+    from cl2r.storage.path import at
+
+    uploaded = any(part.startswith("_ray_pkg_") for part in Path.cwd().parts)
+    default = Path.home() / "cl2r-results" if uploaded else "results"
+    storage = at(given or os.environ.get("CL2R_STORAGE") or default)
+    if uploaded and storage != storage.absolute():
+        raise InputError(f"--storage {storage}: give an absolute path; this job's directory vanishes with the cluster")
+    return storage
+
+
+class NameType(click.ParamType):  # type: ignore[type-arg]
+    """A word that completes in the shell to one of `known(context)`."""
+
+    name = "name"
+
+    def known(self, ctx: click.Context, incomplete: str) -> Iterable[str]:
+        """Return the words to choose from."""
+        raise NotImplementedError
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        with contextlib.suppress(InputError, OSError):  # there is nothing to complete
+            return [CompletionItem(word) for word in self.known(ctx, incomplete) if word.startswith(incomplete)]
+        return []
+
+
+class PresetType(NameType):
+    """A preset, or a YAML file."""
+
+    def known(self, ctx: click.Context, incomplete: str) -> Iterable[str]:
+        from cl2r.config.layers import presets
+
+        return presets()
+
+
+class MethodType(NameType):
+    """A method, or a method and an adapter joined by a plus sign."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        from cl2r.config.methods import split_name
+
+        split_name(value)
+        return value
+
+    def known(self, ctx: click.Context, incomplete: str) -> Iterable[str]:
+        from cl2r.config.methods import ADAPTERS, METHODS
+
+        base, plus, _ = incomplete.partition("+")
+        return [f"{base}+{name}" for name in ADAPTERS] if plus else METHODS
+
+
+class KeyType(NameType):
+    """KEY=VALUE with a field of the config as key."""
+
+    name = "key=value"
+
+    def known(self, ctx: click.Context, incomplete: str) -> Iterable[str]:
+        from cl2r.config.schema import field_keys
+
+        return [f"{key}=" for key in field_keys()]
+
+
+class DatasetType(NameType):
+    """The name of a data set."""
+
+    def known(self, ctx: click.Context, incomplete: str) -> Iterable[str]:
+        from cl2r.data import DATASETS
+
+        return DATASETS
+
+
+class StudyName(NameType):
+    """A study below --storage."""
+
+    def known(self, ctx: click.Context, incomplete: str) -> Iterable[str]:
+        from cl2r.study.status import studies
+
+        return [folder.name for folder in studies(find_storage(ctx.params.get("storage")))]
+
+
+class ModelName(NameType):
+    """RUN@t: the model of a run after task t."""
+
+    def known(self, ctx: click.Context, incomplete: str) -> Iterable[str]:
+        from cl2r.study.folder import finished_runs
+
+        storage = find_storage(ctx.params.get("storage"))
+        names = {path.parent.name for path in storage.list("runs/*/config.yaml")} | finished_runs(storage).keys()
+        found = ((name, re.search(r"-T(\d+)-s\d+-", name)) for name in sorted(names))
+        return [f"{name}@{t}" for name, tasks in found if tasks for t in range(1, int(tasks[1]) + 1)]
+
+
+# ---------------------------------------------------------------- options
+
+preset_argument = click.argument("preset", default="icons", type=PresetType())
+data_option = click.option("--data", "data_name", metavar="PATH", help="A data set by name, an .npz file or a folder.")
+data_root_option = click.option(
+    "--data-root", metavar="DIR", help="Folder that holds the benchmark data sets (default: $CL2R_DATA, or data)."
+)
+tasks_option = click.option("--tasks", type=int, metavar="T", help="Number of tasks.")
+method_option = click.option("--method", metavar="NAME", type=MethodType(), help="See `cl2r methods`.")
+set_option = click.option(
+    "--set", "overrides", multiple=True, type=KeyType(), help="Override a field, e.g. method.lambda_base=3. Repeatable."
+)
+storage_option = click.option(
+    "--storage",
+    type=StorageType(),
+    default=find_storage,
+    show_default="$CL2R_STORAGE, or results",
+    metavar="DIR",
+    help="Runs, links and studies: a folder or s3://bucket/folder.",
+)
+grace_option = click.option(
+    "--grace",
+    default=60.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Time to finish and save the current epoch after SIGTERM.",
+)
+verbose_option = click.option("-v", "--verbose", is_flag=True, help="Show Ray's own messages too.")
+
+
+def build_config(preset: str, overrides: Sequence[str], **fields: Any) -> "Config":
+    """Return the config of a preset with options (`method__name` for method.name; None: not given) and overrides."""
+    from cl2r.config.layers import from_dotted, override, read_layer, resolve
+
+    given = [from_dotted(name.replace("__", "."), value) for name, value in fields.items() if value is not None]
+    return resolve([read_layer(preset), *given, *map(override, overrides)])

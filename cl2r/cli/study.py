@@ -1,0 +1,381 @@
+"""`cl2r study` and `cl2r plan`, and `study_command`, which makes a recipe of `studies/` a command with shared options.
+
+`cl2r study ablation`, `python studies/ablation.py` and `cl2r study studies/ablation.yaml` run the same study. Parsing
+needs neither torch nor pandas nor Ray: they are imported once the options are known to be right.
+"""
+
+import ast
+import contextlib
+import dataclasses
+import importlib
+import inspect
+import re
+from collections.abc import Callable, Mapping, Sequence
+from importlib import resources as package_files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.shell_completion import CompletionItem
+
+from cl2r.cli.options import (
+    MethodType,
+    PresetType,
+    call,
+    data_option,
+    data_root_option,
+    grace_option,
+    run_program,
+    set_option,
+    storage_option,
+    tasks_option,
+    verbose_option,
+)
+from cl2r.errors import InputError, nearest
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from cl2r.study.resources import Resources
+    from cl2r.study.session import StudySession
+    from cl2r.study.spec import StudySpec
+
+Frames = dict[str, "pd.DataFrame"]
+Table = Callable[["StudySession", Frames], str]
+_PLAN = "cl2r.plan"
+_OPEN_LIST = "cl2r.open_list"
+
+
+# ---------------------------------------------------------------- commands with lists of values
+
+
+class ListOption(click.Option):
+    """An option with one or more values: `--seeds 0 1 2`."""
+
+
+def list_option(*names: str, **settings: Any) -> Callable[[Any], Any]:
+    """Return a decorator like `click.option` for an option with one or more values; not given, it is ()."""
+    return click.option(*names, cls=ListOption, multiple=True, **settings)
+
+
+class StudyCommand(click.Command):
+    """A study's command. Called with words it runs and returns the exit code."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        lists = {name: option for option in self.params if isinstance(option, ListOption) for name in option.opts}
+        words: list[str] = []
+        current, values = "", 0  # name of the list that is being read, and how many values it has
+        for word in args:
+            if current and (not word.startswith("-") or re.fullmatch(r"-[\d.]+", word)):
+                words += [current, word] if values else [word]
+                values += 1
+            else:
+                current, values = word if word in lists else "", 0
+                words.append(word)
+        if current and values:
+            ctx.meta[_OPEN_LIST] = lists[current]
+        rest = super().parse_args(ctx, words)
+        if ctx.meta.get(_PLAN):
+            ctx.params["plan"] = True
+        return rest
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        option = ctx.meta.get(_OPEN_LIST)
+        more = option.shell_complete(ctx, incomplete) if option and not incomplete.startswith("-") else []
+        return [*more, *super().shell_complete(ctx, incomplete)]
+
+    def __call__(self, words: Sequence[str] | None = None) -> int:
+        return call(self, None if words is None else list(words), f"cl2r study {self.name}")
+
+    def run_program(self) -> None:
+        """Run with the words of the command line and exit."""
+        run_program(self, str(self.name))
+
+
+# ---------------------------------------------------------------- recipes
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """What the options of a study ask for."""
+
+    table: Table
+    """Returns the text to print when the runs have ended."""
+    changes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """Entries of the specification to replace, key by key in `grid` and `search`."""
+    file: Path | None = None
+    """A specification other than the YAML file beside the recipe."""
+    check: Callable[["StudySpec"], None] = lambda spec: None
+    """Raises InputError if the study makes no sense with this specification."""
+
+
+def study_command(file: str | Path, doc: str | None) -> Callable[[Callable[..., Recipe]], StudyCommand]:
+    """Decorate a function that turns a study's own options into a Recipe; the result is the study's command.
+
+    The specification is the YAML file beside `file`, the help text is `doc`. A function decorated with
+    `click.pass_context` finds the shared options in `context.params`.
+    """
+    path = Path(file).with_suffix(".yaml")
+    # Click would fill indented examples into lines of equal length; \b keeps them as they are.
+    paragraphs = inspect.cleandoc(doc or "").split("\n\n")
+    text = "\n\n".join(f"\b\n{part}" if part.startswith(" ") else part for part in paragraphs)
+
+    def decorate(recipe: Callable[..., Recipe]) -> StudyCommand:
+        own = list(reversed(getattr(recipe, "__click_params__", [])))
+        names = [option.name for option in own]
+
+        def callback(**values: Any) -> int:
+            return run_recipe(path, recipe(**{name: values.pop(name) for name in names}), values)
+
+        shared = list(reversed(_shared_options.__click_params__))
+        settings = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
+        return StudyCommand(path.stem, settings, callback, [*own, *shared], help=text)
+
+    return decorate
+
+
+def points_table(session: "StudySession", frames: Frames) -> str:
+    """Return one row per point of a grid, or the best trials of a sweep (several objectives: the Pareto front)."""
+    from analysis.tables import runs
+    from analysis.tables.formats import render
+
+    if not session.spec.is_sweep:
+        return render(runs.points_table(frames["runs"], list(session.spec.grid)), "terminal")
+    from cl2r.study.spec import OBJECTIVES
+
+    goals = {name: OBJECTIVES[name][1][:3] for name in session.spec.search.objectives}
+    return render(runs.trials_table(frames["runs"], goals), "terminal")
+
+
+def compare_methods(
+    file: str | Path, doc: str | None, field: str, option: str, help_text: str, table: Table | None = None
+) -> StudyCommand:
+    """Return the command of a study of methods × the values of one integer field."""
+
+    def by_field(session: "StudySession", frames: Frames) -> str:
+        from analysis.tables.formats import render
+        from analysis.tables.runs import comparison_tables
+
+        return render(comparison_tables(frames["runs"], field), "terminal")
+
+    @study_command(file, doc)
+    @click.pass_context
+    @list_option("--methods", type=MethodType(), metavar="NAME...", help="Methods, or methods with +adapter.")
+    @list_option(option, "values", type=int, metavar="N...", help=help_text)
+    def command(context: click.Context, methods: tuple[str, ...], values: tuple[int, ...]) -> Recipe:
+        import yaml
+
+        from cl2r.config.methods import method_info
+
+        path = Path(file).with_suffix(".yaml")
+        names = list(methods) or yaml.safe_load(path.read_text())["grid"]["method.name"]
+        if "method.budget=native" in context.params["overrides"]:
+            without = [name for name in names if method_info(name).native is None]
+            names = [name for name in names if name not in without]
+            if without:
+                click.echo(f"note: left out, because no native schedule is known: {', '.join(without)}")
+        return Recipe(table or by_field, {"grid": {"method.name": names, field: list(values) or None}})
+
+    return command
+
+
+class _CpusType(click.ParamType):  # type: ignore[type-arg]  # generic in recent click only
+    name = "n|auto"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return value if value == "auto" else click.INT.convert(value, param, ctx)
+
+
+@click.option("--preset", type=PresetType(), metavar="NAME", help="A preset, or a YAML file of config sections.")
+@data_option
+@data_root_option
+@tasks_option
+@list_option("--seeds", type=int, metavar="N...", help="Seeds; each runs everything.")
+@set_option
+@storage_option
+@click.option("--name", help="Name of the study (default: its file, its data and a digest of its specification).")
+@click.option("--workers", type=int, default=1, show_default=True, metavar="N", help="Processes per run.")
+@click.option(
+    "--cpus-per-worker",
+    type=_CpusType(),
+    default=1,
+    show_default=True,
+    metavar="N|auto",
+    help="Threads per process; auto measures which trials × threads are fastest on this machine.",
+)
+@click.option("--gpus-per-worker", type=float, default=0.0, metavar="N", help="GPUs per process.")
+@click.option("--accelerator", metavar="NAME", help="Use only nodes with this accelerator, e.g. A100.")
+@click.option("--max-concurrent", type=int, metavar="N", help="Trials at a time (default: as many as fit).")
+@click.option("--sync-batchnorm", is_flag=True, help="Batch norm over all workers (GPUs only).")
+@click.option(
+    "--retries", type=int, default=2, show_default=True, metavar="N", help="Retries after crashes without progress."
+)
+@grace_option
+@click.option("--plan", is_flag=True, help="Print what the study would cost and start nothing.")
+@click.option(
+    "--gpu-price", default=4.10, show_default=True, metavar="USD", help="Price of an A100 hour, for the plan."
+)
+@verbose_option
+def _shared_options() -> None:
+    """Carries the options that every study has."""
+
+
+def run_recipe(path: Path, recipe: Recipe, options: Mapping[str, Any]) -> int:
+    """Check everything, run what is missing, print the table and write the report. Return 1 if a run failed, else 0."""
+    from cl2r.runtime.stop import Termination
+    from cl2r.study.session import StudySession
+    from cl2r.study.spec import StudySpec
+
+    overrides = list(options["overrides"])
+    overrides += [f"data.{key}={options[f'data_{key}']}" for key in ("name", "root") if options[f"data_{key}"]]
+    storage = options["storage"].absolute()  # training processes run elsewhere
+    changes = {"preset": options["preset"], "seeds": options["seeds"] or None, "tasks": options["tasks"]}
+    with Termination(options["grace"]).listening() as stop:
+        spec = StudySpec.load(recipe.file or path, overrides, **{**changes, **recipe.changes})
+        recipe.check(spec)
+        opened = StudySession.open(
+            spec,
+            storage,
+            study_resources(options),
+            name=options["name"],
+            lock=not options["plan"],
+            measure_layout=options["cpus_per_worker"] == "auto",
+            stop=stop,
+            verbose=options["verbose"],
+        )
+        with opened as session:
+            if not options["plan"]:
+                return _run(session, recipe.table)
+            from cl2r.study.plan import plan_text
+
+            click.echo(plan_text(session, options["gpu_price"]))
+            return 0
+
+
+def study_resources(options: Mapping[str, Any]) -> "Resources":
+    """Return the resources that the options ask for; `--cpus-per-worker auto` is 1 until it has been measured."""
+    from cl2r.study.resources import Resources
+
+    wanted = {field.name: options[field.name] for field in dataclasses.fields(Resources) if field.name in options}
+    return Resources(**{**wanted, "cpus_per_worker": 1} if wanted["cpus_per_worker"] == "auto" else wanted)
+
+
+def _run(session: "StudySession", table: Table) -> int:
+    """Run the study, print what came out of it, and write figures and the page."""
+    from cl2r.cli.report import leave_report
+    from cl2r.rayrun import driver
+    from cl2r.runtime.environment import peak_bytes
+    from cl2r.runtime.text import clock, megabytes
+
+    click.echo(f"study {session.folder.name}: {session.expected_runs()} runs")
+    if note := session.loader_note():
+        click.echo(note)
+    outcome = driver.run(session)
+    if outcome.finished:
+        click.echo(f"\n{table(session, outcome.frames)}\n")
+    runs, tasks = outcome.frames["runs"], outcome.frames["tasks"]
+    failed = runs[runs["status"] == "failed"]
+    for run, reason in zip(failed["run"], failed["reason"], strict=True):
+        click.echo(f"failed: {run}: {reason}")
+    if outcome.missing:
+        storage = session.folder.storage
+        click.echo(f"missing: {outcome.missing} runs were completed but not recorded; do all nodes share {storage}?")
+    counts = f"{outcome.finished} runs finished, {outcome.failed} failed, {outcome.pruned} stopped early"
+    click.echo(f"{counts}; {outcome.links_trained} links trained in {clock(outcome.seconds)}")
+    peaks = tasks[~tasks["reused"].astype(bool)].reindex(columns=["peak_bytes"])["peak_bytes"].dropna()
+    training = f", {megabytes(peaks.max())} in a training process" if len(peaks) else ""
+    click.echo(f"peak memory: {megabytes(peak_bytes())} in the driver{training}")
+    names = ",".join(outcome.frames)
+    click.echo(f"frames: {session.folder.path / f'{{{names}}}.parquet'}")
+    for line in leave_report(session.folder):
+        click.echo(line)
+    return 1 if outcome.failed or outcome.missing else 0
+
+
+# ---------------------------------------------------------------- cl2r study, cl2r plan
+
+
+def study_names(suffix: str = ".py") -> list[str]:
+    """Return the names of the studies that come with the project; with `.yaml`, of those that can be planned."""
+    return sorted(path.stem for path in _study_folder().glob(f"[!_]*{suffix}"))
+
+
+def _study_folder() -> Path:
+    return Path(str(package_files.files("studies")))
+
+
+def study_file(spec: str | Path | Mapping[str, Any]) -> Path | Mapping[str, Any]:
+    """Return the YAML file of a study by its name; a file or a mapping is returned as it is."""
+    if isinstance(spec, Mapping | Path) or Path(spec).suffix in (".yaml", ".yml"):
+        return spec if isinstance(spec, Mapping) else Path(spec)
+    _check_name(spec, study_names(".yaml"))
+    return _study_folder() / f"{spec}.yaml"
+
+
+def load_command(name: str) -> StudyCommand:
+    """Return the command of a study by its name, or of a YAML file. Raise InputError if there is no such study."""
+    if Path(name).suffix in (".yaml", ".yml"):
+        return study_command(name, f"Run the study of {name}.")(lambda: Recipe(points_table, file=Path(name)))
+    _check_name(name, study_names())
+    command: StudyCommand = importlib.import_module(f"studies.{name}").main
+    return command
+
+
+def _check_name(name: str, known: Sequence[str]) -> None:
+    if name not in known:
+        raise InputError(f"no study {name!r}{nearest(name, known)}; studies: {', '.join(known)}")
+
+
+class StudyGroup(click.Group):
+    """One command per study, imported when it is used; the name of a YAML file is a command too."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return study_names(".yaml" if self.name == "plan" else ".py")
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        # While the shell completes a line, an unknown name is no error.
+        with contextlib.suppress(InputError) if ctx.resilient_parsing else contextlib.nullcontext():
+            if self.name == "plan":
+                ctx.meta[_PLAN] = True
+                study_file(cmd_name)  # scaling cannot be planned
+            return load_command(cmd_name)
+        return None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        # Reads the first lines of the recipes: to import them all would take longer.
+        sources = {name: (_study_folder() / f"{name}.py").read_text() for name in self.list_commands(ctx)}
+        docs = {name: ast.get_docstring(ast.parse(source)) or "" for name, source in sources.items()}
+        with formatter.section("Studies"):
+            formatter.write_dl([(name, " ".join(doc.split("\n\n")[0].split())) for name, doc in docs.items()])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        names = [name for name in self.list_commands(ctx) if name.startswith(incomplete)]
+        files = [] if incomplete.startswith("-") else [CompletionItem(incomplete, type="file")]
+        return [CompletionItem(name) for name in names] or files
+
+
+@click.group("study", cls=StudyGroup, invoke_without_command=True, subcommand_metavar="NAME|FILE.yaml [OPTIONS]")
+@click.pass_context
+def study(context: click.Context) -> None:
+    """Run a study by name or from a YAML file.
+
+    \b
+    cl2r study ablation --seeds 0 1 2
+    cl2r study my.yaml
+    cl2r study ablation --help          # its options
+    """
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
+
+
+@click.group("plan", cls=StudyGroup, invoke_without_command=True, subcommand_metavar="NAME|FILE.yaml [OPTIONS]")
+@click.pass_context
+def plan(context: click.Context) -> None:
+    """Print what a study would cost; start nothing.
+
+    \b
+    cl2r plan ablation --seeds 0 1 2
+    cl2r plan my.yaml
+    """
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())

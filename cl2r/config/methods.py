@@ -1,0 +1,173 @@
+"""The catalogue of methods: those of this package and of installed ones, by name. Needs no torch.
+
+Other packages add methods through the entry point group `cl2r.methods` (see methods/README.md). A name may carry an
+adapter of stored features after a plus sign: `er+procrustes`.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from importlib.metadata import entry_points
+from typing import Any, Literal
+
+from cl2r.config.section import Section, first_task
+from cl2r.errors import InputError, nearest
+
+GROUP = "cl2r.methods"
+OWN_FIELDS = ("method.classifier", "method.fd")
+"""Fields that follow from the method's name; every method has defaults for them."""
+RESERVED = {
+    *("seed", "threads", "data", "scenario", "backbone", "head", "simplex", "method"),
+    *("memory", "batches", "optim", "augment", "adapter", "eval", "options"),
+}
+"""Names that sections of every config have."""
+
+
+@dataclass(frozen=True)
+class MethodInfo:
+    """Facts about a method: one row of `cl2r methods`."""
+
+    name: str
+    title: str
+    paper: str
+    build: str
+    """`module:Class` of its Method."""
+    carries: str
+    feature: str
+    family: str = ""
+    """Methods of one family share one class and differ in config fields; the name by default."""
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    """Config fields by dotted name that the method sets; explicit settings win over them."""
+    native: Mapping[str, Any] | None = None
+    """Fields that `method.budget=native` sets in addition: the schedule of its publication. None: unknown."""
+    options: type[Section] | None = None
+    """The config section of fields that only this family has."""
+    section: str = ""
+    """The name of that section; the family's by default."""
+    first_task: str | None = None
+    """The family whose first task is the same, bit for bit: the two share their first links."""
+    memory: Literal["quota", "all"] = "quota"
+    """M_t: some images per class, or all images seen."""
+    grows: bool = False
+    """Whether φ_t has more dimensions than φ_{t-1}; its queries are then cut to the gallery's dimensions."""
+    maps_gallery: bool = False
+    """Whether the stored gallery is mapped to the new model's space at every update."""
+    version: str = ""
+    """Part of the key of every link; change it when the method computes something else."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "family", self.family or self.name)
+        object.__setattr__(self, "section", self.section or self.family)
+
+
+@dataclass(frozen=True)
+class AdapterInfo:
+    """A map of new queries into an old model's space, fitted to stored features only."""
+
+    name: str
+    title: str
+    paper: str
+
+
+ADAPTERS: dict[str, AdapterInfo] = {
+    info.name: info
+    for info in (
+        AdapterInfo(
+            "aligner",
+            "a linear map of new queries to the old space, least squares with a pull to the identity",
+            "after Hu et al., Learning Backward Compatible Embeddings, KDD 2022",
+        ),
+        AdapterInfo(
+            "procrustes", "the best rotation of new queries to the old space", "Schönemann, Psychometrika 1966"
+        ),
+        AdapterInfo(
+            "slerp",
+            "procrustes, then the point on the sphere between that and the old model's own query",
+            "Shoemake, SIGGRAPH 1985, for the interpolation",
+        ),
+        AdapterInfo("query_drift", "the mean drift subtracted from new queries", "arXiv:2506.00037"),
+    )
+}
+
+
+class Catalogue(Mapping[str, MethodInfo]):
+    """The methods by name, loaded when first needed."""
+
+    @cached_property
+    def _loaded(self) -> tuple[dict[str, MethodInfo], list[str]]:
+        """Return the methods, and one line for every entry point that gives none."""
+        from cl2r.config.builtin import BUILT_IN  # it describes methods in the terms of this module
+
+        methods, errors = {info.name: info for info in BUILT_IN}, []
+        for point in entry_points(group=GROUP):
+            try:
+                info = point.load()
+                error = _problem(info, methods)
+            except Exception as raised:  # an error of another package must not stop this one
+                error = f"{type(raised).__name__}: {raised}"
+            if error:
+                errors.append(f"{point.name} ({point.value}): {error}")
+            else:
+                methods[info.name] = info
+        return methods, errors
+
+    def __getitem__(self, name: str) -> MethodInfo:
+        return self._loaded[0][name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._loaded[0])
+
+    def __len__(self) -> int:
+        return len(self._loaded[0])
+
+    def load_errors(self) -> list[str]:
+        """Return the entry points of other packages that give no method, each with the reason."""
+        return self._loaded[1]
+
+
+METHODS = Catalogue()
+
+
+def _problem(info: object, known: Mapping[str, MethodInfo]) -> str | None:
+    """Return why a method cannot be added to the known ones, None if it can."""
+    if not isinstance(info, MethodInfo):
+        return "it is no MethodInfo"
+    if info.name in known:
+        return f"there is a method {info.name!r} already"
+    if "+" in info.name:
+        return "its name has a plus sign"
+    for name in OWN_FIELDS:
+        if name not in info.defaults:
+            return f"its defaults lack {name}"
+    for other in known.values():
+        if other.family == info.family and other.build != info.build:
+            return f"the family {info.family!r} is {other.build}"
+        if info.options and other.section == info.section and other.options is not info.options:
+            return f"the section {info.section!r} belongs to {other.name}"
+    if info.options and info.section in RESERVED:
+        return f"the section {info.section!r} belongs to every config"
+    for option in info.options.model_fields.values() if info.options else ():
+        first_task(option)  # raises if a field does not say from which task on it matters
+    return None
+
+
+def split_name(name: str) -> tuple[str, str]:
+    """Return method and adapter of `method` or `method+adapter`; raise InputError if either is unknown."""
+    base, plus, adapter = name.partition("+")
+    if base not in METHODS:
+        broken = "".join(f"; not loaded: {line}" for line in METHODS.load_errors())
+        known = ", ".join(METHODS)
+        raise InputError(f"method.name: no method {base!r}{nearest(base, METHODS)}; methods: {known}{broken}")
+    if plus and adapter not in ADAPTERS:
+        raise InputError(f"method.name: no adapter {adapter!r}{nearest(adapter, ADAPTERS)}; {', '.join(ADAPTERS)}")
+    return base, adapter or "none"
+
+
+def method_info(name: str) -> MethodInfo:
+    """Return the method of a name that may carry an adapter."""
+    return METHODS[split_name(name)[0]]
+
+
+def sections() -> dict[str, type[Section]]:
+    """Return the config sections of all methods, by name."""
+    return {info.section: info.options for info in METHODS.values() if info.options is not None}

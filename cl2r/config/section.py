@@ -1,0 +1,33 @@
+"""The base of every config section: frozen, strict, and each field states from which task on it can matter."""
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.fields import FieldInfo
+
+
+class Section(BaseModel):
+    """A frozen group of fields that refuses unknown keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+def keyed_from(task: int, **limits: Any) -> FieldInfo:
+    """Return a field that cannot change the model before `task`; `limits` are pydantic's (ge, gt, le...)."""
+    info: FieldInfo = Field(json_schema_extra={"keyed_from": task}, **limits)
+    return info
+
+
+def not_keyed(**limits: Any) -> FieldInfo:
+    """Return a field that no model depends on: how to evaluate, where to run."""
+    info: FieldInfo = Field(json_schema_extra={"keyed_from": None}, **limits)
+    return info
+
+
+def first_task(info: FieldInfo) -> int | None:
+    """Return the first task that a field can matter for, None if there is none. Raise TypeError if it does not say."""
+    extra = info.json_schema_extra
+    if not isinstance(extra, dict) or "keyed_from" not in extra:
+        raise TypeError(f"config field {info!r} does not say from which task on it matters")
+    task = extra["keyed_from"]
+    return task if isinstance(task, int) else None

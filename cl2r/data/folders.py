@@ -1,0 +1,151 @@
+"""Images in folders, one folder per class, listed in sorted order before anything is decoded.
+
+A data set of one's own is a folder:
+
+    DIR/train/<class>/*.jpg      classes to learn
+    DIR/open/<class>/*.jpg       other classes, for verification
+    DIR/pairs.txt                optional (or DIR/open/pairs.txt): official pairs of open images
+
+The centre square of every image is scaled to `size` × `size`. A folder too large for memory is decoded as it is used.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+
+import numpy as np
+import numpy.typing as npt
+
+from cl2r.data.dataset import ImageSet, Labels, MissingDataError, require_disjoint
+from cl2r.data.images import MODES, Crop, ImageFiles, images_of
+from cl2r.data.pair_list import PAIR_LIST, official_pairs
+from cl2r.errors import InputError
+from cl2r.verification import Pairs
+
+EXTENSIONS = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
+LAYOUT = "DIR/train/<class>/*.jpg and DIR/open/<class>/*.jpg, optionally DIR/pairs.txt"
+
+
+@dataclass(frozen=True, eq=False)
+class Listing:
+    """Images in sorted order, each with the position of its class in `classes`."""
+
+    classes: tuple[str, ...]
+    files: ImageFiles
+    labels: Labels
+
+    @property
+    def folder(self) -> Path:
+        """The folder that holds the folders of the classes."""
+        return self.files.root
+
+    @property
+    def counts(self) -> Labels:
+        """Number of images per class."""
+        return np.bincount(self.labels, minlength=len(self.classes)).astype(np.int64)
+
+    def select(self, chosen: npt.NDArray[np.bool_]) -> "Listing":
+        """Return the images of some classes, with new labels 0..K-1."""
+        number = np.cumsum(chosen) - 1
+        rows = np.flatnonzero(chosen[self.labels])
+        classes = tuple(name for name, wanted in zip(self.classes, chosen.tolist(), strict=True) if wanted)
+        paths = [self.files.paths[row] for row in rows.tolist()]
+        return Listing(classes, ImageFiles(self.folder, paths), number[self.labels[rows]])
+
+
+def list_folders(
+    folder: Path, layout: str, classes: Sequence[str] | None = None, inside: str = "", deep: bool = False
+) -> Listing:
+    """List the images in folder/<class>/`inside`, or also below it if `deep`.
+
+    Raises MissingDataError if the folder or one of the `classes` is missing, with the `layout` that was expected, and
+    InputError if a class has no images. Without `classes` every folder is a class.
+    """
+    if not folder.is_dir():
+        raise MissingDataError(f"{folder}: no such folder; expected {layout}")
+    if classes is None:
+        classes = [entry.name for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith(".")]
+    if not classes:
+        raise MissingDataError(f"{folder}: no folders of images in it; expected {layout}")
+    classes = sorted(classes)
+    missing = [name for name in classes if not (folder / name / inside).is_dir()]
+    if missing:
+        first = PurePath(missing[0], inside)
+        raise MissingDataError(f"{folder}: {len(missing)} of {len(classes)} class folders are missing, first {first}")
+    images = [sorted(_walk(folder, PurePath(name, inside).as_posix(), deep)) for name in classes]
+    empty = [name for name, paths in zip(classes, images, strict=True) if not paths]
+    if empty:
+        known, first = " ".join(sorted(EXTENSIONS)), folder / empty[0] / inside
+        raise InputError(f"{first}: folder without images ({known}), {len(empty)} such; fill or remove it")
+    labels = np.repeat(np.arange(len(classes), dtype=np.int64), [len(paths) for paths in images])
+    return Listing(tuple(classes), ImageFiles(folder, [path for paths in images for path in paths]), labels)
+
+
+def _walk(folder: Path, name: str, deep: bool) -> Iterator[str]:
+    def refuse(error: OSError) -> None:
+        raise InputError(f"{error.filename}: cannot be read ({error.strerror})") from error
+
+    for place, _, files in os.walk(folder / name, onerror=refuse):
+        below = PurePath(place).relative_to(folder).as_posix()
+        for file in files:
+            if PurePath(file).suffix.lower() in EXTENSIONS and not file.startswith("."):
+                yield f"{below}/{file}"
+        if not deep:
+            return
+
+
+def find_folder(root: Path, *names: str) -> Path | None:
+    """Return the first of `names` that is a folder below `root`, or `root` itself if it has such a name, or None."""
+    for name in names:
+        if (root / name).is_dir():
+            return root / name
+    return root if root.is_dir() and dataset_parent(root, *names) != root else None
+
+
+def only_folder(root: Path, names: tuple[str, ...], what: str) -> Path | None:
+    """Return `find_folder`, or raise InputError if there are two copies."""
+    below = [root / name for name in names if (root / name).is_dir()]
+    for other in below[1:]:
+        if not other.samefile(below[0]):  # a file system may not tell upper from lower case
+            raise InputError(f"{below[0]} and {other}: two copies of {what}; move or remove one")
+    return find_folder(root, *names)
+
+
+def dataset_parent(root: Path, *names: str) -> Path:
+    """Return the folder that holds the data sets: `root`, or its parent if `root` itself is one of `names`."""
+    resolved = root.resolve()
+    return resolved.parent if resolved.name in {PurePath(name).name for name in names} else root
+
+
+def listed_set(
+    name: str,
+    train: Listing,
+    open_set: Listing,
+    size: int,
+    channels: int,
+    crop: Crop = "centre",
+    decode: bool = True,
+    pairs: Pairs | None = None,
+) -> ImageSet:
+    """Return the data set of two listings."""
+    return ImageSet(
+        name=name,
+        x_train=images_of(train.files, size, channels, crop, decode),
+        y_train=train.labels,
+        x_open=images_of(open_set.files, size, channels, crop, decode),
+        y_open=open_set.labels,
+        class_names=train.classes,
+        pairs=pairs,
+        open_names=open_set.classes,
+    )
+
+
+def load_folder(root: Path, size: int = 32, channels: int = 3) -> ImageSet:
+    """Return the images below train/ and open/ as `size` × `size`, grey (1 channel) or colour (3)."""
+    if size < 1 or channels not in MODES:
+        raise InputError(f"data size {size} and channels {channels}: size must be at least 1, channels 1 or 3")
+    train, open_set = (list_folders(root / part, LAYOUT, deep=True) for part in ("train", "open"))
+    require_disjoint(str(root), train.classes, open_set.classes)
+    pairs = official_pairs([root / PAIR_LIST, root / "open" / PAIR_LIST], open_set)
+    return listed_set(root.resolve().name, train, open_set, size, channels, pairs=pairs)

@@ -1,0 +1,263 @@
+"""Algorithm 1: a run is a chain of tasks. Each task leaves a link, which is trained once and reused ever after."""
+
+import contextlib
+import logging
+import math
+import time
+import uuid
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from cl2r.adapters import QueryAdapter, Support
+from cl2r.augment import Normalise
+from cl2r.config.methods import method_info
+from cl2r.engine.evaluation import ChainFeatures, Evaluation, Evaluator
+from cl2r.engine.extraction import (
+    GALLERY,
+    SUPPORT,
+    SUPPORT_OLD,
+    LinkFeatures,
+    extract,
+    in_precision,
+    stored_features,
+)
+from cl2r.engine.links import Link, LinkStore, Tensors, check_writable
+from cl2r.engine.loop import TaskLoop, TaskRecord, TrainingImages, stopped
+from cl2r.engine.pixels import training_pixels
+from cl2r.engine.plan import Plan
+from cl2r.engine.workers import ALONE, Workers
+from cl2r.features import Features
+from cl2r.memory import sample_task
+from cl2r.methods.base import Method, TaskData, TaskInfo, build_method
+from cl2r.runtime.environment import peak_bytes
+from cl2r.runtime.progress import Listener
+from cl2r.runtime.stop import Stop, never_stop
+from cl2r.storage.path import StoragePath
+
+log = logging.getLogger(__name__)
+
+Rows = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class LinkSummary:
+    """One task of a finished run."""
+
+    task: int
+    key: str
+    reused: bool
+    record: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """A finished run."""
+
+    plan: Plan
+    links: list[LinkSummary]
+    tuning: Evaluation | None
+    report: Evaluation
+    seconds: float
+
+
+def training_images(plan: Plan, device: torch.device, loaders: int) -> TrainingImages:
+    """Return the training set of a plan, held on the device or decoded by `loaders` processes."""
+    return TrainingImages(
+        training_pixels(plan.dataset, loaders, device),
+        torch.from_numpy(plan.scenario.labels).to(device),
+        Normalise(*plan.dataset.moments, device),
+    )
+
+
+def execute(plan: Plan, root: StoragePath | Path, listener: Listener, stop: Stop = never_stop) -> RunResult:
+    """Train the links that are missing below `root`, then evaluate the chain from stored features."""
+    began = time.perf_counter()
+    chain = Chain(plan, root, listener, trained_by=uuid.uuid4().hex, stop=stop)
+    for task in chain.tasks:
+        chain.ensure_link(task)
+    return chain.result(time.perf_counter() - began)
+
+
+class Chain:
+    """The links of one run, trained task by task unless the store has them.
+
+    `trained_by` is written into links that are trained, so that frames can tell them from reused ones. `stop` is
+    asked before every task and after every epoch. With several workers only the first reads and writes the store.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        root: StoragePath | Path,
+        listener: Listener,
+        trained_by: str,
+        workers: Workers = ALONE,
+        stop: Stop = never_stop,
+    ) -> None:
+        self.plan, self.listener, self.trained_by, self.workers, self.stop = plan, listener, trained_by, workers, stop
+        self.store, self.info, self.device = LinkStore(root), method_info(plan.config.method.name), workers.device
+        self.tasks = range(1, len(plan.keys) + 1)
+        if plan.config.threads:
+            torch.set_num_threads(plan.config.threads)
+        if workers.first:
+            check_writable(root)
+            self._warn_about_config()
+            listener.begin([task for task in self.tasks if plan.keys[task - 1] not in self.store])
+
+    def _warn_about_config(self) -> None:
+        optim = self.plan.config.optim
+        if self.plan.config.eval.order == "official_order":
+            log.warning(
+                "eval.order=official_order repeats a defect of the released evaluation: thresholds are tuned on the "
+                "wrong balance of classes and accuracies come out too low (PAPER.md, row 13); do not report them"
+            )
+        late = [epoch for epoch in optim.milestones if epoch >= optim.epochs]
+        if late:
+            log.info("note: optim.milestones %s have no effect: they are not below optim.epochs=%s", late, optim.epochs)
+
+    def ensure_link(self, task: int) -> None:
+        """Make sure link `task` exists: load it, wait for the process that is training it, or train it.
+
+        The links of earlier tasks must exist.
+        """
+        key = self.plan.keys[task - 1]
+        if self.workers.from_first(self.stop):
+            raise stopped(f"before task {task}")
+        if self._is_stored(key):
+            self._log(f"task {task}: reused link {key}")
+            return
+        with self.store.lock(key) if self.workers.first else contextlib.nullcontext():
+            if self._is_stored(key):
+                self._log(f"task {task}: reused link {key}, just trained by another process")
+            else:
+                self._train(task)
+
+    def result(self, seconds: float) -> RunResult:
+        """Evaluate the whole chain, whose links must all exist."""
+        plan, links = self.plan, []
+        for task, key in zip(self.tasks, plan.keys, strict=True):
+            record = self.store.record(key)
+            links.append(LinkSummary(task, key, record.pop("owner", None) != self.trained_by, record))
+        features = self.features(len(plan.keys))
+        tuning = self._tuning(features) if self._tuning else None
+        return RunResult(plan, links, tuning, self._report(features), seconds)
+
+    def evaluate_so_far(self, task: int) -> Evaluation:
+        """Evaluate the first `task` models without intervals, on the tuning pairs or, without any, the report pairs."""
+        return (self._tuning or self._report)(self.features(task), bootstrap=False)
+
+    @cached_property
+    def _tuning(self) -> Evaluator | None:
+        pairs = self.plan.tuning_pairs
+        return None if pairs is None else Evaluator(pairs, self.plan.config.eval)
+
+    @cached_property
+    def _report(self) -> Evaluator:
+        return Evaluator(self.plan.report_pairs, self.plan.config.eval)
+
+    def features(self, tasks: int) -> ChainFeatures:
+        """Return the features of the open images by the first `tasks` models."""
+        links = [self.store.features(key) for key in self.plan.keys[:tasks]]
+        galleries = {
+            (t, k): Features(links[t][GALLERY.format(k + 1)].numpy())
+            for t in range(tasks)
+            for k in range(t)
+            if self.info.maps_gallery
+        }
+        spec, adapter = self.plan.config.adapter, None
+        if spec.name != "none":
+            supports = [Support(link[SUPPORT].numpy(), link[SUPPORT_OLD].numpy()) for link in links[1:]]
+            adapter = QueryAdapter(spec, supports)
+        return ChainFeatures([stored_features(link) for link in links], galleries, adapter, self.info.grows)
+
+    def _is_stored(self, key: str) -> bool:
+        return self.workers.from_first(lambda: self.store.load(key) is not None)
+
+    def _log(self, line: str) -> None:
+        if self.workers.first:
+            log.info(line)
+
+    @cached_property
+    def _loop(self) -> TaskLoop:
+        config = self.plan.config
+        images = training_images(self.plan, self.device, config.data.loaders)
+        return TaskLoop(config, images, self.listener.epoch, self.workers, self.stop)
+
+    @cached_property
+    def _link_features(self) -> LinkFeatures:
+        return LinkFeatures(self.plan, self.info, self.device)
+
+    def _train(self, task: int) -> None:
+        key, scenario = self.plan.keys[task - 1], self.plan.scenario
+        method, memory = self._state_before(task)
+        previous = method.extractor() if task > 1 else None
+        data = TaskData(scenario.tasks[task - 1].rows, memory, scenario.labels, self._apply)
+        method.begin_task(self._task_info(task, len(memory)), data)
+        partial = self.workers.from_first(lambda: self.store.load_partial(key))
+        if partial:
+            self._log(f"task {task}: resumed link {key} after epoch {partial.epoch}")
+        record = self._loop.run(method, data.new, memory, partial, lambda saved: self.store.save_partial(key, saved))
+        method.end_task()
+        self.workers.from_first(lambda: self._save(key, method, previous, data, record))
+        self._log(f"task {task}: trained link {key} in {record.seconds:.1f} s")
+
+    def _state_before(self, task: int) -> tuple[Method, Rows]:
+        """Return the method as it was after task t-1, and M_t."""
+        plan = self.plan
+        method = build_method(plan.config, plan.dataset.channels, plan.num_outputs)
+        method.network.to(self.device)
+        self.workers.prepare(method.network)
+        if task == 1:
+            return method, np.empty(0, dtype=np.int64)
+        state = self.workers.from_first(lambda: self.store.state(plan.keys[task - 2]))
+        memory: Rows = state.pop("memory").numpy()
+        method.restore(
+            {name.removeprefix("method/"): tensor.to(self.device) for name, tensor in state.items()},
+            self._task_info(task - 1, len(memory)),
+        )
+        if self.info.memory == "all":
+            return method, np.concatenate([before.rows for before in plan.scenario.tasks[: task - 1]])
+        sampled = self.workers.from_first(lambda: self._sample(task - 1, method))
+        return method, np.concatenate([memory, sampled])
+
+    def _sample(self, task: int, method: Method) -> Rows:
+        """Return Sampling(D_t); herding uses φ_t."""
+        config, rows = self.plan.config, self.plan.scenario.tasks[task - 1].rows
+        features = None
+        if config.memory.selection == "herding":
+            features = self._apply(method.extractor(), rows).cpu().numpy()
+        labels = self.plan.scenario.labels[rows]
+        return sample_task(rows, labels, config.memory.per_class, config.memory.selection, config.seed, task, features)
+
+    def _save(self, key: str, method: Method, previous: nn.Module | None, data: TaskData, trained: TaskRecord) -> None:
+        began = time.perf_counter()
+        carried: Tensors = {f"method/{name}": tensor for name, tensor in method.carry().items()}
+        before = self.store.features(self.plan.keys[method.task.index - 2]) if previous is not None else {}
+        features, diagnostics = self._link_features.compute(method, previous, data, before)
+        image_bytes = math.prod(self.plan.dataset.x_train.shape[1:])
+        record = vars(trained) | {
+            "metrics": method.diagnostics() | diagnostics,
+            "memory": len(data.memory),
+            "stored_bytes": len(data.memory) * image_bytes + sum(tensor.nbytes for tensor in carried.values()),
+            "workers": self.workers.world,
+            "sync_batchnorm": self.workers.sync_batchnorm,
+            "extract_seconds": time.perf_counter() - began,
+            "peak_bytes": peak_bytes(),
+            "owner": self.trained_by,
+        }
+        state = {**carried, "memory": torch.from_numpy(data.memory)}
+        self.store.save(key, Link(state, in_precision(features, self.plan.config.eval.features), record))
+
+    def _apply(self, module: nn.Module, rows: Rows) -> Tensor:
+        return extract(module, self._loop.data.pixels, rows, self._loop.data.normalise).to(self.device)
+
+    def _task_info(self, task: int, memory_rows: int) -> TaskInfo:
+        labels = self.plan.scenario.tasks[task - 1].labels
+        return TaskInfo(task, labels.start, len(labels), memory_rows)

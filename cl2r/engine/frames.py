@@ -1,0 +1,135 @@
+"""The files of one finished run: frames (Parquet) for `analysis`, the result (JSON), the config (YAML)."""
+
+import hashlib
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from cl2r.adapters import adapter_bytes, adapter_flops
+from cl2r.config.keys import telling
+from cl2r.config.methods import method_info
+from cl2r.config.schema import fields, scalar, to_yaml
+from cl2r.engine.chain import RunResult
+from cl2r.engine.evaluation import Evaluation
+from cl2r.engine.plan import Plan
+from cl2r.metrics import METRICS
+from cl2r.storage.path import StoragePath, at
+
+NOT_IN_NAME = ("threads", "data.name", "data.root", "data.loaders")
+"""Fields that say where data is and how many processes read it: no result depends on them."""
+
+
+def run_name(plan: Plan) -> str:
+    """Return a readable name that differs for any other config, data or pairs: runs may share links, never a row."""
+    config = plan.config
+    content = {name: value for name, value in telling(fields(config)).items() if name not in NOT_IN_NAME}
+    digest = hashlib.sha256(json.dumps([plan.keys, content]).encode())
+    for pairs in (plan.report_pairs, plan.tuning_pairs):
+        for array in (pairs.query, pairs.gallery, pairs.same, pairs.folds) if pairs else ():
+            digest.update(np.ascontiguousarray(array).data)
+    return f"{plan.dataset.name}-{config.method.name}-T{len(plan.keys)}-s{config.seed}-{digest.hexdigest()[:8]}"
+
+
+def write_run(result: RunResult, root: StoragePath | Path) -> StoragePath:
+    """Write all files of a run and return their folder, `root`/runs/<name>; an equal run overwrites them."""
+    name = run_name(result.plan)
+    folder = at(root) / "runs" / name
+    (folder / "config.yaml").write_file(to_yaml(result.plan.config).encode())
+    (folder / "result.json").write_file(json.dumps(summary(result, name), indent=1).encode())
+    for frame, rows in frames(result, name).items():
+        (folder / f"{frame}.parquet").write_file(pd.DataFrame(rows).to_parquet(index=False))
+    return folder
+
+
+def frames(result: RunResult, name: str) -> dict[str, list[dict[str, Any]]]:
+    """Return the four frames as lists of rows. `runs` is last: if its file exists, so do the others."""
+    tasks, curves = [], []
+    for link in result.links:
+        record = dict(link.record)
+        here = {"run": name, "task": link.task}
+        epochs = record.pop("curves")
+        curves += [here | row for row in epochs]
+        losses: dict[str, float] = {}  # every term at the end of the first stage that has it
+        for row in reversed({row["stage"]: row for row in epochs}.values()):
+            losses |= {term: value for term, value in row.items() if term.startswith("loss_")}
+        record["images_per_second"] = record["images"] / record["seconds"]
+        diagnostics, _ = record.pop("metrics"), record.pop("stored_bytes")
+        tasks.append(here | {"key": link.key, "reused": link.reused} | record | diagnostics | losses)
+    matrix = _matrix_rows(result.report, name, "report")
+    if result.tuning is not None:
+        matrix += _matrix_rows(result.tuning, name, "tuning")
+    return {"tasks": tasks, "matrix": matrix, "curves": curves, "runs": [_run_row(result, name)]}
+
+
+def _run_row(result: RunResult, name: str) -> dict[str, Any]:
+    config, last, steps = result.plan.config, result.links[-1].record, len(result.links) - 1
+    row: dict[str, Any] = {"run": name, "status": "finished", "tasks": len(result.links)}
+    row |= {key: scalar(value) for key, value in fields(config).items()}
+    row |= _metrics(result.report)
+    for far, evaluation in result.report.at.items():
+        row |= {f"{metric}@{far:g}": value for metric, value in _metrics(evaluation).items()}
+    if result.tuning is not None:
+        row |= _metrics(result.tuning, "tuning")
+    # Adaptation cost: FLOPs per mapped vector, number of vectors rewritten, bytes of the maps.
+    adapter, diagnostics = config.adapter.name, last["metrics"]
+    size = int(diagnostics["feature_size"])
+    flops = adapter_flops(adapter, size, steps, diagnostics["forward_flops"])
+    row["adapter_flops"] = flops + diagnostics.get("gallery_flops", 0.0)
+    updates = steps if method_info(config.method.name).maps_gallery else 0
+    row["gallery_items_touched"] = updates * result.plan.dataset.num_items
+    row["stored_bytes"] = last["stored_bytes"] + adapter_bytes(adapter, size, steps, diagnostics["model_bytes"])
+    row["train_seconds"] = sum(link.record["seconds"] for link in result.links)
+    row["links_trained"] = sum(not link.reused for link in result.links)
+    row["peak_bytes"] = max(link.record.get("peak_bytes", 0) for link in result.links) or None
+    return row | {"wall_seconds": result.seconds}
+
+
+def _metrics(evaluation: Evaluation, pairs: str = "report") -> dict[str, float]:
+    row = {METRICS[name].column(pairs): value for name, value in evaluation.values.items()}
+    for name, (low, high) in evaluation.intervals.items():
+        row |= {METRICS[name].column(pairs, end="low"): low, METRICS[name].column(pairs, end="high"): high}
+    return row
+
+
+def _matrix_rows(evaluation: Evaluation, name: str, pairs: str) -> list[dict[str, Any]]:
+    """Return one row per cell, for every false accept rate if there are any; `metric` tells them apart."""
+    if evaluation.at:
+        return [row for rate in evaluation.at.values() for row in _matrix_rows(rate, name, pairs)]
+    compatible, bounds = evaluation.compatible, evaluation.cells
+    rows = []
+    for t in range(len(evaluation.matrix)):
+        for k in range(t + 1):
+            row: dict[str, Any] = {"run": name, "pairs": pairs, "metric": evaluation.metric, "t": t + 1, "k": k + 1}
+            row["accuracy"] = evaluation.matrix[t, k]
+            row["compatible"] = bool(compatible[t, k]) if k < t else None
+            if bounds is not None:
+                row |= {"low": bounds.low[t, k], "high": bounds.high[t, k], "p_compatible": bounds.compatible[t, k]}
+            rows.append(row)
+    return rows
+
+
+def summary(result: RunResult, name: str) -> dict[str, Any]:
+    """Return the run as plain JSON; values that do not exist (above the diagonal, AC of one task) are null."""
+    entry: dict[str, Any] = {"run": name, "config": result.plan.config.model_dump(mode="json")}
+    entry["links"] = [{"task": link.task, "key": link.key, "reused": link.reused} for link in result.links]
+    for pairs, evaluation in (("report", result.report), ("tuning", result.tuning)):
+        if evaluation is not None:
+            entry[pairs] = _values(evaluation)
+            for far, rate in evaluation.at.items():
+                entry[f"{pairs}@{far:g}"] = _values(rate)
+    return entry
+
+
+def _values(evaluation: Evaluation) -> dict[str, Any]:
+    def plain(value: float) -> float | None:
+        return None if math.isnan(value) else value
+
+    values: dict[str, Any] = {name: plain(value) for name, value in _metrics(evaluation).items()}
+    values["metric"] = evaluation.metric
+    values["C"] = [[plain(cell) for cell in row] for row in evaluation.matrix.tolist()]
+    values["BC(t)"] = [plain(value) for value in evaluation.bc_curve.tolist()]
+    return values

@@ -1,0 +1,54 @@
+"""Hits as a text table, as JSON, and as a contact sheet: one HTML file with the images in it."""
+
+import base64
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from importlib import resources
+
+from jinja2 import Template
+
+from cl2r.errors import InputError
+from cl2r.gallery.images import OneImage, SourceImages, thumbnail
+from cl2r.gallery.search import Hit
+from cl2r.storage.path import at
+
+THUMBNAIL = 128
+"""Longer side in pixels."""
+
+
+def as_table(hits: Sequence[Hit]) -> str:
+    """Return one line per hit below a header."""
+    width = max([len(hit.id) for hit in hits], default=2)
+    lines = [f"{'':>4}  {'score':>6}  {'image':<{width}}  {'label':<16}  vector by"]
+    lines += [f"{hit.rank:>4}  {hit.score:>6.3f}  {hit.id:<{width}}  {hit.label:<16.16}  {hit.model}" for hit in hits]
+    return "\n".join(lines)
+
+
+def as_json(queries: Sequence[str], results: Sequence[Sequence[Hit]]) -> str:
+    """Return a JSON list of the queries with their hits."""
+    pairs = zip(queries, results, strict=True)
+    entries = [{"query": query, "hits": [asdict(hit) for hit in hits]} for query, hits in pairs]
+    return json.dumps(entries, indent=1, default=str)
+
+
+def contact_sheet(queries: Sequence[tuple[str, bytes]], results: Sequence[Sequence[Hit]], title: str) -> str:
+    """Return the page. An image that can no longer be read leaves an empty frame."""
+    sections = [
+        {
+            "query": name,
+            "picture": _picture(OneImage(content, name)),
+            "hits": [(hit, _picture(SourceImages(at(hit.source), [hit.path]))) for hit in hits],
+        }
+        for (name, content), hits in zip(queries, results, strict=True)
+    ]
+    page = resources.files("cl2r.gallery").joinpath("pages/contact_sheet.html").read_text("utf-8")
+    return str(Template(page, autoescape=True).render(title=title, sections=sections))
+
+
+def _picture(images: SourceImages | OneImage) -> str | None:
+    """Return a thumbnail in base64, or None if the image cannot be read."""
+    try:
+        return base64.b64encode(thumbnail(images, THUMBNAIL)).decode()
+    except (InputError, OSError):
+        return None

@@ -1,0 +1,154 @@
+"""1:N search judged by classes: is an image of the query's class among the first k, and how early do all of them come?
+
+    recall@k   share of queries with an image of their class among the first k
+    mAP        average precision over the whole ranking, mean over queries
+
+Rankings are by cosine, with equal cosines in row order. An image is never its own hit, and a query whose class has no
+other image is left out. C[t, k] of one of these metrics is read like that of verification: AC, BC, FC. Intervals
+resample queries; gallery and models are fixed. Queries of one class are alike: on icons, with 20 open classes,
+intervals of BC that resampled whole classes were three to four times as wide.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cl2r.compatibility import FloatArray, compatibility_matrix
+from cl2r.engine.evaluation import ChainFeatures, Evaluation
+from cl2r.engine.plan import Plan
+from cl2r.errors import InputError
+from cl2r.metrics import COMPATIBILITY
+from cl2r.seeding import numpy_stream
+
+TOPS = (1, 5, 10)
+METRICS = (*(f"recall@{top}" for top in TOPS), "mAP")
+SAMPLES = 1000
+BLOCK_NUMBERS = 2**22
+"""Cosines that are ranked at a time, about 150 MB."""
+NOTHING = "no class of the open images has two of them: there is nothing to search for"
+DIGITS = 12
+"""Sums are rounded to this: a matrix product rounds equal cells differently, and they must stay equal."""
+
+Vectors = npt.NDArray[np.float32]
+Integers = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Truth:
+    """Classes of the queries and of the rows of the gallery."""
+
+    queries: Integers
+    gallery: Integers
+    own: Integers
+    """Row of the gallery that shows the query itself; −1 if none does."""
+
+    def __post_init__(self) -> None:
+        if len(self.own) != len(self.queries):
+            raise ValueError(f"{len(self.queries)} queries, but own rows of {len(self.own)}")
+
+    @classmethod
+    def of_same_images(cls, labels: Integers) -> "Truth":
+        """Return the truth if every image of the gallery is also a query."""
+        return cls(labels, labels, np.arange(len(labels)))
+
+    @property
+    def answerable(self) -> npt.NDArray[np.bool_]:
+        """Which queries have something to find."""
+        classes, counts = np.unique(self.gallery, return_counts=True)
+        places = np.minimum(np.searchsorted(classes, self.queries), len(classes) - 1)
+        found = np.where(classes[places] == self.queries, counts[places], 0)
+        itself = (self.own >= 0) & (self.gallery[np.maximum(self.own, 0)] == self.queries)
+        return np.asarray(found - itself > 0)
+
+
+def cosines(queries: Vectors, gallery: Vectors) -> Vectors:
+    """Return the cosine of every query and row, summed in double precision so that equal rows get equal values."""
+    return np.asarray(queries.astype(np.float64) @ gallery.astype(np.float64).T).astype(np.float32)
+
+
+def query_blocks(queries: int, rows: int) -> Iterator[slice]:
+    """Return slices of queries that are ranked together."""
+    size = max(1, BLOCK_NUMBERS // rows)
+    return (slice(start, min(start + size, queries)) for start in range(0, queries, size))
+
+
+def judge(scores: Vectors, truth: Truth, block: slice) -> FloatArray:
+    """Return (queries of the block, metrics) from their scores of all rows; NaN if there is nothing to find."""
+    right = truth.queries[block, None] == truth.gallery
+    own = truth.own[block]
+    itself = (np.flatnonzero(own >= 0), own[own >= 0])
+    scores, right[itself] = scores.copy(), False
+    scores[itself] = -np.inf
+    ranked = np.take_along_axis(right, np.argsort(-scores, axis=1, kind="stable"), axis=1)
+    found = np.cumsum(ranked, axis=1, dtype=np.int64)
+    total = found[:, -1]
+    precision = np.where(ranked, found / np.arange(1, ranked.shape[1] + 1), 0).sum(axis=1)
+    judged = np.stack([*(ranked[:, :top].any(axis=1) for top in TOPS), precision / np.maximum(total, 1)], axis=1)
+    return np.where(total[:, None] > 0, judged, np.nan)
+
+
+def retrieved(queries: Vectors, gallery: Vectors, truth: Truth) -> FloatArray:
+    """Return (queries, metrics): how well every query finds its class."""
+    blocks = query_blocks(len(queries), len(gallery))
+    return np.concatenate([judge(cosines(queries[block], gallery), truth, block) for block in blocks])
+
+
+def evaluate(
+    features: ChainFeatures, labels: Integers, samples: int = SAMPLES, seed: int = 0, ties: bool = False
+) -> dict[str, Evaluation]:
+    """Return C and its summaries by every metric; all open images are queries, and also the gallery."""
+    truth, tasks = Truth.of_same_images(labels), len(features.models)
+    known = truth.answerable
+    if not known.any():
+        raise InputError(NOTHING)
+    cells = [
+        retrieved(features.query(t, k).unit(), features.gallery(t, k).unit(), truth)[known]
+        for t in range(tasks)
+        for k in range(t + 1)
+    ]
+    stream, queries = numpy_stream(seed, "retrieval_bootstrap"), int(known.sum())
+    counts = stream.multinomial(queries, np.full(queries, 1 / queries), samples).astype(np.float64)  # for all cells
+    return {
+        metric: _evaluation(metric, [cell[:, place] for cell in cells], tasks, counts, ties)
+        for place, metric in enumerate(METRICS)
+    }
+
+
+def _evaluation(metric: str, cells: Sequence[FloatArray], tasks: int, counts: FloatArray, ties: bool) -> Evaluation:
+    """Return C and its intervals; `counts` (samples, queries) is how often each resample contains each query."""
+    matrix = compatibility_matrix(lambda t, k: float(cells[t * (t + 1) // 2 + k].mean()), tasks)
+    drawn = np.full((len(counts), tasks, tasks), np.nan)
+    drawn[:, *np.tril_indices(tasks)] = (counts @ np.stack(cells, axis=1) / counts.shape[1]).round(DIGITS)
+    return Evaluation.of_matrix(metric, matrix, ties, drawn if len(counts) else None)
+
+
+def retrieval_rows(evaluations: dict[str, Evaluation]) -> Iterator[dict[str, Any]]:
+    """Yield one row per metric and cell of C."""
+    for metric, found in evaluations.items():
+        for t, k in zip(*np.tril_indices(len(found.matrix)), strict=True):
+            bounds = found.cells
+            low, high = (bounds.low[t, k], bounds.high[t, k]) if bounds else (np.nan, np.nan)
+            cell = {"t": int(t) + 1, "k": int(k) + 1, "metric": metric, "value": found.matrix[t, k]}
+            yield {**cell, "low": low, "high": high, "compatible": bool(found.compatible[t, k])}
+
+
+def compatibility_rows(evaluations: dict[str, Evaluation]) -> Iterator[dict[str, Any]]:
+    """Yield one row per metric and summary of C: AC, BC, FC."""
+    for metric, found in evaluations.items():
+        for name in (entry.name for entry in COMPATIBILITY):
+            low, high = found.intervals.get(name, (np.nan, np.nan))
+            yield {"metric": metric, "summary": name, "value": found.values[name], "low": low, "high": high}
+
+
+def check_plan(plan: Plan) -> None:
+    """Raise InputError if a run gives no upgrade to search after, or no images to search for."""
+    name = plan.dataset.name
+    if plan.dataset.templates is not None:
+        raise InputError(f"{name} compares templates of unnamed people: there is nothing to search for")
+    if len(plan.keys) < 2:
+        raise InputError(f"{name} in one task: an upgrade needs two models, use --tasks 2 or more")
+    if not Truth.of_same_images(plan.dataset.y_open).answerable.any():
+        raise InputError(f"{name}: {NOTHING}")

@@ -1,0 +1,185 @@
+"""Algorithm 2: queries by φ_t against a gallery of φ_1..φ_t vectors, version by version, hits merged by cosine."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from cl2r.errors import InputError
+from cl2r.gallery.gallery import COLUMNS, Gallery, Version
+from cl2r.gallery.gallery import Vectors as StoredVectors
+from cl2r.gallery.index import (
+    CENTROIDS,
+    Hits,
+    IndexFile,
+    IndexOptions,
+    NearSearch,
+    empty_hits,
+    exact_search,
+    index_name,
+    merge_hits,
+    open_index,
+    read_index_file,
+    write_index,
+)
+from cl2r.gallery.model import Images, Model, Vectors
+from cl2r.storage.path import StoragePath
+
+COVERED = 0.8
+"""Share of a version's rows that its index must cover; if it covers fewer, it is rebuilt."""
+
+
+@dataclass(frozen=True)
+class Hit:
+    """One image found."""
+
+    rank: int
+    score: float
+    """Cosine of the query's vector and the image's."""
+    id: str
+    label: str
+    model: str
+    """The model that made the vector, RUN@t."""
+    task: int
+    source: str
+    path: str
+    metadata: dict[str, Any]
+
+
+class VersionSearch:
+    """Search of the rows of one model version."""
+
+    def __init__(self, gallery: Gallery, version: Version, model: Model, exact: bool) -> None:
+        self.gallery, self.version, self.model = gallery, version, model
+        found = None if exact or self.mapped else covering_index(gallery, version.key)
+        covered = found[1].shards if found else ()
+        by_name = {shard.name: shard for shard in gallery.commit.of(version.key)}
+        self.shards = [by_name.pop(name) for name in covered] + list(by_name.values())
+        self.covered = len(covered)
+        self.near: NearSearch | None = open_index(*found, self.blocks[: self.covered]) if found else None
+
+    @property
+    def mapped(self) -> bool:
+        """Whether its vectors must be mapped before the model's queries can be compared with them."""
+        return self.model.maps_gallery and self.version.task != self.model.card.task
+
+    @cached_property
+    def blocks(self) -> list[StoredVectors]:
+        """Vectors by shard, in the space in which they are compared."""
+        stored = [self.gallery.shards.vectors(shard) for shard in self.shards]
+        return [self.model.map_gallery(self.version.task, block) for block in stored] if self.mapped else stored
+
+    @property
+    def rows(self) -> int:
+        """Number of vectors."""
+        return sum(shard.items for shard in self.shards)
+
+    def search(self, queries: Vectors, top: int) -> Hits:
+        """Return the best rows, numbered across the shards of this version."""
+        if self.near is None:
+            return exact_search(self.blocks, queries, top)
+        scores, rows = exact_search(self.blocks[self.covered :], queries, top)
+        start = sum(map(len, self.blocks[: self.covered]))
+        return merge_hits(self.near(queries, top), (scores, np.where(rows < 0, -1, rows + start)), top)
+
+
+class Searcher:
+    """A gallery opened for the queries of one model."""
+
+    def __init__(self, gallery: Gallery, model: Model, exact: bool = False) -> None:
+        self.gallery, self.model = gallery, model
+        if not gallery.commit.items:
+            raise InputError(f"{gallery.root}: the gallery is empty")
+        gallery.check_model(model.version)
+        self.parts = [VersionSearch(gallery, version, model, exact) for version in gallery.commit.by_task]
+
+    @cached_property
+    def items(self) -> pd.DataFrame:
+        """One row per vector, in the order of rows."""
+        return self.gallery.items([shard for part in self.parts for shard in part.shards])
+
+    @property
+    def mapped(self) -> int:
+        """Number of vectors that are mapped for this search; `cl2r gallery adapt` would store them."""
+        return sum(part.rows for part in self.parts if part.mapped)
+
+    def rows(self, images: Images, top: int) -> Hits:
+        """Return scores and rows of `items` for every image."""
+        return self.rows_of(self.model.embed(images), top, images)
+
+    def rows_of(self, queries: Vectors, top: int, images: Images | None = None) -> Hits:
+        """Return scores and rows of `items` for vectors by the model; slerp needs their images too."""
+        if top < 1:
+            raise InputError(f"--top {top}: at least 1")
+        if queries.shape[1:] != (self.model.dim,):
+            name, dim = self.model.card.name, self.model.dim
+            raise InputError(f"{name}: queries have {dim} dimensions, found vectors of shape {queries.shape}")
+        merged, start = empty_hits(len(queries), top), 0
+        for part in self.parts:
+            scores, rows = part.search(self.model.to_space_of(part.version.task, queries, images), top)
+            merged = merge_hits(merged, (scores, np.where(rows < 0, -1, rows + start)), top)
+            start += part.rows
+        return merged
+
+    def search(self, images: Images, top: int) -> list[list[Hit]]:
+        """Return the hits of every image, best first."""
+        scores, rows = self.rows(images, min(top, self.gallery.commit.items))
+        return [
+            [self._hit(rank, score, row) for rank, (score, row) in enumerate(zip(*found, strict=True), 1) if row >= 0]
+            for found in zip(scores.tolist(), rows.tolist(), strict=True)
+        ]
+
+    def _hit(self, rank: int, score: float, row: int) -> Hit:
+        item = self.items.iloc[row].to_dict()
+        own = (*COLUMNS, "version", "task", "model")
+        return Hit(
+            rank=rank,
+            score=score,
+            task=int(item["task"]),
+            metadata={str(key): _plain(value) for key, value in item.items() if key not in own},
+            **{key: str(item[key]) for key in ("id", "label", "model", "source", "path")},
+        )
+
+
+def _plain(value: Any) -> Any:
+    """Return a metadata value as JSON can hold it: lists for arrays, None for a missing value."""
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    return None if pd.api.types.is_scalar(value) and pd.isna(value) else value
+
+
+def covering_index(gallery: Gallery, version: str) -> tuple[StoragePath, IndexFile] | None:
+    """Return the index of a version that covers most rows and no shard that is gone, or None."""
+    there = {shard.name for shard in gallery.commit.of(version)}
+    found = [(path, read_index_file(path)) for path in (gallery.root / "index").list(f"{version}-*.json")]
+    usable = [entry for entry in found if set(entry[1].shards) <= there]
+    return max(usable, key=lambda entry: entry[1].rows, default=None)
+
+
+def build_indexes(gallery: Gallery, options: IndexOptions, again: bool = False) -> list[IndexFile]:
+    """Build an index for every version that is large enough for one, or for the kind asked for.
+
+    It replaces the version's other indexes. Without `again`, an index that still serves is kept.
+    """
+    made, folder = [], gallery.root / "index"
+    for key in gallery.commit.versions:
+        shards = gallery.commit.of(key)
+        rows = sum(shard.items for shard in shards)
+        kind = options.chosen(rows, shards[0].dim).kind
+        if not rows or kind == "exact" or (kind == "pq" and rows < CENTROIDS):
+            continue
+        if not again and (found := covering_index(gallery, key)):
+            old = found[1]
+            as_asked = options.kind == "auto" or old.options == options.chosen(old.rows, old.dim)
+            if old.rows >= COVERED * rows and as_asked:
+                continue
+        blocks = [gallery.shards.vectors(shard) for shard in shards]
+        built = write_index(folder, key, [shard.name for shard in shards], blocks, options)
+        name = index_name(key, built.shards, built.options)
+        for path in [*folder.list(f"{key}-*.json"), *folder.list(f"{key}-*.faiss")]:
+            if path.name not in (f"{name}.json", f"{name}.faiss"):
+                path.unlink(missing_ok=True)
+        made.append(built)
+    return made

@@ -1,0 +1,339 @@
+"""The search service without Ray: which request gets which answer. `cl2r/rayrun/serve.py` runs it.
+
+    GET  /             the page (`pages/serve.html`)
+    POST /search?top=  the body is an image; the answer is its hits
+    GET  /image?id=    an image of the gallery, as a small PNG
+    GET  /health       model, gallery, versions; 503 until the gallery is open
+
+All answers except the page and images are JSON, including errors: {"error": "…"}.
+"""
+
+import asyncio
+import base64
+import hashlib
+import ipaddress
+import json
+import logging
+import math
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from importlib import resources
+from pathlib import PurePosixPath
+from typing import Any, TypeVar
+from urllib.parse import quote, urlsplit
+
+import pandas as pd
+from jinja2 import Template
+from PIL import Image
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import HTMLResponse, Response
+from starlette.routing import Match, Route
+
+from cl2r.data.images import FORMATS
+from cl2r.errors import InputError
+from cl2r.gallery.gallery import Gallery, commit_name
+from cl2r.gallery.images import SourceImages, decode_one, thumbnail
+from cl2r.gallery.model import Model
+from cl2r.gallery.search import Hit, Searcher
+from cl2r.runtime.logs import without_secrets
+from cl2r.storage.path import StoragePath, at
+
+LOG = logging.getLogger(__name__)
+Result = TypeVar("Result")
+THUMBNAIL = 256
+"""Longer side of the gallery images that are sent, in pixels."""
+MOST_HITS = 100
+MOST_BYTES = 10 * 10**6
+SIDE_BY_SIDE = 2
+"""Requests that one replica decodes and searches at a time: the largest image takes 300 MB."""
+HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+
+
+class OpenGallery:
+    """One commit of a gallery, opened for the queries of a model."""
+
+    def __init__(self, root: StoragePath, model: Model) -> None:
+        self.searcher = Searcher(Gallery(root), model)
+        self.commit = self.searcher.gallery.commit
+        self._rows = pd.Index(self.searcher.items["id"].astype(object))
+
+    def search(self, content: bytes, top: int) -> list[dict[str, Any]]:
+        """Return the hits of an encoded image."""
+        try:
+            images = decode_one(content, "the image", self.searcher.model.card)
+        except InputError as error:
+            if error.__cause__ is None or isinstance(error.__cause__, Image.DecompressionBombError):
+                raise HTTPException(422, str(error)) from error  # an image, but too large or too deep
+            raise HTTPException(415, f"not a readable image; send one of {', '.join(FORMATS)}") from error
+        return [_public(hit) for hit in self.searcher.search(images, top)[0]]
+
+    def thumbnail(self, name: str) -> bytes:
+        """Return an image of the gallery as PNG. Whatever its file contains, only pixels leave this function."""
+        row = int(self._rows.get_indexer_for([name])[0])
+        if row < 0:
+            raise HTTPException(404, "no image of the gallery has this id")
+        source, path = (str(value) for value in self.searcher.items.iloc[row][["source", "path"]])
+        parts = PurePosixPath(path)
+        if parts.is_absolute() or ".." in parts.parts:
+            raise HTTPException(404, "the gallery places the image outside its source")
+        try:
+            return thumbnail(SourceImages(at(source), [path]), THUMBNAIL)
+        except InputError as error:
+            raise HTTPException(404, "the image is no longer there, or no longer readable") from error
+
+    @cached_property
+    def facts(self) -> dict[str, Any]:
+        """What the gallery holds, and the model that searches it."""
+        card = self.searcher.model.card
+        versions = []
+        for version in self.commit.by_task:
+            items = sum(shard.items for shard in self.commit.of(version.key))
+            versions.append({"model": version.name, "task": version.task, "items": items})
+        facts = {"model": card.name, "task": card.task, "items": self.commit.items, "commit": self.commit.number}
+        return {**facts, "versions": versions}
+
+
+def _public(hit: Hit) -> dict[str, Any]:
+    """Return what clients may know about a hit, which is not where its file is."""
+    known = {name: getattr(hit, name) for name in ("rank", "score", "id", "label", "model", "task")}
+    metadata = {
+        key: None if isinstance(value, float) and not math.isfinite(value) else value
+        for key, value in hit.metadata.items()
+    }
+    return {**known, "metadata": metadata, "image": f"image?id={quote(hit.id, safe='')}"}
+
+
+@dataclass
+class NewestGallery:
+    """The newest commit of a gallery. One caller looks for a new commit every `refresh` seconds; no other waits."""
+
+    root: StoragePath
+    model: Model
+    refresh: float
+    warning: str = ""
+    """Why the newest commit cannot be used; meanwhile the one before it answers."""
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        self._opened = OpenGallery(self.root, self.model)
+        self._next = time.monotonic() + self.refresh
+
+    def __call__(self) -> OpenGallery:
+        """Return the newest commit that can be opened."""
+        if time.monotonic() >= self._next and self._lock.acquire(blocking=False):
+            try:
+                self._look()
+                self._next = time.monotonic() + self.refresh
+            finally:
+                self._lock.release()
+        return self._opened
+
+    def _look(self) -> None:
+        try:
+            names = [path.name for path in (self.root / "commits").list("*.json")]
+            if names[-1:] != [commit_name(self._opened.commit.number)]:
+                self._opened = OpenGallery(self.root, self.model)
+            self.warning = ""
+        except (InputError, OSError) as error:
+            why = without_secrets(str(error)).replace(str(self.root), self.root.name)
+            self.warning = f"commit {self._opened.commit.number} answers; the newest cannot be opened ({why})"
+            LOG.warning(self.warning)
+
+
+@dataclass(frozen=True)
+class ServiceOptions:
+    """What a replica has to know besides its model."""
+
+    gallery: str
+    host: str
+    """Address to listen at."""
+    top: int = 12
+    """Hits per search, if a request does not say how many."""
+    most_bytes: int = MOST_BYTES
+    """Largest image that may be uploaded."""
+    names: tuple[str, ...] = ()
+    """Further names of the service, e.g. behind another web server."""
+    refresh: float = 3.0
+    """Seconds between two looks for a new commit."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.top <= MOST_HITS:
+            raise InputError(f"--top {self.top}: a number from 1 to {MOST_HITS}")
+        if self.most_bytes < 1:
+            raise InputError(f"--max-bytes {self.most_bytes}: at least 1")
+
+    @property
+    def loopback(self) -> bool:
+        """Whether only programs on the same machine can connect."""
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
+
+    def knows(self, name: str) -> bool:
+        """Return whether a request to host `name` may be meant for this service.
+
+        A page elsewhere could make its own name point here and then read the answers. A service that listens to a
+        network cannot know all of its names, so there every name is accepted.
+        """
+        return not self.loopback or name in {self.host, "localhost", "127.0.0.1", "::1", *self.names}
+
+
+class Service:
+    """Answers requests; ready after `open` was called."""
+
+    def __init__(self, options: ServiceOptions) -> None:
+        self.options = options
+        self.gallery: NewestGallery | None = None
+        self._pool = ThreadPoolExecutor(SIDE_BY_SIDE)
+        self._routes = [
+            Route("/", self._page),
+            Route("/search", self._search, methods=["POST"]),
+            Route("/image", self._image),
+            Route("/health", self._health),
+        ]
+
+    def open(self, model: Model) -> None:
+        """Open the gallery for the queries of a model."""
+        self.gallery = NewestGallery(at(self.options.gallery), model, self.options.refresh)
+
+    async def __call__(self, request: Request) -> Response:
+        """Return the answer; of an unexpected error the client learns one line, the log the rest."""
+        try:
+            self._refuse_strangers(request)
+            response: Response = await self._endpoint(request)(request)
+        except HTTPException as refused:
+            response = _json({"error": without_secrets(refused.detail)}, refused.status_code)
+            response.headers.update(refused.headers or {})
+        except Exception as error:  # Serve would log secrets too, and answer in plain text
+            LOG.error(without_secrets(traceback.format_exc()))
+            away = isinstance(error, OSError)
+            line = "the gallery cannot be read now; try again" if away else "an error of the service; its log says more"
+            response = _json({"error": line}, 503 if away else 500)
+        for name, value in HEADERS.items():
+            response.headers.setdefault(name, value)
+        return response
+
+    def _endpoint(self, request: Request) -> Callable[..., Any]:
+        for route in self._routes:
+            match, _ = route.matches(request.scope)  # not by `request.url`, which contains the Host
+            if match is Match.PARTIAL:
+                allowed = ", ".join(sorted(route.methods or ()))
+                raise HTTPException(405, f"{route.path} takes {allowed} only", {"Allow": allowed})
+            if match is Match.FULL:
+                return route.endpoint
+        raise HTTPException(404, f"no such path; there are {' '.join(route.path for route in self._routes)}")
+
+    def _refuse_strangers(self, request: Request) -> None:
+        asked = request.headers.get("host", "")
+        if not self.options.knows(_host(f"//{asked}")):
+            raise HTTPException(403, "the Host of the request is not this service")
+        origin = request.headers.get("origin")
+        if origin is not None and urlsplit(origin).netloc != asked and _host(origin) not in self.options.names:
+            raise HTTPException(403, "the request comes from a page of another site")
+
+    async def _aside(self, work: Callable[..., Result], *arguments: Any) -> Result:
+        """Call `work` in a thread, so that other requests are answered meanwhile."""
+        return await asyncio.get_running_loop().run_in_executor(self._pool, work, *arguments)
+
+    async def _opened(self) -> tuple[OpenGallery, dict[str, Any]]:
+        if self.gallery is None:
+            raise HTTPException(503, "the gallery is being opened; try again", {"Retry-After": "2"})
+        opened = await self._aside(self.gallery)
+        return opened, opened.facts | ({"warning": self.gallery.warning} if self.gallery.warning else {})
+
+    async def _page(self, _: Request) -> Response:
+        html, policy = page()
+        return HTMLResponse(html, headers={"Content-Security-Policy": policy})
+
+    async def _health(self, _: Request) -> Response:
+        facts = (await self._opened())[1]
+        limits = {"top": self.options.top, "most_hits": MOST_HITS, "most_bytes": self.options.most_bytes}
+        return _json({"status": "ready", **facts, **limits})
+
+    async def _image(self, request: Request) -> Response:
+        name = request.query_params.get("id")
+        if name is None:
+            raise HTTPException(400, "say which image: /image?id=…")
+        opened, _ = await self._opened()
+        content = await self._aside(opened.thumbnail, name)
+        return Response(content, media_type="image/png", headers={"Cache-Control": "private, max-age=60"})
+
+    async def _search(self, request: Request) -> Response:
+        text = request.query_params.get("top", str(self.options.top))
+        if not (text.isdecimal() and len(text) <= 3 and 1 <= int(text) <= MOST_HITS):
+            raise HTTPException(400, f"top is a number from 1 to {MOST_HITS}")
+        if request.headers.get("content-type", "").startswith("multipart/"):
+            raise HTTPException(415, "send the image itself as the body, e.g. curl --data-binary @image.jpg")
+        content = await self._body(request)
+        began = time.perf_counter()
+        opened, facts = await self._opened()
+        hits = await self._aside(opened.search, content, int(text))
+        return _json({**facts, "top": int(text), "seconds": round(time.perf_counter() - began, 4), "hits": hits})
+
+    async def _body(self, request: Request) -> bytes:
+        """Return the body; refuse it as soon as it is too long, before all of it has arrived."""
+        most = self.options.most_bytes
+        refused = HTTPException(413, f"the image is larger than {most / 1e6:g} MB; scale it down")
+        declared = request.headers.get("content-length", "")
+        if declared.isdecimal() and (len(declared) > 15 or int(declared) > most):
+            raise refused
+        content = bytearray()
+        try:
+            async for part in request.stream():
+                content += part
+                if len(content) > most:
+                    raise refused
+        except ClientDisconnect as error:
+            raise HTTPException(400, "the upload ended too early") from error
+        if not content:
+            raise HTTPException(400, "no image in the body of the request")
+        return bytes(content)
+
+
+@cache
+def page() -> tuple[str, str]:
+    """Return the page with its style and script inside, and a policy that lets it run these and nothing else."""
+    folder = resources.files("cl2r.gallery").joinpath("pages")
+    html, style, script = (folder.joinpath(f"serve.{kind}").read_text("utf-8") for kind in ("html", "css", "js"))
+
+    def source(text: str) -> str:
+        return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+    allowed = {
+        "default-src": "'none'",
+        "script-src": source(script),
+        "style-src": source(style),
+        "img-src": "'self' blob: data:",
+        "connect-src": "'self'",
+        "base-uri": "'none'",
+        "form-action": "'none'",
+        "frame-ancestors": "'none'",
+    }
+    policy = "; ".join(f"{name} {value}" for name, value in allowed.items())
+    return Template(html).render(style=style, script=script), policy
+
+
+def _host(address: str) -> str:
+    """Return the host of an address without its port; empty if there is a path or a login, or no host."""
+    try:
+        parts = urlsplit(address)
+    except ValueError:
+        return ""
+    return "" if parts.path or parts.query or "@" in parts.netloc else parts.hostname or ""
+
+
+def _json(entries: dict[str, Any], status: int = 200) -> Response:
+    """Return a JSON response; dates and the like become text."""
+    return Response(json.dumps(entries, default=str), status, media_type="application/json")

@@ -1,0 +1,163 @@
+"""The registry of metrics: frames, tables, sweeps, plots, the report and the docs read it.
+
+A metric is computed from the compatibility matrix, or it is a cost that a run records. To add one, add an entry:
+`register(Metric("min_accuracy", "lowest accuracy", compute=...))` gives it a column in `runs` and a place in every
+table. Tables and plots list metrics in the order of the registry.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from cl2r import compatibility
+from cl2r.errors import InputError, nearest
+
+Floats = npt.NDArray[np.float64]
+End = Literal["", "low", "high"]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One value per run, and how it is shown and compared."""
+
+    name: str
+    """Column of the `runs` frame."""
+    title: str
+    """Words for axes and legends."""
+    compute: Callable[[Floats, bool], Floats] | None = None
+    """Map matrices (..., T, T) and the rule for ties to values (...); None for a cost that the run records."""
+    label: str = ""
+    """Head of a table's column; the name if empty."""
+    better: Literal["higher", "lower"] = "higher"
+    signed: bool = False
+    bounds: tuple[float, float] = (-math.inf, math.inf)
+    """Interval ends are clipped to these."""
+    min_tasks: int = 1
+    """With fewer tasks the metric is undefined (NaN)."""
+    interval: bool = False
+    """Whether a run has a bootstrap interval of it."""
+    objective: str = ""
+    """Name under which a sweep can optimise it; empty if it cannot."""
+
+    @property
+    def head(self) -> str:
+        """Head of a table's column."""
+        return self.label or self.name
+
+    @property
+    def direction(self) -> Literal["maximize", "minimize"]:
+        """Optuna's word for the better direction."""
+        return "maximize" if self.better == "higher" else "minimize"
+
+    def column(self, pairs: str = "report", far: float | None = None, end: End = "") -> str:
+        """Return the column of `runs`: `AC`, `tuning_AC`, `AC@0.01`, `AC_low@0.01`. Costs have one column only."""
+        if self.compute is None:
+            return self.name
+        name = ("tuning_" if pairs == "tuning" else "") + self.name + (f"_{end}" if end else "")
+        return name if far is None else f"{name}@{far:g}"
+
+    def text(self, value: float) -> str:
+        """Return the value with three digits, and with its sign if the metric is a difference."""
+        return f"{value:{'+' if self.signed else ''}.3f}"
+
+
+class Registry(Mapping[str, Metric]):
+    """Metrics by name, in the order of registration."""
+
+    def __init__(self, *metrics: Metric) -> None:
+        self._metrics = {metric.name: metric for metric in metrics}
+
+    def __getitem__(self, name: str) -> Metric:
+        if name not in self._metrics:
+            raise InputError(f"no metric {name!r}{nearest(name, self._metrics)}; choose from {', '.join(self)}")
+        return self._metrics[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._metrics
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._metrics)
+
+    def __len__(self) -> int:
+        return len(self._metrics)
+
+    def register(self, metric: Metric) -> None:
+        """Add a metric. Raise ValueError if its name is taken."""
+        if metric.name in self._metrics:
+            raise ValueError(f"a metric {metric.name!r} is registered already")
+        self._metrics[metric.name] = metric
+
+    def of_matrix(self) -> list[Metric]:
+        """Return the metrics that are computed from the compatibility matrix."""
+        return [metric for metric in self._metrics.values() if metric.compute is not None]
+
+    def costs(self) -> list[Metric]:
+        """Return the metrics that a run records."""
+        return [metric for metric in self._metrics.values() if metric.compute is None]
+
+    def objectives(self) -> dict[str, Metric]:
+        """Return what a sweep can optimise, by the name that `search.objectives` uses."""
+        return {metric.objective: metric for metric in self._metrics.values() if metric.objective}
+
+
+SHARE = (0.0, 1.0)
+AC = Metric(
+    "AC",
+    "AC, share of compatible cells",
+    compatibility.average_compatibility,
+    bounds=SHARE,
+    min_tasks=2,
+    interval=True,
+    objective="AC",
+)
+BC = Metric(
+    "BC",
+    "BC, backward compatibility",
+    compatibility.backward_compatibility,
+    signed=True,
+    min_tasks=2,
+    interval=True,
+    objective="BC",
+)
+FC = Metric(
+    "FC",
+    "FC, forward compatibility",
+    compatibility.forward_compatibility,
+    signed=True,
+    min_tasks=2,
+    interval=True,
+    objective="FC",
+)
+MEAN_ACCURACY = Metric(
+    "mean_accuracy",
+    "mean accuracy",
+    compatibility.mean_accuracy,
+    label="mean accuracy",
+    bounds=SHARE,
+    objective="mean_accuracy",
+)
+STORED_BYTES = Metric("stored_bytes", "stored after the last task", better="lower", objective="stored_bytes")
+TRAIN_SECONDS = Metric("train_seconds", "training of the chain (s)", better="lower", objective="seconds")
+WALL_SECONDS = Metric("wall_seconds", "seconds from start to end", better="lower")
+PEAK_BYTES = Metric("peak_bytes", "peak memory of a training process", better="lower")
+ADAPTER_FLOPS = Metric("adapter_flops", "FLOPs per mapped vector", better="lower")
+GALLERY_ITEMS = Metric("gallery_items_touched", "gallery vectors rewritten", better="lower")
+
+METRICS = Registry(
+    AC,
+    BC,
+    FC,
+    MEAN_ACCURACY,
+    STORED_BYTES,
+    TRAIN_SECONDS,
+    WALL_SECONDS,
+    PEAK_BYTES,
+    ADAPTER_FLOPS,
+    GALLERY_ITEMS,
+)
+COMPATIBILITY = (AC, BC, FC)
+"""The paper's three metrics."""

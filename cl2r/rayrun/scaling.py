@@ -1,0 +1,237 @@
+"""Measure what more workers gain: steps that Ray Train workers share, their all-reduces, trials at the same time.
+
+Timed are real steps of the second task of a chain (`StepTimer`). Strong scaling: one batch for all workers; weak
+scaling: as many rows for each. Every round times steps that average gradients, then as many inside DDP's no_sync(): the
+difference is communication (what DDP hides behind the computation does not count).
+"""
+
+import contextlib
+import statistics
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from cl2r.config.layers import override, read_layer, resolve
+from cl2r.config.schema import Config
+from cl2r.engine.plan import plan_run
+from cl2r.engine.workers import Workers
+from cl2r.methods.base import Stage
+from cl2r.rayrun.cluster import cluster, set_environment
+from cl2r.study.cost import CPU, WARM_UP, GpuAssumption, StepTimer
+from cl2r.study.resources import Resources
+from cl2r.study.scaling_model import Prediction, Sample, gpu_model, predict
+
+GPUS = (1, 4, 8, 16, 32, 64)
+NETWORKS = {"ResNet-32 at 32²": ("cifar100", 32, 100), "ResNet-50 at 112²": ("casia_lfw", 112, 10_575)}
+"""Networks to predict: the preset that trains them, the size of its images, its classes."""
+PREDICTED_BATCH = 128
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much is measured."""
+
+    steps: int = 6
+    """Steps per round."""
+    rounds: int = 7
+    sizes: tuple[int, ...] = (4, 10_000, 100_000, 1_000_000, 10_000_000)
+    """Bytes of the all-reduces."""
+    seconds: float = 8.0
+    """Seconds for which trials train at the same time."""
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """A step of one global batch; seconds are medians over rounds."""
+
+    workers: int
+    batch: int
+    """Rows of all workers."""
+    seconds: float
+    apart_seconds: float
+    """Without averaging gradients."""
+    row_flops: float
+    gradient_bytes: int
+
+    @property
+    def rate(self) -> float:
+        """Return images per second."""
+        return self.batch / self.seconds
+
+    @property
+    def communication(self) -> float:
+        """Return the share of a step that vanishes when gradients are not averaged."""
+        return 1 - self.apart_seconds / self.seconds if self.workers > 1 else 0.0
+
+
+@dataclass(frozen=True)
+class ReduceTime:
+    """Seconds of one all-reduce, the median over rounds."""
+
+    workers: int
+    size: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What one group of workers measured."""
+
+    steps: tuple[StepTime, ...]
+    reduces: tuple[ReduceTime, ...]
+
+
+def with_batch(config: Config, batch: int) -> Config:
+    """Return the config with another batch size and two tasks."""
+    plain = config.model_dump(mode="json")
+    plain["batches"]["size"], plain["scenario"]["stop_after"] = batch, 2
+    return Config.model_validate(plain)
+
+
+def measure_workers(
+    config: Config, batch: int, resources: Sequence[Resources], effort: Effort, verbose: bool = False
+) -> Iterator[Measured]:
+    """Yield what each group of workers measured, on one Ray."""
+    set_environment(verbose)
+    with cluster(max(resources, key=lambda one: one.workers), verbose):
+        for one in resources:
+            configs = [with_batch(config, rows) for rows in dict.fromkeys((batch, batch * one.workers))]
+            yield _measured_by(configs, one, effort)
+
+
+def _measured_by(configs: Sequence[Config], resources: Resources, effort: Effort) -> Measured:
+    from ray import train  # Ray reads its environment when it is imported
+    from ray.train.torch import TorchConfig, TorchTrainer
+    from ray.util.queue import Queue
+
+    from cl2r.rayrun.trial import fit_or_raise_cause
+
+    queue = Queue(actor_options={"num_cpus": 0})
+    plain = [config.model_dump(mode="json") for config in configs]
+    with tempfile.TemporaryDirectory(prefix="cl2r-scaling-") as folder:
+        trainer = TorchTrainer(
+            _work,
+            train_loop_config={
+                "configs": plain,
+                "resources": asdict(resources),
+                "effort": asdict(effort),
+                "queue": queue,
+            },
+            scaling_config=train.ScalingConfig(
+                num_workers=resources.workers,
+                use_gpu=resources.gpus_per_worker > 0,
+                resources_per_worker=resources.per_worker(),
+                placement_strategy="PACK",
+            ),
+            run_config=train.RunConfig(
+                name=f"scaling-{uuid.uuid4().hex[:8]}",
+                storage_path=folder,
+                failure_config=train.FailureConfig(max_failures=0),
+                logging_config=train.LoggingConfig(log_level="ERROR"),
+            ),
+            torch_config=TorchConfig(backend=resources.backend),
+        )
+        fit_or_raise_cause(trainer)
+    found: Measured = queue.get(timeout=60)
+    queue.shutdown()
+    return found
+
+
+def _work(settings: dict[str, Any]) -> None:
+    """Run in every worker; the first one reports."""
+    from ray import train
+
+    resources, effort, context = Resources(**settings["resources"]), Effort(**settings["effort"]), train.get_context()
+    torch.set_num_threads(resources.cpus_per_worker)
+    workers = Workers(context.get_world_rank(), context.get_world_size(), device=resources.device())
+    found = measure(list(map(Config.model_validate, settings["configs"])), workers, effort)
+    if workers.first:
+        settings["queue"].put(found)
+
+
+def measure(configs: Sequence[Config], workers: Workers, effort: Effort) -> Measured:
+    """Time steps of every config, and all-reduces if there is more than one worker."""
+    steps = tuple(step_time(config, workers, effort) for config in configs)
+    if workers.world == 1:
+        return Measured(steps, ())
+    return Measured(steps, tuple(reduce_time(workers, size, effort) for size in effort.sizes))
+
+
+def step_time(config: Config, workers: Workers, effort: Effort) -> StepTime:
+    """Time rounds with and without averaging in turns, so that a slow moment of the machine affects both."""
+    timer = StepTimer.at_second_task(plan_run(config), workers.device, workers)
+    timer.take(WARM_UP)
+    together, apart = [], []
+    for _ in range(effort.rounds):
+        together.append(timer.take(effort.steps).seconds / effort.steps)
+        network = timer.network
+        with network.no_sync() if isinstance(network, DistributedDataParallel) else contextlib.nullcontext():
+            apart.append(timer.take(effort.steps).seconds / effort.steps)
+    times = statistics.median(together), statistics.median(apart)
+    return StepTime(workers.world, config.batches.size, *times, timer.row_flops, gradient_bytes(timer.stage))
+
+
+def gradient_bytes(stage: Stage) -> int:
+    """Return the bytes of gradients of one step."""
+    return sum(parameter.numel() * parameter.element_size() for parameter in stage.parameters())
+
+
+def reduce_time(workers: Workers, size: int, effort: Effort) -> ReduceTime:
+    """Time all-reduces of `size` bytes by themselves."""
+    values, times = torch.ones(max(1, size // 4), device=workers.device), []
+    synchronise = torch.cuda.synchronize if workers.device.type == "cuda" else lambda _: None
+    for _ in range(1 + effort.rounds):
+        dist.barrier()
+        synchronise(workers.device)
+        began = time.perf_counter()
+        for _ in range(effort.steps):
+            dist.all_reduce(values, op=dist.ReduceOp.MAX)  # a sum would overflow
+        synchronise(workers.device)
+        times.append((time.perf_counter() - began) / effort.steps)
+    return ReduceTime(workers.world, size, statistics.median(times[1:]))
+
+
+def samples(steps: Sequence[StepTime], reduces: Sequence[ReduceTime]) -> list[Sample]:
+    """Return what the model is fitted to: steps with and without averaging, and all-reduces."""
+    found = []
+    for step in steps:
+        flops, name = step.batch / step.workers * step.row_flops, f"{step.workers} × {step.batch // step.workers} rows"
+        found.append(Sample(f"{name}, apart", flops, 1, 0, step.apart_seconds))
+        if step.workers > 1:
+            found.append(Sample(name, flops, step.workers, step.gradient_bytes, step.seconds))
+    for one in reduces:
+        name = f"{one.workers} workers, all-reduce of {one.size:,} bytes"
+        found.append(Sample(name, 0, one.workers, one.size, one.seconds, step=False))
+    return found
+
+
+def predictions(gpu: GpuAssumption, network: str) -> Iterator[tuple[str, float, int, Prediction]]:
+    """Yield mode, FLOPs per row, gradient bytes and prediction for one of the paper's networks on such GPUs."""
+    flops, size = counted(*NETWORKS[network])
+    for mode in ("strong", "weak"):
+        for step in predict(gpu_model(gpu), flops, size, PREDICTED_BATCH, GPUS, weak=mode == "weak"):
+            yield mode, flops, size, step
+
+
+def counted(preset: str, size: int, classes: int) -> tuple[float, int]:
+    """Return FLOPs per row and gradient bytes of a CL²R step at task 2, counted on images of noise."""
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(4), 8)
+    images = rng.integers(0, 255, (len(labels), size, size, 3), dtype=np.uint8)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "noise.npz"
+        np.savez(path, x_train=images, y_train=labels, x_open=images, y_open=labels + 4)
+        changes = (f"data.name={path}", "scenario.n_tasks=2", f"head.k_max={classes}", "memory.per_class=4")
+        pairs = ("eval.positives=10", "eval.negatives=10", "eval.tuning_share=0", f"batches.size={PREDICTED_BATCH}")
+        plan = plan_run(resolve([read_layer(preset), *map(override, (*changes, *pairs))]))
+        timer = StepTimer.at_second_task(plan, CPU)
+    return timer.row_flops, gradient_bytes(timer.stage)

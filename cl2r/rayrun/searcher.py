@@ -1,0 +1,182 @@
+"""Which job Ray Tune runs next: queued jobs of a grid, points of a sweep, jobs whose process crashed.
+
+Jobs that train shared prefixes come first; a job waits until every prefix that it needs has been trained.
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ray.tune.schedulers import FIFOScheduler, TrialScheduler
+from ray.tune.search import Searcher
+
+from cl2r.engine.links import PARTIAL, LinkStore
+from cl2r.rayrun.optuna_source import OptunaSource
+from cl2r.study.folder import StudyFolder
+from cl2r.study.jobs import Job
+from cl2r.study.session import StudySession
+
+Epoch = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Saved:
+    """How far a job is: its links in the store, and stage and epoch of the links that are not there yet."""
+
+    links: frozenset[str]
+    epochs: Mapping[str, Epoch]
+
+    def progressed_since(self, other: "Saved") -> bool:
+        """Return whether there is a new link, or a later epoch of one."""
+        later = any(epoch > other.epochs[key] for key, epoch in self.epochs.items() if key in other.epochs)
+        return bool(self.links - other.links) or later
+
+
+def saved(job: Job, store: LinkStore) -> Saved:
+    """Return what the store has of a job; reads no tensors and changes nothing."""
+    keys = {key for run in job.runs for key in run.keys[: job.stop_after]}
+    links = store.keys() & keys
+    return Saved(frozenset(links), {key: _epoch(store, key) for key in keys - links})
+
+
+def _epoch(store: LinkStore, key: str) -> Epoch:
+    try:
+        entry = json.loads((store.partials / key / PARTIAL).read_bytes().partition(b"\n")[2])
+        return int(entry["stage"]), int(entry["epoch"])
+    except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError):  # absent, or useless if damaged
+        return 0, 0
+
+
+class RetryPolicy:
+    """A crash counts only if nothing was saved since the previous one.
+
+    On nodes that are often taken away a long run crashes often and finishes nevertheless; a process that always crashes
+    at the same point must not be tried for ever. Links and saved epochs count as progress.
+    """
+
+    def __init__(self, store: LinkStore, retries: int) -> None:
+        self.store, self.retries = store, retries
+        self._at_crash: dict[str, Saved] = {}
+        self._without_progress: dict[str, int] = {}
+
+    def should_retry(self, job: Job) -> bool:
+        """Record a crash of the job and return whether to try it again."""
+        now, before = saved(job, self.store), self._at_crash.get(job.label)
+        progressed = before is not None and now.progressed_since(before)
+        self._at_crash[job.label] = now
+        crashes = 0 if progressed else self._without_progress.get(job.label, 0) + 1
+        self._without_progress[job.label] = crashes
+        return crashes <= self.retries
+
+
+class NotPickled:
+    """Tune pickles its callbacks and searchers in order to restore them; a new command reads the ledger instead."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}
+
+
+class JobSearcher(NotPickled, Searcher):  # type: ignore[misc]  # Ray has no types
+    """A study as Ray Tune sees it: a stream of jobs, at most `concurrent` at a time."""
+
+    def __init__(
+        self, session: StudySession, jobs: Sequence[Job], source: OptunaSource | None, concurrent: int
+    ) -> None:
+        super().__init__()
+        self.folder, self.stop, self.source, self.concurrent = session.folder, session.stop.asked, source, concurrent
+        self.common = {
+            "study": str(session.folder.path),
+            "owner": session.owner,
+            "resources": asdict(session.resources),
+        }
+        self.retry = RetryPolicy(session.store, session.resources.retries)
+        self.retried: set[str] = set()
+        """Ids of trials whose end is not an outcome: their jobs will be handed out again."""
+        self.waiting = list(jobs)
+        self.running: dict[str, Job] = {}
+        self.exhausted = source is None
+
+    def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
+        """Return the config of the next trial, None for "not now", or FINISHED.
+
+        While a job is running the answer is never FINISHED: its process may crash, and the job be tried again.
+        """
+        if self.stop():
+            return str(Searcher.FINISHED)
+        if len(self.running) >= self.concurrent:
+            return None
+        job = self._next_ready()
+        if job is None and self._fetch():
+            job = self._next_ready()
+        if job is None:
+            return None if self.waiting or self.running else str(Searcher.FINISHED)
+        self.running[trial_id] = job
+        return {**self.common, "job": json.dumps(job.to_plain())}
+
+    def _next_ready(self) -> Job | None:
+        """Remove and return the first waiting job that needs no link which another job is going to provide."""
+        coming = frozenset[str]().union(*(job.provides for job in [*self.waiting, *self.running.values()]))
+        for position, job in enumerate(self.waiting):
+            if not job.needs & coming:
+                return self.waiting.pop(position)
+        return None
+
+    def _fetch(self) -> bool:
+        """Ask Optuna for a point, never for more than one ahead, because it learns from every trial that ends."""
+        if self.source is None or self.exhausted or any(job.stop_after is None for job in self.waiting):
+            return False
+        job = self.source.next()
+        self.exhausted = job is None
+        self.waiting += [job] if job else []
+        return job is not None
+
+    def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
+        pass  # the scheduler reads the results
+
+    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+        """Free the slot, retry a crashed job, record a job that was stopped early, and tell Optuna.
+
+        A trial that ends because the whole study stops has no outcome: the next command hands its job out again.
+        """
+        job, last = self.running.pop(trial_id), result or {}
+        if self.stop():
+            self.retried.add(trial_id)
+        elif last.get("stopped"):  # by the marker of an earlier driver, which a node saw with delay
+            self.waiting.insert(0, job)
+        elif error and self.retry.should_retry(job):
+            self.retried.add(trial_id)
+            self.waiting.insert(0, job)
+        elif job.stop_after is None:
+            pruned = not error and not last.get("ended")
+            if pruned:
+                record_pruned(job, self.folder, last.get("task"))
+            if self.source:
+                self.source.ended(job, pruned)
+
+    def save(self, checkpoint_path: str) -> None:
+        pass  # the ledger and Optuna's journal are always up to date
+
+
+def record_pruned(job: Job, folder: StudyFolder, task: int | None) -> None:
+    """Record the runs of a trial that was stopped early after `task`."""
+    reason = f"stopped early after task {task}: BC({task}) is among the worse half"
+    for run in job.runs:
+        folder.ledger.write("pruned", run.name, job.heading(run) | {"reason": reason, "metrics": {"tasks": task}})
+        (folder.live / f"{run.name}.json").unlink(missing_ok=True)
+
+
+class EarlyStopping(NotPickled, FIFOScheduler):  # type: ignore[misc]  # Ray has no types
+    """Asks Optuna's pruner after every task; its state is Optuna's journal, so that it survives a restart."""
+
+    def __init__(self, searcher: JobSearcher, source: OptunaSource) -> None:
+        super().__init__()
+        self.searcher, self.source = searcher, source
+
+    def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
+        job = self.searcher.running[trial.trial_id]
+        task, value = int(result.get("task", 0)), float(result.get("value", math.nan))
+        comparable = job.stop_after is None and 0 < task < len(job.runs[0].keys) and math.isfinite(value)
+        prune = comparable and self.source.should_prune(job, task, value)
+        return str(TrialScheduler.STOP if prune else TrialScheduler.CONTINUE)

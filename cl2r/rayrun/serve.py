@@ -1,0 +1,187 @@
+"""The search service on Ray Serve: replicas with the model and the gallery, behind Serve's own proxy."""
+
+import asyncio
+import contextlib
+import errno
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
+
+import torch
+
+from cl2r.errors import InputError
+from cl2r.gallery.gallery import Gallery
+from cl2r.gallery.model import Model, ModelFiles, find_model
+from cl2r.gallery.search import Searcher
+from cl2r.gallery.service import Service, ServiceOptions
+from cl2r.rayrun.cluster import cluster, set_environment
+from cl2r.runtime.logs import without_secrets
+from cl2r.storage.path import StoragePath, at
+from cl2r.study.resources import Resources
+
+NAME = "cl2r-search"
+ONGOING, QUEUED = 16, 128
+"""Requests that a replica works on, and that wait for one; further requests are answered with 503."""
+SECONDS = 60.0
+"""Time for one request, upload included."""
+QUIET = {"log_level": "WARNING", "enable_access_log": False}
+ELSEWHERE = ("RAY_SERVE_ENABLE_HA_PROXY", "RAY_SERVE_ENABLE_DIRECT_INGRESS", "RAY_SERVE_THROUGHPUT_OPTIMIZED")
+"""Settings of Serve that make further processes listen, at all addresses."""
+
+
+def serve(
+    options: ServiceOptions,
+    model: str,
+    storage: StoragePath,
+    port: int = 8000,
+    replicas: int = 1,
+    verbose: bool = False,
+) -> int:
+    """Answer searches with `model` until Ctrl-C or SIGTERM, then return 0. Bad input is refused before Ray starts."""
+    if replicas < 1:
+        raise InputError(f"--replicas {replicas}: at least 1")
+    _check_address(options.host, port)
+    files = find_model(model, storage)
+    searcher = Searcher(Gallery(at(options.gallery)), Model(files, torch.device("cpu")))
+    items, resources = searcher.gallery.commit.items, Resources()
+    set_environment(verbose)
+    try:
+        with _stoppable() as listen, cluster(resources, verbose, _say) as room:
+            listen()
+            if not _joins() and replicas > room:  # a cluster may grow; this machine does not
+                raise InputError(f"--replicas {replicas}: this machine has room for {room}")
+            with _deployed(options, port, files, replicas, resources, verbose):
+                host = f"[{options.host}]" if ":" in options.host else options.host
+                _say(f"{files.card.name} searches {items} images: http://{host}:{port} (Ctrl-C stops)")
+                if not options.loopback:
+                    _say(f"everyone who can reach {host} can search and see the images: there is no login")
+                threading.Event().wait()
+    except KeyboardInterrupt:
+        _say("stopped")
+    return 0
+
+
+def _say(line: str) -> None:
+    print(without_secrets(line), file=sys.stderr, flush=True)
+
+
+def _joins() -> bool:
+    """Return whether Ray is a cluster, whose nodes listen instead of this machine."""
+    return os.environ.get("RAY_ADDRESS", "local") != "local"
+
+
+def _check_address(host: str, port: int) -> None:
+    if not 1 <= port <= 65535:
+        raise InputError(f"--port {port}: a number from 1 to 65535")
+    for name in ELSEWHERE:
+        if os.environ.get(name, "0") != "0":
+            raise InputError(f"{name} makes Ray Serve listen at all addresses; unset it")
+    if _joins():
+        return
+    try:  # Serve would silently share a port with another service
+        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((host, port))
+            probe.listen(1)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise InputError(f"--port {port}: another program listens there; give another port") from error
+        raise InputError(f"--host {host} --port {port}: cannot listen there ({error.strerror or error})") from error
+
+
+@contextlib.contextmanager
+def _stoppable() -> Iterator[Callable[[], object]]:
+    """Treat SIGTERM like Ctrl-C. Yield a function to call after `ray.init`, which installs its own handler."""
+    if threading.current_thread() is not threading.main_thread():  # other threads receive no signals
+        yield lambda: None
+        return
+    before = signal.getsignal(signal.SIGTERM)
+
+    def interrupt(*_: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    def listen() -> None:
+        signal.signal(signal.SIGTERM, interrupt)
+
+    listen()
+    try:
+        yield listen
+    except SystemExit as end:  # Ray's handler ran, while Ray was starting
+        raise KeyboardInterrupt from end
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextlib.contextmanager
+def _deployed(
+    options: ServiceOptions, port: int, files: ModelFiles, replicas: int, resources: Resources, verbose: bool
+) -> Iterator[None]:
+    """Run Serve until the block ends; on entry the first replica is ready. Refuse a cluster that serves already."""
+    import ray
+    from ray import serve as ray_serve
+
+    if not verbose:
+        logging.getLogger("ray.serve").setLevel(logging.ERROR)
+    others = sorted(ray_serve.status().applications)
+    if others:
+        raise InputError(f"the cluster serves {others[0]!r} already; `serve shutdown` ends that, if it may be ended")
+    logs = None if verbose else QUIET
+    wanted = resources.per_worker()
+    cpus, gpus = wanted.pop("CPU"), wanted.pop("GPU", 0)
+    replica = ray_serve.deployment(
+        Replica,
+        num_replicas=replicas,
+        max_ongoing_requests=ONGOING,
+        max_queued_requests=QUEUED,
+        graceful_shutdown_wait_loop_s=0.5,
+        graceful_shutdown_timeout_s=10,
+        ray_actor_options={"num_cpus": cpus, "num_gpus": gpus, "resources": wanted},
+        logging_config=logs,
+    )
+    web = {"host": options.host, "port": port, "request_timeout_s": SECONDS}
+    try:
+        ray_serve.start(proxy_location="HeadOnly", http_options=web, logging_config=logs)
+        handle = ray_serve.run(replica.bind(options, [ray.put(files)], resources), name=NAME, route_prefix="/")
+        failure = handle.opened.remote().result()
+        if failure:
+            raise InputError(failure)
+        yield
+    finally:
+        if NAME in ray_serve.status().applications:
+            ray_serve.delete(NAME)  # answers the requests it has accepted
+        if _joins():
+            ray_serve.shutdown()
+
+
+class Replica(Service):
+    """One process that answers. It opens the gallery in a thread, and answers 503 meanwhile."""
+
+    def __init__(self, options: ServiceOptions, held: list[Any], resources: Resources) -> None:
+        super().__init__(options)
+        self._held, self._resources, self._failure, self._tried = held, resources, "", threading.Event()
+        threading.Thread(target=self._open, name="open", daemon=True).start()
+
+    def _open(self) -> None:
+        import ray
+
+        try:
+            self.open(Model(ray.get(self._held[0]), self._resources.device()))
+        except (InputError, OSError) as error:
+            self._failure = without_secrets(str(error))
+        finally:
+            self._tried.set()
+
+    async def opened(self) -> str:
+        """Wait until the gallery is open; return why it cannot be opened, or an empty text."""
+        await asyncio.to_thread(self._tried.wait)
+        return "" if self.gallery else self._failure or "the gallery cannot be opened; Ray's logs say why"
+
+    def check_health(self) -> None:
+        """Raise RuntimeError if the gallery cannot be opened; Serve then replaces this replica."""
+        if self._tried.is_set() and self.gallery is None:
+            raise RuntimeError(self._failure)

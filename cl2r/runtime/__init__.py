@@ -1,0 +1,1 @@
+"""What every process needs while it runs: logging, progress, stopping, environment."""

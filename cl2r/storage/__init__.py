@@ -1,0 +1,1 @@
+"""Storage: one path type for disk and object store, and locks."""

@@ -1,0 +1,191 @@
+"""Locks: one process at a time may do a thing, and the lock of a process that died is freed.
+
+On a disk a lock is one of the operating system (NFS passes it on to other machines). An object store has no locks and
+no way to write an object only if it is absent. There a process puts a ticket, then lists all tickets: if it sees no
+other ticket, it holds the lock; otherwise it removes its own and tries again later. If two processes held the lock at
+once, the one that put its ticket later would have seen the other ticket, because listings are consistent. A holder
+rewrites its ticket every few seconds; a ticket that did not change for a minute, by the clock of the process that
+looks at it, belongs to a dead process.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import random
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from filelock import FileLock, Timeout
+
+if TYPE_CHECKING:
+    from cl2r.storage.path import ObjectPath
+
+BEAT_SECONDS = 10.0
+DEAD_SECONDS = 60.0
+PAUSE_SECONDS = 1.0
+GLANCE_SECONDS = 0.5
+"""Without waiting, a lock on a disk is still tried for this long: `disk_holder` may be testing it."""
+HOLDER = ".holder"
+"""The suffix of the file that names the holder of a lock on a disk."""
+
+
+class HeldError(Exception):
+    """Another process holds the lock; the message names it."""
+
+
+def this_process() -> str:
+    """Return the name of this process as other processes show it."""
+    return f"process {os.getpid()} on {socket.gethostname()}"
+
+
+@contextlib.contextmanager
+def disk_lock(path: Path, wait: bool) -> Iterator[None]:
+    """Hold the lock file at `path`; without `wait`, raise HeldError if another process holds it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    holder = path.with_name(path.name + HOLDER)
+    lock = FileLock(path)
+    try:
+        lock.acquire(timeout=-1 if wait else GLANCE_SECONDS)
+    except Timeout as error:
+        raise HeldError(last_disk_holder(path)) from error
+    try:
+        holder.write_text(this_process())
+        yield
+    finally:
+        holder.unlink(missing_ok=True)
+        path.unlink(missing_ok=True)  # FileLock notices if the file it waited for has been removed
+        lock.release()
+
+
+def last_disk_holder(path: Path) -> str:
+    """Return the name of the process that holds the lock, or died while it held it; empty if there is none."""
+    try:
+        return path.with_name(path.name + HOLDER).read_text()
+    except FileNotFoundError:
+        return ""
+
+
+def disk_holder(path: Path) -> str | None:
+    """Return the name of the process that holds the lock, None if there is none. Nothing is written."""
+    try:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return None
+    except BlockingIOError:
+        return last_disk_holder(path)
+    return None
+
+
+class Ticket:
+    """This process's ticket for the lock at `claim` in an object store.
+
+    `on_loss` is called if another process removed the ticket, taking this process for dead, while it held the lock.
+    """
+
+    def __init__(self, claim: "ObjectPath", on_loss: Callable[[], None] | None = None) -> None:
+        self.claim, self.on_loss = claim, on_loss
+        self.path = claim.parent / f"{claim.name}.{uuid.uuid4().hex}.json"
+        self.beats = 0
+        self._seen: dict[ObjectPath, tuple[int, float]] = {}
+        self._done = threading.Event()
+
+    @contextlib.contextmanager
+    def held(self, wait: bool) -> Iterator[None]:
+        """Hold the lock; without `wait`, raise HeldError once a living holder is seen."""
+        self._acquire(wait)
+        beating = threading.Thread(target=self._beat, name="claim", daemon=True)
+        beating.start()
+        try:
+            yield
+        finally:
+            self._done.set()
+            beating.join()
+            self.path.unlink(missing_ok=True)
+
+    def _acquire(self, wait: bool) -> None:
+        while True:
+            self._put()
+            try:
+                others = self._others()
+            except BaseException:
+                self.path.unlink(missing_ok=True)
+                raise
+            if not others:
+                return
+            self.path.unlink(missing_ok=True)
+            alive = [ticket for path, ticket in others.items() if self._is_alive(path, ticket)]
+            if alive and not wait:
+                raise HeldError(alive[0]["who"])
+            time.sleep(PAUSE_SECONDS * random.uniform(0.5, 1.5))
+
+    def _put(self) -> None:
+        self.beats += 1
+        ticket = {"who": this_process(), "pid": os.getpid(), "kernel": _kernel(), "beats": self.beats}
+        self.path.write_file(json.dumps(ticket).encode())
+
+    def _others(self) -> "dict[ObjectPath, dict[str, Any]]":
+        found = {}
+        for path in _tickets(self.claim):
+            if path != self.path:
+                with contextlib.suppress(FileNotFoundError):  # removed after the listing
+                    found[path] = json.loads(path.read_bytes())
+        return found
+
+    def _is_alive(self, path: "ObjectPath", ticket: dict[str, Any]) -> bool:
+        """Return whether the ticket changed since this process first saw it; remove the ticket of a dead process."""
+        beats, since = self._seen.setdefault(path, (ticket["beats"], time.monotonic()))
+        if ticket["beats"] != beats:
+            self._seen[path] = (ticket["beats"], time.monotonic())
+            return True
+        if _is_gone(ticket) or time.monotonic() - since > DEAD_SECONDS:
+            path.unlink(missing_ok=True)
+        return False
+
+    def _beat(self) -> None:
+        while not self._done.wait(BEAT_SECONDS):
+            with contextlib.suppress(OSError):  # the store cannot be reached: try again at the next beat
+                if not self.path.exists():
+                    if self.on_loss:
+                        self.on_loss()
+                    return
+                self._put()
+
+
+def ticket_holder(claim: "ObjectPath") -> str | None:
+    """Return the name of the process that seems to hold the lock, judged by the clocks of store and machine."""
+    for path in _tickets(claim):
+        with contextlib.suppress(FileNotFoundError):
+            info, ticket = path.info(), json.loads(path.read_bytes())
+            if info and time.time() - info.mtime_ns / 1e9 < DEAD_SECONDS and not _is_gone(ticket):
+                return str(ticket["who"])
+    return None
+
+
+def _tickets(claim: "ObjectPath") -> "list[ObjectPath]":
+    return claim.parent.list(f"{claim.name}.*.json")
+
+
+def _kernel() -> list[str]:
+    """Return what process numbers belong to: this boot of this machine, and its process namespace."""
+    boot, namespace = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/self/ns/pid")
+    return [boot.read_text().strip(), os.readlink(namespace)] if boot.exists() else []
+
+
+def _is_gone(ticket: dict[str, Any]) -> bool:
+    """Return whether the process is known to be dead, which can be known of processes of this machine only."""
+    if not _kernel() or ticket["kernel"] != _kernel():
+        return False
+    try:
+        os.kill(ticket["pid"], 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        return False
+    return False

@@ -1,0 +1,385 @@
+"""Paths on a disk and in an object store (`s3://bucket/prefix`), with one interface: `StoragePath`.
+
+A reader sees the old content of a file or the new one, never half of it: a file on a disk is written aside, flushed
+and renamed, an object appears whole or not at all. pyarrow talks to object stores, which have no folders, no rename
+and no lock. Credentials come from the environment, a profile or the role of the node, never from the address, because
+addresses are printed and passed between processes.
+"""
+
+import contextlib
+import errno
+import fnmatch
+import functools
+import hashlib
+import os
+import re
+import shutil
+import stat
+import tempfile
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path, PosixPath
+from typing import Any, NamedTuple, Protocol, Self
+from urllib.parse import parse_qs, unquote, urlsplit
+
+import pyarrow as pa
+from pyarrow import fs
+
+from cl2r.errors import InputError
+from cl2r.storage import claims
+
+Paths = list
+"""Inside the classes below `list` is a method."""
+ATTEMPTS = 4
+_SECRETS = ("key", "secret", "token", "password")
+_FAST = {"s3": "allow_delayed_open=true"}
+"""One request for a small object instead of three."""
+
+
+class FileInfo(NamedTuple):
+    """A file below some folder: its path from there, its size, and when it was written."""
+
+    path: str
+    size: int
+    mtime_ns: int
+
+
+class StoragePath(Protocol):
+    """A file or folder on a disk or in an object store."""
+
+    @property
+    def name(self) -> str:
+        """The last part of the path."""
+
+    @property
+    def parent(self) -> Self:
+        """The path without its last part."""
+
+    @property
+    def remote(self) -> bool:
+        """Whether every look is a request: poll rarely, and keep what was read."""
+
+    def __truediv__(self, part: str) -> Self: ...
+
+    def __lt__(self, other: Self) -> bool: ...
+
+    def absolute(self) -> Self:
+        """Return the path from the root of the file system; an address is absolute already."""
+
+    def resolve(self) -> Self:
+        """Return the absolute path without `..` and symbolic links."""
+
+    def exists(self) -> bool:
+        """Return whether there is a file, or a folder with files in it."""
+
+    def read_bytes(self) -> bytes:
+        """Return the content; raise FileNotFoundError if there is no such file."""
+
+    def read_text(self) -> str:
+        """Return the content as text (UTF-8)."""
+
+    def write_file(self, content: bytes, durable: bool = True) -> None:
+        """Write the file and its folders; readers see the old or the new content. `durable`: survive a power cut."""
+
+    def write_folder(self, files: Mapping[str, bytes], last: str) -> None:
+        """Write a folder that is seen whole or not at all by readers that look for the file `last` first.
+
+        A folder that exists on a disk already stays as it is.
+        """
+
+    def unlink(self, missing_ok: bool = False) -> None:
+        """Remove the file."""
+
+    def remove_tree(self) -> None:
+        """Remove the folder and all files below; do nothing if there is none."""
+
+    def list(self, pattern: str = "*") -> "Paths[Self]":
+        """Return the sorted files and folders that match; `*` matches within one part of the path."""
+
+    def walk(self) -> Iterator[FileInfo]:
+        """Yield all files below, at any depth; hidden folders of a disk are left out."""
+
+    def info(self) -> FileInfo | None:
+        """Return size and time of a file, None if there is no such file (a folder is not one)."""
+
+    def local(self, sha256: str) -> Path:
+        """Return the path of a file with this checksum on this machine, e.g. to map it into memory.
+
+        A file on a disk is returned unchecked. An object is copied to the user's cache; raise ValueError if its
+        checksum differs.
+        """
+
+    def staging(self) -> "AbstractContextManager[LocalPath]":
+        """Give a folder of this machine to write to; what is there at the end is in this folder."""
+
+    def lock(self, wait: bool = True, on_loss: Callable[[], None] | None = None) -> AbstractContextManager[None]:
+        """Hold the lock of this name; without `wait`, raise HeldError that names the holder.
+
+        Call `on_loss` if another process took this one for dead (object stores only).
+        """
+
+    def holder(self) -> str | None:
+        """Return the name of the process that holds the lock, None if it is free. Nothing is written."""
+
+
+class LocalPath(PosixPath):
+    """A path on a disk, a network file system included."""
+
+    remote = False
+
+    def write_file(self, content: bytes, durable: bool = True) -> None:
+        self.parent.mkdir(parents=True, exist_ok=True)
+        aside = self.with_name(f".{self.name}.{uuid.uuid4().hex}")
+        try:
+            with aside.open("wb") as file:
+                file.write(content)
+                if durable:
+                    file.flush()
+                    os.fsync(file.fileno())
+            aside.replace(self)
+        except OSError:
+            aside.unlink(missing_ok=True)  # a full disk must not keep the half that fitted
+            raise
+
+    def write_folder(self, files: Mapping[str, bytes], last: str) -> None:
+        aside = self.with_name(f".{self.name}.{uuid.uuid4().hex}")
+        try:
+            for name in sorted(files, key=last.__eq__):
+                (aside / name).write_file(files[name])
+            aside.rename(self)
+        except OSError as error:
+            shutil.rmtree(aside, ignore_errors=True)
+            if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+                raise
+
+    def remove_tree(self) -> None:
+        shutil.rmtree(self, ignore_errors=True)
+
+    def list(self, pattern: str = "*") -> "Paths[Self]":
+        return sorted(self.glob(pattern), key=str)
+
+    def walk(self) -> Iterator[FileInfo]:  # type: ignore[override, unused-ignore]
+        for folder, folders, names in os.walk(self, onerror=_raise_unless_missing):
+            folders[:] = [name for name in folders if not name.startswith(".")]
+            for name in names:
+                path = LocalPath(folder, name)
+                info = path.info()
+                # A dangling link is listed too: reading it gives the reason.
+                yield (info or FileInfo("", 0, 0))._replace(path=path.relative_to(self).as_posix())
+
+    def info(self) -> FileInfo | None:  # type: ignore[override, unused-ignore]
+        try:
+            found = self.stat()
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+                return None
+            raise
+        return None if stat.S_ISDIR(found.st_mode) else FileInfo(self.name, found.st_size, found.st_mtime_ns)
+
+    def local(self, sha256: str) -> Path:
+        return self
+
+    @contextlib.contextmanager
+    def staging(self) -> "Iterator[LocalPath]":
+        self.mkdir(parents=True, exist_ok=True)
+        yield self
+
+    def lock(self, wait: bool = True, on_loss: object = None) -> AbstractContextManager[None]:
+        return claims.disk_lock(self, wait)
+
+    def holder(self) -> str | None:
+        return claims.disk_holder(self)
+
+
+class ObjectPath:
+    """An object, or a prefix that is treated as a folder; the query (`?region=…`) stays with every path below."""
+
+    remote = True
+
+    def __init__(self, address: str) -> None:
+        head, mark, query = address.partition("?")
+        self.scheme, _, key = head.partition("://")
+        self.key = "/".join(part for part in key.split("/") if part)
+        self.query = mark + query
+        _refuse_credentials(self.scheme, self.key, query)
+        if not self.key or ".." in self.key.split("/"):
+            raise InputError(f"{address}: give an address like {self.scheme}://bucket/folder")
+
+    @property
+    def files(self) -> Any:
+        """pyarrow's file system."""
+        return _file_system(self.scheme, self.key.partition("/")[0], self.query)
+
+    @property
+    def name(self) -> str:
+        return self.key.rpartition("/")[2]
+
+    @property
+    def parent(self) -> Self:
+        return self._at(self.key.rpartition("/")[0])
+
+    def _at(self, key: str) -> Self:
+        return type(self)(f"{self.scheme}://{key}{self.query}")
+
+    def __truediv__(self, part: str) -> Self:
+        return self._at(f"{self.key}/{part}")
+
+    def __str__(self) -> str:
+        return f"{self.scheme}://{self.key}{self.query}"
+
+    def __repr__(self) -> str:
+        return f"ObjectPath({str(self)!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ObjectPath) and str(self) == str(other)
+
+    def __hash__(self) -> int:
+        return hash(str(self))
+
+    def __lt__(self, other: "ObjectPath") -> bool:
+        return str(self) < str(other)
+
+    def absolute(self) -> Self:
+        return self
+
+    def resolve(self) -> Self:
+        return self
+
+    def exists(self) -> bool:
+        return bool(self.files.get_file_info(self.key).type != fs.FileType.NotFound)
+
+    def read_bytes(self) -> bytes:
+        # pyarrow asks for the size first and then for that many bytes. If another process replaces the object in
+        # between, the end is missing or the request fails; so the sizes are compared, and the object is read again.
+        for attempt in range(ATTEMPTS):
+            try:
+                with self.files.open_input_file(self.key) as stream:
+                    content = bytes(stream.read())
+            except FileNotFoundError:
+                raise
+            except OSError:
+                if attempt == ATTEMPTS - 1:
+                    raise
+                continue
+            found = self.info()
+            if found is None:
+                raise FileNotFoundError(str(self))
+            if found.size == len(content):
+                return content
+        raise OSError(f"{self} was replaced during each of {ATTEMPTS} attempts to read it")
+
+    def read_text(self) -> str:
+        return self.read_bytes().decode()
+
+    def write_file(self, content: bytes, durable: bool = True) -> None:
+        stream = self.files.open_output_stream(self.key)
+        stream.write(content)
+        stream.close()  # the object appears now; `with` would also write what an error has cut off
+
+    def write_folder(self, files: Mapping[str, bytes], last: str) -> None:
+        for name in sorted(files, key=last.__eq__):
+            (self / name).write_file(files[name])
+
+    def unlink(self, missing_ok: bool = False) -> None:
+        try:
+            self.files.delete_file(self.key)
+        except FileNotFoundError:
+            if not missing_ok:
+                raise
+
+    def remove_tree(self) -> None:
+        if self.exists():
+            self.files.delete_dir(self.key)
+
+    def list(self, pattern: str = "*") -> "Paths[Self]":
+        head, _, rest = pattern.partition("/")
+        if any(sign in head for sign in "*?["):
+            entries = self.files.get_file_info(fs.FileSelector(self.key, allow_not_found=True))
+            names = sorted(entry.base_name for entry in entries if fnmatch.fnmatchcase(entry.base_name, head))
+            found = [self / name for name in names if name]
+        else:
+            found = [self / head] if rest or (self / head).exists() else []
+        return [below for child in found for below in child.list(rest)] if rest else found
+
+    def walk(self) -> Iterator[FileInfo]:
+        for entry in self.files.get_file_info(fs.FileSelector(self.key, recursive=True, allow_not_found=True)):
+            if entry.type == fs.FileType.File:
+                yield FileInfo(entry.path.removeprefix(f"{self.key}/"), int(entry.size), entry.mtime_ns or 0)
+
+    def info(self) -> FileInfo | None:
+        found = self.files.get_file_info(self.key)
+        return FileInfo(self.name, found.size, found.mtime_ns or 0) if found.type == fs.FileType.File else None
+
+    def local(self, sha256: str) -> Path:
+        # The copy is named by its checksum, so it is checked once, when it is made.
+        copy = cache_folder() / "objects" / f"{sha256}-{self.name}"
+        if not copy.exists():
+            content = self.read_bytes()
+            if hashlib.sha256(content).hexdigest() != sha256:
+                raise ValueError(f"{self}: the checksum differs")
+            copy.write_file(content)
+        return copy
+
+    @contextlib.contextmanager
+    def staging(self) -> Iterator[LocalPath]:
+        with tempfile.TemporaryDirectory(prefix="cl2r-") as here:
+            yield LocalPath(here)
+            for entry in sorted(LocalPath(here).walk()):
+                (self / entry.path).write_file((LocalPath(here) / entry.path).read_bytes())
+
+    def lock(self, wait: bool = True, on_loss: Callable[[], None] | None = None) -> AbstractContextManager[None]:
+        return claims.Ticket(self, on_loss).held(wait)
+
+    def holder(self) -> str | None:
+        return claims.ticket_holder(self)
+
+
+def at(address: str | Path | StoragePath) -> StoragePath:
+    """Return the storage path of a path on a disk or of an address such as s3://bucket/folder."""
+    if isinstance(address, ObjectPath | LocalPath):
+        return address
+    text = str(address)
+    scheme, mark, _ = text.partition("://")
+    if isinstance(address, Path) or not mark:
+        if ":/" in text and (isinstance(address, str) or re.match(r"(s3|gs|abfss?|hdfs|https?|file):/", text)):
+            raise InputError(f"{text}: an address has two slashes, e.g. s3://bucket/folder")
+        return LocalPath(text)
+    return LocalPath(unquote(urlsplit(text).path)) if scheme == "file" else ObjectPath(text)
+
+
+def cache_folder() -> LocalPath:
+    """Return the folder below which copies and computed files are kept; it can be deleted at any time."""
+    home = os.environ.get("XDG_CACHE_HOME")
+    return (LocalPath(home) if home else LocalPath.home() / ".cache") / "cl2r"
+
+
+def sha256(content: bytes) -> str:
+    """Return the SHA-256 checksum of the content, in hexadecimal digits."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def _raise_unless_missing(error: OSError) -> None:
+    """`os.walk` would leave out a folder that it cannot read."""
+    if not isinstance(error, FileNotFoundError):
+        raise error
+
+
+def _refuse_credentials(scheme: str, key: str, query: str) -> None:
+    """Raise InputError for an address with credentials: it would end up in logs and frames."""
+    secret = any(word in name.lower() for name in parse_qs(query) for word in _SECRETS)
+    login = any(sign in key.partition("/")[0] for sign in "@:")  # a secret may hold a slash before the @
+    if login or secret:
+        raise InputError(
+            f"{scheme}://…: leave credentials out of the address; "
+            "give them by AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile or the role of the node"
+        )
+
+
+@functools.cache
+def _file_system(scheme: str, bucket: str, query: str) -> Any:
+    options = "&".join(filter(None, [query.removeprefix("?"), _FAST.get(scheme)]))
+    try:
+        return fs.FileSystem.from_uri(f"{scheme}://{bucket}?{options}")[0]
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise InputError(f"cannot use the address {scheme}://{bucket}{query}: {error}") from error

@@ -1,0 +1,223 @@
+"""Measure what trains fastest on this machine: fp32 or bf16, compiled or not, and how many trials × threads.
+
+These choices change rounding, so they are part of a run's config and keys, and the user makes them.
+"""
+
+import math
+import multiprocessing
+import os
+import statistics
+import time
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from itertools import product
+from multiprocessing.synchronize import Barrier
+from typing import Literal
+
+import torch
+
+from cl2r.config.schema import Config
+from cl2r.engine.plan import Plan, plan_run
+from cl2r.errors import InputError
+from cl2r.runtime.environment import peak_bytes
+from cl2r.runtime.text import clock
+from cl2r.study.cost import CPU, WARM_UP, StepTimer, link_costs, measure_flops
+
+Precision = Literal["fp32", "bf16"]
+ROUNDS, SECONDS = 3, 1.0
+HOPELESS = 3.0
+"""A precision that is this many times slower in one step is given up."""
+WORTH_COMPILING = 300.0
+"""Compiling takes about a minute and saves a third at best: below these seconds of training it is not tried."""
+
+
+@dataclass(frozen=True)
+class ComputeMode:
+    """A precision, compiled or not, and its measured speed."""
+
+    precision: Precision
+    compile: bool
+    flops: float
+    """FLOP/s."""
+    setup_seconds: float = 0.0
+    """Seconds to compile, once per process."""
+
+    def seconds(self, work: float) -> float:
+        """Return the seconds that one process needs for `work` FLOPs."""
+        return self.setup_seconds + work / self.flops
+
+    @property
+    def name(self) -> str:
+        """Return a name such as `bf16, compiled`."""
+        return self.precision + ", compiled" * self.compile
+
+    @property
+    def overrides(self) -> str:
+        """Return the options that choose it."""
+        return f"--set optim.precision={self.precision} --set optim.compile={str(self.compile).lower()}"
+
+
+def fastest_mode(plan: Plan, device: torch.device) -> tuple[ComputeMode, list[ComputeMode], float]:
+    """Return the fastest mode for all links of `plan` in one process, all modes, and the FLOPs of the links."""
+    work = sum(cost.flops for cost in link_costs(plan))
+    modes = eager_modes(plan, device)
+    best = choose_mode(modes, work)
+    if best.seconds(work) > WORTH_COMPILING:
+        modes.append(compiled_mode(plan, device, best.precision))
+    return choose_mode(modes, work), modes, work
+
+
+def choose_mode(modes: Sequence[ComputeMode], work: float) -> ComputeMode:
+    """Return the mode that finishes `work` FLOPs first, compiling included."""
+    return min(modes, key=lambda mode: mode.seconds(work))
+
+
+def eager_modes(plan: Plan, device: torch.device) -> list[ComputeMode]:
+    """Time both precisions in turns, so that a slow moment of the machine affects both.
+
+    A processor that only emulates bf16 takes ten times as long; one step shows it, and no more are made.
+    """
+    precisions: tuple[Precision, ...] = ("fp32", "bf16")
+    speeds = {precision: [one_step(_with(plan, precision, False), device)] for precision in precisions}
+    best = max(found[0] for found in speeds.values())
+    close = [precision for precision in precisions if speeds[precision][0] * HOPELESS > best]
+    for precision in close:
+        speeds[precision].clear()
+    for _, precision in product(range(ROUNDS), close):
+        speeds[precision].append(measure_flops(_with(plan, precision, False), device, SECONDS))
+    return [ComputeMode(precision, False, statistics.median(found)) for precision, found in speeds.items()]
+
+
+def one_step(plan: Plan, device: torch.device) -> float:
+    """Return FLOP/s of the second step of a process."""
+    steps = StepTimer.at_second_task(plan, device)
+    steps.take(1)
+    report = steps.take(1)
+    return steps.row_flops * report.images / report.seconds
+
+
+def compiled_mode(plan: Plan, device: torch.device, precision: Precision) -> ComputeMode:
+    """Compile and time it; torch keeps the result on disk, so a later run finds most of it."""
+    compiled, began = _with(plan, precision, True), time.perf_counter()
+    measure_flops(compiled, device, 0.0)
+    setup = time.perf_counter() - began
+    speeds = [measure_flops(compiled, device, SECONDS) for _ in range(ROUNDS)]
+    return ComputeMode(precision, True, statistics.median(speeds), setup)
+
+
+def _with(plan: Plan, precision: Precision, compile: bool) -> Plan:
+    optim = plan.config.optim.model_copy(update={"precision": precision, "compile": compile})
+    return plan_run(plan.config.model_copy(update={"optim": optim}))
+
+
+def mode_text(chosen: ComputeMode, modes: Sequence[ComputeMode], work: float) -> str:
+    """Return one line per mode (speed, compile time, time for all links) and the fastest as options."""
+    rows = [("mode", "GFLOP/s", "compiling", "all links")]
+    for mode in modes:
+        setup = f"{mode.setup_seconds:.0f} s" if mode.compile else "–"
+        rows.append((mode.name, f"{mode.flops / 1e9:,.1f}", setup, clock(mode.seconds(work))))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    if not any(mode.compile for mode in modes):
+        lines.append(f"compiling was not tried: it cannot pay for {clock(chosen.seconds(work))} of training")
+    return "\n".join([*lines, f"fastest: {chosen.name}  ({chosen.overrides})"])
+
+
+# ---------------------------------------------------------------- trials × threads
+
+# Threads of one trial wait for one another at every operation, trials do not: many trials with one thread each are
+# fastest if there are enough of them, unless the cache is too small for so many.
+
+LAYOUT_SECONDS = 4.0
+MEMORY_SHARE = 0.8
+"""Share of the machine's memory that all trials together may take."""
+START_SECONDS = 600.0
+
+
+@dataclass(frozen=True)
+class TrialLayout:
+    """`trials` processes at the same time with `threads` each, and what was measured."""
+
+    trials: int
+    threads: int
+    rate: float
+    """Images per second of all processes together."""
+    bytes: int
+    """Peak memory of all processes together."""
+
+    def seconds(self, runs: int) -> float:
+        """Return the time for equal runs of one unit of work; the last round may leave trials idle."""
+        return math.ceil(runs / self.trials) * self.trials / self.rate
+
+    @property
+    def name(self) -> str:
+        """Return trials × threads, such as `2 × 1`."""
+        return f"{self.trials} × {self.threads}"
+
+
+def cores() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def candidates(cores: int, runs: int) -> list[tuple[int, int]]:
+    """Return trials and threads to try: powers of two, all cores and all runs."""
+    trials = {1, min(cores, runs), *(2**power for power in range(cores.bit_length()))}
+    return [(count, cores // count) for count in sorted(trials) if count <= min(cores, runs)]
+
+
+def measure(config: Config, trials: int, threads: int, seconds: float = LAYOUT_SECONDS) -> TrialLayout:
+    """Train for a few seconds in `trials` processes at once. Nothing is written."""
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(trials, context, _begin, (context.Barrier(trials), threads)) as pool:
+        measured = list(pool.map(_train, [config] * trials, [seconds] * trials))
+    return TrialLayout(trials, threads, sum(rate for rate, _ in measured), sum(held for _, held in measured))
+
+
+def _begin(barrier: Barrier, threads: int) -> None:
+    global _together
+    _together = barrier
+    torch.set_num_threads(threads)
+
+
+_together: Barrier
+
+
+def _train(config: Config, seconds: float) -> tuple[float, int]:
+    """Return images per second of one process, once all are ready, and its peak memory."""
+    try:
+        steps = StepTimer.at_second_task(plan_run(config), CPU)
+        steps.take(WARM_UP)
+        _together.wait(START_SECONDS)
+    except BaseException:
+        _together.abort()  # the other processes would wait for ever
+        raise
+    report = steps.take_for(seconds)
+    return report.images / report.seconds, peak_bytes()
+
+
+def choose_layout(layouts: Sequence[TrialLayout], runs: int, memory: int) -> TrialLayout:
+    """Return the layout that finishes `runs` runs first among those that fit into memory."""
+    fitting = [layout for layout in layouts if layout.bytes <= MEMORY_SHARE * memory]
+    if not fitting:
+        held = min(layouts, key=lambda layout: layout.bytes)
+        raise InputError(f"one run takes {held.bytes / 1e6:,.0f} MB, but this machine has {memory / 1e6:,.0f} MB")
+    return min(fitting, key=lambda layout: layout.seconds(runs))
+
+
+def trial_layout(config: Config, runs: int) -> tuple[TrialLayout, list[TrialLayout]]:
+    """Return the fastest layout for `runs` runs like `config` on this machine, and all measured layouts."""
+    measured = [measure(config, trials, threads) for trials, threads in candidates(cores(), runs)]
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return choose_layout(measured, runs, memory), measured
+
+
+def layout_text(chosen: TrialLayout, measured: Sequence[TrialLayout], runs: int) -> str:
+    """Return one line such as `2 × 1 (trials × threads); 1 × 2 would take 1.15 times as long`."""
+    others = [
+        f"{layout.name} would take {layout.seconds(runs) / chosen.seconds(runs):.2f} times as long"
+        for layout in measured
+        if layout is not chosen
+    ]
+    return "; ".join([f"{chosen.name} (trials × threads)", *others])

@@ -1,0 +1,180 @@
+"""How long a step takes when several workers share it: fitted to measured steps, or assumed for a GPU.
+
+    t(W) = max(F/(W·r), floor) + fixed + A(W),    A(1) = 0,    A(W) = 2(W−1)·α + 2(W−1)/W · G/β
+
+F are the FLOPs of the global batch and r the FLOP/s of one worker; A is a ring all-reduce of G bytes of gradients:
+2(W−1) messages of G/W bytes, each with a latency α, at a bandwidth β. Messages are added to the computation, although
+DDP sends the first gradients while the last are being computed: if that hides much, A is an upper bound.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy.optimize import nnls
+
+from cl2r.errors import InputError
+from cl2r.study.cost import GpuAssumption
+
+CONSTANTS = 4
+NODE = 8
+"""Workers per node by default."""
+
+
+@dataclass(frozen=True)
+class AllReduceCost:
+    """A ring all-reduce: latency α and 1/β of every message."""
+
+    latency_seconds: float
+    seconds_per_byte: float
+
+    def seconds(self, world: int, size: float, times: int = 1) -> float:
+        """Return A(W) of `times` all-reduces with `size` bytes in total."""
+        messages, share = ring_terms(world, size)
+        return times * messages * self.latency_seconds + share * self.seconds_per_byte
+
+    def __str__(self) -> str:
+        delay = self.latency_seconds
+        latency = f"{1e3 * delay:.2g} ms" if delay >= 1e-4 else f"{1e6 * delay:.2g} µs"
+        if not self.seconds_per_byte:
+            return f"{latency} per message, whatever its size"
+        return f"{latency} per message, {1e-9 / self.seconds_per_byte:.3g} GB/s"
+
+
+def ring_terms(world: int, size: float) -> tuple[int, float]:
+    """Return the number of successive messages and the bytes that each worker sends."""
+    return 2 * (world - 1), 2 * (world - 1) / world * size
+
+
+@dataclass(frozen=True)
+class StepModel:
+    """t(W) by its constants. If a group spans nodes of `node_workers`, the slower link, `between`, sets the pace."""
+
+    seconds_per_flop: float
+    fixed_seconds: float
+    ring: AllReduceCost
+    floor_seconds: float = 0.0
+    """Lower bound of the computation of a step."""
+    between: AllReduceCost | None = None
+    node_workers: int = NODE
+
+    def seconds(self, world: int, flops: float, gradient_bytes: float, steps: int = 1) -> float:
+        """Return the seconds of `steps` steps with these FLOPs and bytes in total."""
+        computed = max(flops / world * self.seconds_per_flop, steps * self.floor_seconds)
+        return computed + steps * self.fixed_seconds + self.ring_of(world).seconds(world, gradient_bytes, steps)
+
+    def ring_of(self, world: int) -> AllReduceCost:
+        """Return the all-reduce that a group of this size uses."""
+        return self.between if self.between is not None and world > self.node_workers else self.ring
+
+
+# ---------------------------------------------------------------- fitted
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A measured step, or an all-reduce by itself (`step` is false)."""
+
+    name: str
+    flops: float
+    """FLOPs of one worker."""
+    world: int
+    """Workers that average their gradients; 1 for a step that averages none."""
+    gradient_bytes: float
+    seconds: float
+    step: bool = True
+
+    @property
+    def terms(self) -> tuple[float, ...]:
+        """Return the factors of seconds per FLOP, fixed seconds, α and 1/β."""
+        return (self.flops, float(self.step), *ring_terms(self.world, self.gradient_bytes))
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A fitted model and its samples."""
+
+    model: StepModel
+    samples: tuple[Sample, ...]
+
+    def fitted(self, sample: Sample) -> float:
+        """Return the seconds that the model gives."""
+        model = self.model
+        constants = (
+            model.seconds_per_flop,
+            model.fixed_seconds,
+            model.ring.latency_seconds,
+            model.ring.seconds_per_byte,
+        )
+        return float(np.dot(sample.terms, constants))
+
+    @property
+    def residuals(self) -> npt.NDArray[np.float64]:
+        """Return (fitted − measured) / measured of every sample."""
+        return np.array([self.fitted(sample) / sample.seconds - 1 for sample in self.samples])
+
+
+def fit(samples: Sequence[Sample]) -> Fit:
+    """Return the non-negative constants with the least squares of relative residuals."""
+    if any(sample.seconds <= 0 for sample in samples):
+        raise InputError("a step took no time: measure more steps")
+    terms = np.array([sample.terms for sample in samples], np.float64).reshape(len(samples), CONSTANTS)
+    seconds = np.array([sample.seconds for sample in samples], np.float64)
+    relative = terms / seconds[:, None]
+    scale = np.linalg.norm(relative, axis=0)
+    scaled = relative / np.where(scale > 0, scale, 1)  # FLOPs are 10⁹ times the messages
+    rank = int(np.linalg.matrix_rank(scaled, tol=1e-6)) if len(samples) else 0
+    if rank < CONSTANTS:
+        raise InputError(
+            f"{len(samples)} samples determine {rank} of the {CONSTANTS} constants of a step: measure several "
+            "numbers of workers, rows per worker and sizes of an all-reduce"
+        )
+    found = nnls(scaled, np.ones(len(samples)))[0] / scale
+    rate, fixed, latency, inverse = map(float, found)
+    return Fit(StepModel(rate, fixed, AllReduceCost(latency, inverse)), tuple(samples))
+
+
+# ---------------------------------------------------------------- predicted
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A predicted step."""
+
+    workers: int
+    rows: float
+    """Rows of one worker."""
+    seconds: float
+    communication: float
+    """Share of the step that is communication."""
+    images_per_second: float
+    speed_up: float
+    """Images per second relative to one worker."""
+    efficiency: float
+
+
+def predict(
+    model: StepModel, row_flops: float, gradient_bytes: float, batch: int, workers: Sequence[int], weak: bool
+) -> list[Prediction]:
+    """Predict steps of `batch` rows shared by all workers (strong scaling), or of `batch` rows each (weak scaling)."""
+    alone = batch / model.seconds(1, batch * row_flops, gradient_bytes)
+    found = []
+    for world in workers:
+        rows = batch * (world if weak else 1)
+        seconds = model.seconds(world, rows * row_flops, gradient_bytes)
+        sent, rate = model.ring_of(world).seconds(world, gradient_bytes), rows / seconds
+        up = rate / alone
+        found.append(Prediction(world, rows / world, seconds, sent / seconds, rate, up, up / world))
+    return found
+
+
+NVLINK = AllReduceCost(3e-6, 1 / 200e9)
+NETWORK = AllReduceCost(1e-5, 1 / 20e9)
+"""Assumed, not measured: two thirds of NVLink's 300 GB/s each way inside a node of 8 GPUs, and 20 GB/s between nodes
+whose network has 400 Gbit/s."""
+
+
+def gpu_model(gpu: GpuAssumption) -> StepModel:
+    """Return the model of steps on GPUs that nobody measured here."""
+    return StepModel(1 / gpu.sustained_flops, 0.0, NVLINK, gpu.step_seconds, NETWORK)

@@ -1,0 +1,144 @@
+"""One command on one study: its specification, folder, jobs and resources, checked before anything starts."""
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Self
+
+import pandas as pd
+
+from cl2r.data import load_dataset
+from cl2r.engine.links import LinkStore, check_writable
+from cl2r.engine.plan import plan_run
+from cl2r.errors import InputError
+from cl2r.runtime.stop import Termination
+from cl2r.storage.path import StoragePath
+from cl2r.study.cost import smallest_batch
+from cl2r.study.folder import StudyFolder, digest
+from cl2r.study.frames import study_frames
+from cl2r.study.jobs import Job, corner_jobs, grid_jobs, representative_jobs
+from cl2r.study.ledger import Ledger, finished
+from cl2r.study.resources import Resources
+from cl2r.study.spec import StudySpec
+
+
+@dataclass
+class StudySession:
+    """The state of one study command; `open` makes one."""
+
+    spec: StudySpec
+    folder: StudyFolder
+    resources: Resources
+    jobs: list[Job]
+    """The jobs of a grid; for a sweep, jobs at the corners of its space."""
+    owner: str = ""
+    """Id of the study, written into the links that it trains; empty if the study has not begun."""
+    stop: Termination = field(default_factory=Termination)
+    verbose: bool = False
+
+    @classmethod
+    @contextlib.contextmanager
+    def open(
+        cls,
+        spec: StudySpec,
+        storage: StoragePath,
+        resources: Resources | None = None,
+        *,
+        name: str | None = None,
+        lock: bool = True,
+        measure_layout: bool = False,
+        stop: Termination | None = None,
+        verbose: bool = False,
+    ) -> Iterator[Self]:
+        """Plan and check every run, name the study, and hold its lock until the end of the block.
+
+        Raise InputError if any run cannot succeed, if the name stands for another specification, or if another driver
+        runs the study. Without `lock` nothing is written: a plan may be made while a driver is at work. With
+        `measure_layout` the fastest trials × threads of this machine are measured and used.
+        """
+        resources = resources or Resources()
+        if measure_layout and (resources.workers > 1 or resources.gpus_per_worker or os.environ.get("RAY_ADDRESS")):
+            raise InputError("--cpus-per-worker auto needs one worker per run, no GPUs, and a Ray on this machine only")
+        jobs = representative_jobs(spec) if spec.is_sweep else grid_jobs(spec)
+        examples = corner_jobs(spec) if spec.is_sweep else jobs
+        _check_batches(examples, resources.workers)
+        sets = {run.config.data for job in examples for run in job.runs}
+        fingerprints = (load_dataset(data.name, data.size, data.channels, data.root).fingerprint for data in sets)
+        identity = spec.identity(sorted(fingerprints))
+        data = Path(examples[0].runs[0].config.data.name).stem
+        folder = StudyFolder(storage, name or f"{spec.stem}-{data}-{digest(identity)}")
+        session = cls(spec, folder, resources, jobs, stop=stop or Termination(), verbose=verbose)
+        if not lock:
+            session.owner = folder.check_name(identity)
+            yield session
+            return
+        check_writable(storage)
+        folder.check_name(identity)
+        with folder.driver_lock():
+            session.owner = folder.claim_name(identity)
+            if measure_layout:
+                session.resources = session._measured(examples[0])
+            yield session
+
+    @cached_property
+    def ledger(self) -> Ledger:
+        """The study's ledger."""
+        return self.folder.ledger
+
+    @cached_property
+    def store(self) -> LinkStore:
+        """The links of all studies below the same storage root."""
+        return LinkStore(self.folder.storage)
+
+    def expected_runs(self) -> int:
+        """Return the number of runs of the whole study; a trial that repeats another's point has none of its own."""
+        if not self.spec.is_sweep:
+            return len(self.jobs)
+        return (self.spec.search.trials - len(self.ledger.events("repeated"))) * len(self.spec.seeds)
+
+    def unfinished(self) -> list[Job]:
+        """Return the jobs that have a run which has not finished."""
+        outcomes = self.ledger.outcomes()
+        return [job for job in self.jobs if not finished(outcomes, (run.name for run in job.runs))]
+
+    def frames(self) -> dict[str, pd.DataFrame]:
+        """Return the frames of every run that has ended."""
+        return study_frames(self.folder)
+
+    def loader_note(self) -> str | None:
+        """Return a note if processes that decode images have no CPU of their own."""
+        data = self.spec.config(self.spec.points()[0], self.spec.seeds[0]).data
+        cpus = self.resources.cpus_per_worker
+        images = load_dataset(data.name, data.size, data.channels, data.root).x_train
+        if images.in_memory or cpus >= 1 + data.loaders:
+            return None
+        return (
+            f"note: data.loaders={data.loaders} processes run beside each training process, but --cpus-per-worker is "
+            f"{cpus}: {1 + data.loaders} would give each process a CPU"
+        )
+
+    def _measured(self, example: Job) -> Resources:
+        """Return the resources with the fastest trials × threads for the runs that are left."""
+        from cl2r.study.calibrate import layout_text, trial_layout
+
+        left = self.spec.search.trials if self.spec.is_sweep else len(self.jobs)
+        left -= sum(event.kind == "finished" for event in self.ledger.outcomes().values())
+        if left <= 0:
+            return self.resources
+        print("measuring trials × threads", flush=True)
+        chosen, measured = trial_layout(example.runs[0].config, left)
+        print(layout_text(chosen, measured, left), flush=True)
+        trials = min(chosen.trials, self.resources.max_concurrent or chosen.trials)
+        return dataclasses.replace(self.resources, cpus_per_worker=chosen.threads, max_concurrent=trials)
+
+
+def _check_batches(jobs: Sequence[Job], workers: int) -> None:
+    """Raise InputError unless every worker gets two rows of every batch, which batch norm needs."""
+    for run in (run for job in jobs for run in job.runs) if workers > 1 else ():
+        rows = smallest_batch(plan_run(run.config))
+        if rows < 2 * workers:
+            raise InputError(f"{run.title}: a batch of {rows} rows is too small for {workers} workers: each needs 2")

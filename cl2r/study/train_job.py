@@ -1,0 +1,148 @@
+"""What a training process does for a study: train the chains of a job and record the outcome in the ledger.
+
+It runs unchanged in a Tune trial (one worker) and in every worker of Ray Train; only the first worker writes.
+"""
+
+import contextlib
+import logging
+import math
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from cl2r.engine.chain import Chain
+from cl2r.engine.frames import frames
+from cl2r.engine.plan import plan_run
+from cl2r.engine.workers import Workers
+from cl2r.errors import InputError, StoppedError, TrainingError
+from cl2r.runtime.stop import Marker
+from cl2r.storage.path import at
+from cl2r.study.folder import StudyFolder
+from cl2r.study.jobs import Job, Run
+from cl2r.study.ledger import Ledger, finished
+from cl2r.study.live import LiveFile
+from cl2r.study.tensorboard import write_task
+
+log = logging.getLogger(__name__)
+Report = Callable[[dict[str, Any]], None]
+
+
+def train_job(job: Job, folder: StudyFolder, owner: str, workers: Workers, report: Report) -> None:
+    """Train what is missing of the job's runs. Record a run as failed if training raises TrainingError or InputError.
+
+    If the driver's marker asks it to stop, it returns with its epoch saved and without an outcome.
+    """
+    with _warnings_in(folder.ledger, job.runs[0].name) if workers.first else contextlib.nullcontext():
+        try:
+            _train_job(job, folder, owner, workers, report)
+        except (TrainingError, InputError) as error:
+            if workers.first:
+                record_failed(job, folder, str(error))
+        except StoppedError as error:
+            log.info("%s", error)
+
+
+@contextlib.contextmanager
+def _warnings_in(ledger: Ledger, run: str) -> Iterator[None]:
+    """Record the warnings that this process logs as notes of `run`; the driver shows them."""
+
+    class Notes(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            with contextlib.suppress(OSError):  # a full disk must not stop what logs
+                ledger.write("noted", run, {"line": record.getMessage()})
+
+    notes, logger = Notes(logging.WARNING), logging.getLogger("cl2r")
+    logger.addHandler(notes)
+    try:
+        yield
+    finally:
+        logger.removeHandler(notes)
+
+
+def record_failed(job: Job, folder: StudyFolder, reason: str) -> None:
+    """Record every run of the job that has not finished as failed.
+
+    A shared prefix is only noted: the runs that need it will fail themselves.
+    """
+    if job.stop_after is not None:
+        folder.ledger.write("noted", job.runs[0].name, {"line": f"its first {job.stop_after} tasks failed: {reason}"})
+        return
+    outcomes = folder.ledger.outcomes()
+    for run in job.runs:
+        if not finished(outcomes, [run.name]):
+            folder.ledger.write("failed", run.name, job.heading(run) | {"reason": reason})
+
+
+def _train_job(job: Job, folder: StudyFolder, owner: str, workers: Workers, report: Report) -> None:
+    began = time.perf_counter()
+    outcomes = workers.from_first(folder.ledger.outcomes)
+    live = [_live_file(job, run, folder) for run in job.runs]
+    stop = Marker(folder.path)
+    try:
+        chains = workers.together(
+            lambda: [
+                Chain(plan_run(run.config), folder.storage, listener, owner, workers, stop)
+                for run, listener in zip(job.runs, live, strict=True)
+            ]
+        )
+        pairs = zip(job.runs, chains, strict=True)
+        unfinished = [(run, chain) for run, chain in pairs if not finished(outcomes, [run.name])]
+        writes = workers.first and job.stop_after is None
+        for run, _ in unfinished if writes else []:
+            folder.ledger.write("started", run.name, {"trial": job.trial, "workers": workers.world})
+        _train(job, folder, chains, workers, report)
+        pruned = folder.ledger.last("pruned") if writes else {}  # Train's workers may outlive the decision
+        for run, chain in unfinished if writes else []:
+            if run.name not in pruned:
+                rows = _without_nan(frames(chain.result(time.perf_counter() - began), run.name))
+                folder.ledger.write("finished", run.name, job.heading(run) | {"frames": rows})
+    finally:
+        for listener in live if workers.first else []:
+            listener.close()
+
+
+def _live_file(job: Job, run: Run, folder: StudyFolder) -> LiveFile:
+    label = run.name if job.stop_after is None else job.label
+    tasks = len(run.keys) if job.stop_after is None else job.stop_after
+    interval = 5.0 if folder.path.remote else 1.0
+    return LiveFile(folder.live, label, run.name, run.title, tasks, interval)
+
+
+def _train(job: Job, folder: StudyFolder, chains: list[Chain], workers: Workers, report: Report) -> None:
+    """Train task by task; all runs reach a task before any continues, because a report is a mean over seeds."""
+    last = job.stop_after or max(len(run.keys) for run in job.runs)
+    for task in range(1, last + 1):
+        for chain in chains:
+            if task in chain.tasks:
+                chain.ensure_link(task)
+        if job.stop_after is not None:
+            continue
+        values = [math.nan]
+        if workers.first:
+            values = [_after_task(folder, run, chain, task) for run, chain in zip(job.runs, chains, strict=True)]
+        report({"task": task, "value": math.fsum(values) / len(values)})
+
+
+def _after_task(folder: StudyFolder, run: Run, chain: Chain, task: int) -> float:
+    """Write TensorBoard's scalars of the task and return BC(t) on the tuning pairs."""
+    evaluation = chain.evaluate_so_far(task)
+    curves = chain.store.record(run.keys[task - 1])["curves"]
+    value = float(evaluation.bc_curve[-1])
+    scalars = {"BC(t)": value, "self_accuracy": float(evaluation.matrix[-1, -1])}
+    write_task(folder.path / "tensorboard" / run.name, task, (task - 1) * len(curves), curves, scalars)
+    return value
+
+
+def _without_nan(value: Any) -> Any:
+    """Replace NaN by None: JSON has no NaN."""
+    if isinstance(value, dict):
+        return {key: _without_nan(entry) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [_without_nan(entry) for entry in value]
+    return None if isinstance(value, float) and math.isnan(value) else value
+
+
+def study_folder(path: str) -> StudyFolder:
+    """Return the study folder at `path`."""
+    whole = at(path)
+    return StudyFolder(whole.parent.parent, whole.name)

@@ -1,1 +1,0 @@
-"""The parts of `studies/throughput.py`: each measures cl2r's way of doing something beside the usual one."""

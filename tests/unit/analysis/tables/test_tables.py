@@ -1,0 +1,122 @@
+"""Which tables a study gets, also studies with unusual or missing runs."""
+
+import dataclasses
+import io
+from typing import Any, get_args
+
+import pandas as pd
+import pytest
+
+from analysis import Study, study_tables
+from analysis.tables.formats import Form, render
+from analysis.tables.runs import best_trials
+from cl2r import metrics
+from cl2r.metrics import METRICS, Metric, Registry
+from tests.support.made_study import made_study
+
+
+def titles(study: Study) -> list[str]:
+    return [table.title for table in study_tables(study)]
+
+
+@pytest.mark.parametrize(
+    ("study", "expected"),
+    [
+        (made_study(), ["Classifier × distillation", "Methods"]),
+        (made_study(["er", "fan", "cl2r+aligner"]), ["Methods"]),
+        (made_study(["cl2r"], [0]), ["Methods"]),
+        (
+            made_study(grid={"scenario.n_tasks": [2, 3]}),
+            [f"{m} by scenario.n_tasks" for m in ("AC", "BC", "FC")] + ["Points"],
+        ),
+        (made_study(["cl2r"], grid={"optim.lr": [0.1, 0.2]}), ["Points"]),
+        (made_study(grid={"scenario.n_tasks": [2, 3], "memory.per_class": [0, 5]}), ["Points"]),
+        (made_study(["er", "fan"], grid={"method.budget": ["cl2r", "native"]}), ["Points"]),
+    ],
+)
+def test_tables_follow_from_what_varies(study: Study, expected: list[str]) -> None:
+    assert titles(study) == expected
+
+
+def test_a_new_metric_is_one_entry_of_the_registry(monkeypatch: pytest.MonkeyPatch) -> None:
+    lowest = Metric("lowest", "lowest accuracy", lambda matrix, ties: matrix.min(axis=(-2, -1)), label="lowest acc.")
+    extended = Registry(*METRICS.values(), lowest)
+    monkeypatch.setattr(metrics.METRICS, "_metrics", extended._metrics)
+    study = made_study()
+    study = dataclasses.replace(study, runs=study.runs.assign(lowest=[0.1, 0.2, 0.4, 0.3]))
+    ablation, methods = study_tables(study)
+    assert [cell.text for cell in ablation.column("lowest acc.")] == ["0.150 ± 0.071", "0.350 ± 0.071"]
+    assert methods.data["lowest"].tolist() == pytest.approx([0.15, 0.35])
+
+
+def test_budgets_and_variants_of_one_study_have_points() -> None:
+    study = made_study()
+    budgets = study.runs.assign(**{"method.budget": ["cl2r", "cl2r", "native", "native"]})
+    assert titles(dataclasses.replace(study, runs=budgets)) == ["Points"]
+    both = pd.concat([study.runs.assign(variant=None), study.runs.assign(variant="masked", trial=9)])
+    (table,) = study_tables(dataclasses.replace(study, runs=both))
+    assert [cell.text for cell in table.column("variant")] == ["plain", "plain", "masked", "masked"]
+
+
+def sweep(**entries: Any) -> Study:
+    grid = {"method.lambda_base": [0.1, 3.0, 10.0]}
+    return made_study(["cl2r"], [0], grid=grid, space={"method.lambda_base": {"low": 0.1, "high": 10.0}}, **entries)
+
+
+def test_a_sweep_shows_its_best_trials_and_marks_none() -> None:
+    study = sweep()
+    best, points = study_tables(study)
+    assert (best.title, points.title) == ("Best trials by BC", "All trials")
+    pd.testing.assert_frame_equal(best.data, best_trials(study.runs, {"BC": "max"}))
+    assert best.marks == points.marks == set(), "report pairs are not there to choose by"
+    front = study_tables(sweep(search={"objectives": ["AC", "stored_bytes"]}))[0]
+    assert front.title == "Pareto front of AC and stored_bytes"
+    assert titles(sweep(failed=[0, 1, 2])) == ["All trials"]
+    untuned = study.runs.drop(columns=[name for name in study.runs if name.startswith("tuning_")])
+    assert titles(dataclasses.replace(study, runs=untuned)) == ["All trials"]
+
+
+def test_rates_have_a_table_and_are_no_config_fields() -> None:
+    study = made_study(["er", "fan"])
+    rates = {f"{metric}@{rate}": study.runs[metric] for metric in ("AC", "BC", "AC_low") for rate in ("0.01", "0.1")}
+    measured = dataclasses.replace(study, runs=study.runs.assign(**rates))
+    methods, table = study_tables(measured)
+    assert methods.title == "Methods"
+    assert table.columns == ("method.name", "seeds", "AC@0.01", "AC@0.1", "BC@0.01", "BC@0.1")
+    assert table.column("BC@0.1")[0].text.startswith("-0.0"), "with its sign"
+    assert table.column("BC@0.1")[1].mark == "best"
+    trials = sweep().runs.assign(**{"AC@0.01": [0.1, 0.2, 0.3]})
+    assert "AC@0.01" not in best_trials(trials, {"BC": "max"})
+
+
+STUDIES = {
+    "one run": made_study(["cl2r"], [0]),
+    "one task": made_study(tasks=1),
+    "a failed run": made_study(failed=[1]),
+    "failed runs": made_study(failed=[0, 1, 2, 3]),
+    "no runs": dataclasses.replace(made_study(), runs=made_study().runs.iloc[:0]),
+    "sweep": sweep(),
+    "sizes": made_study(grid={"memory.per_class": [0, 5]}, failed=[0, 1]),
+}
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_every_study_can_be_written_in_every_form(name: str) -> None:
+    tables = study_tables(STUDIES[name])
+    assert tables
+    for form in get_args(Form):
+        assert "seeds" in render(tables, form), form
+
+
+def test_columns_of_later_versions_may_be_missing() -> None:
+    study = made_study(["er", "fan"], failed=[0, 1, 2, 3])
+    later = ["adapter_flops", "gallery_items_touched", "stored_bytes", "variant", "AC", "BC", "FC", "mean_accuracy"]
+    bare = study.runs.drop(columns=[name for name in later if name in study.runs])
+    (table,) = study_tables(dataclasses.replace(study, runs=bare))
+    assert [cell.text for cell in table.column("BC")] == ["failed", "failed"]
+
+
+def test_csv_of_a_study_reads_back() -> None:
+    for table in study_tables(made_study(grid={"memory.per_class": [0, 5]})):
+        back = pd.read_csv(io.StringIO(render(table, "csv")))
+        pd.testing.assert_frame_equal(back, table.data, check_dtype=False, rtol=1e-14)

@@ -1,0 +1,193 @@
+"""Which runs belong together, what their groups are called, what a cell may hold, and pivots."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from analysis import Study
+from analysis.comparisons import comparable_sets
+from analysis.groups import check_cells, group_labels, varied_fields, with_defaults
+from cl2r.errors import InputError
+from tests.support.made_study import made_study
+
+FAR = "[0.01, 0.1, 0.0001]"
+
+
+def runs_of(**columns: Any) -> pd.DataFrame:
+    """Two seeds of CL²R."""
+    return pd.DataFrame({"method.name": "cl2r", "seed": [0, 1], **columns})
+
+
+def test_labels_get_the_digits_that_tell_them_apart() -> None:
+    values = [0.12341, 0.12342, 3.0, 0.1 + 0.2]
+    runs = pd.DataFrame({"method.name": "cl2r", "method.lambda_base": values})
+    written = ["CL²R, λ_base=0.12341", "CL²R, λ_base=0.12342", "CL²R, λ_base=3", "CL²R, λ_base=0.3"]
+    assert group_labels(runs).tolist() == written
+
+
+def test_fields_with_the_same_short_name_get_their_whole_name() -> None:
+    runs = pd.DataFrame(
+        {"method.name": "er", "optim.epochs": [3, 5, 3], "bic.epochs": [5, 3, 3], "optim.lr": [1, 2, 3]}
+    )
+    assert group_labels(runs)[0] == "ER, optim.epochs=3, bic.epochs=5, lr=1"
+
+
+def test_a_variant_may_sound_like_a_method() -> None:
+    runs = pd.DataFrame({"method.name": ["lwf", "lwf_er", "er"], "variant": ["memory", None, None]})
+    assert group_labels(runs).tolist() == [
+        "method.name='lwf', variant='memory'",
+        "method.name='lwf_er', variant=–",
+        "ER",
+    ]
+
+
+VALUES: list[Any] = [None, "–", "a", "a, lr=1", 1, 0.1, 0.1 + 1e-12, 0.10001, 0.100012]
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.tuples(*[st.sampled_from(VALUES)] * 2, st.sampled_from(["", "a", "a, b"])), min_size=1, max_size=9))
+def test_no_two_groups_share_a_label(rows: list[tuple[Any, ...]]) -> None:
+    runs = pd.DataFrame(rows, columns=["x.lr", "y.lr", "variant"], dtype=object).assign(**{"method.name": "er"})
+    names = ["method.name", "variant", "x.lr", "y.lr"]
+    labels = group_labels(runs, names)
+    assert labels.nunique() == len(set(rows)) == len(set(zip(labels, rows, strict=True)))
+
+
+@pytest.mark.parametrize("dtype", ["string", object])
+def test_older_runs_have_the_defaults_of_later_fields(dtype: Any) -> None:
+    runs = runs_of(**{"eval.metric": pd.array([None, "tar"], dtype=dtype), "eval.far": [np.nan, np.nan], "AC": 0.5})
+    filled = with_defaults(runs)
+    assert filled["eval.metric"].tolist() == ["accuracy", "tar"]
+    assert filled["eval.metric"].dtype == runs["eval.metric"].dtype
+    assert filled["eval.far"].tolist() == [FAR, FAR]
+    assert runs["eval.metric"].isna().tolist() == [True, False], "the frame itself stays"
+    assert filled.columns.tolist() == runs.columns.tolist()
+
+
+def test_runs_older_than_a_field_are_grouped_with_runs_that_have_its_default() -> None:
+    runs = made_study(["cl2r"], (0, 1, 2)).runs
+    runs.loc[0, ["eval.metric", "eval.far", "augment.crop"]] = None
+    assert varied_fields(runs) == []
+    assert group_labels(runs).tolist() == ["CL²R"] * 3
+    check_cells(runs, ["method.name"])
+    assert len(comparable_sets(runs)) == 1
+    runs.loc[2, "eval.metric"] = "tar"
+    assert varied_fields(runs) == ["eval.metric"]
+    assert group_labels(runs).tolist() == ["CL²R, metric=accuracy"] * 2 + ["CL²R, metric=tar"]
+    assert [(words, len(rows)) for words, rows in comparable_sets(runs)] == [("metric=accuracy", 2), ("metric=tar", 1)]
+
+
+def test_empty_values_are_equal_whatever_they_are_made_of() -> None:
+    runs = runs_of(**{"memory.per_class": pd.Series([None, np.nan], dtype=object)})
+    assert varied_fields(runs) == []
+    check_cells(runs, ["method.name"])
+
+
+def test_a_cell_may_differ_in_its_seed_only() -> None:
+    runs = made_study(["er", "cl2r"], (0, 1)).runs
+    check_cells(runs, ["method.name"])
+    for field, value in [("optim.lr", 0.7), ("memory.per_class", 3), ("eval.pairs_seed", 9), ("variant", "long")]:
+        mixed = runs.copy()
+        mixed.loc[1, field] = value
+        with pytest.raises(InputError, match=field):
+            check_cells(mixed, ["method.name"])
+        check_cells(mixed, ["method.name", field])
+    two = runs.assign(**{"optim.lr": [0.1, 0.2, 0.1, 0.1], "data.size": pd.array([8, 8, 8, None], dtype="Int64")})
+    with pytest.raises(InputError, match=r"data\.size, optim\.lr"):
+        check_cells(two, ["method.name"])
+
+
+def test_places_and_bootstrap_draws_may_differ() -> None:
+    runs = runs_of(**{"threads": [1, 2], "data.root": ["a", "b"], "data.loaders": [0, 1], "eval.bootstrap": [0, 100]})
+    check_cells(runs, ["method.name"])
+    with pytest.raises(InputError, match=r"one seed .*data\.root, data\.loaders, eval\.bootstrap"):
+        check_cells(runs.assign(seed=0), ["method.name"])
+    with pytest.raises(InputError, match=r"one seed .*run"):
+        check_cells(pd.concat([runs[:1], runs[:1]]), ["method.name"])
+    check_cells(runs.drop(columns="seed"), ["method.name"])
+
+
+# Pivots
+
+
+ROWS = [  # method, memory.per_class, status, BC, tuning_BC
+    ("er", 20, "finished", -0.2, -0.5),
+    ("er", 20, "finished", -0.4, -0.7),
+    ("er", 5, "pruned", 9.0, 9.0),
+    ("er", 5, "finished", -0.1, -0.3),
+    ("cl2r", 20, "finished", 0.25, 0.5),
+    ("cl2r", 5, "failed", np.nan, np.nan),
+    ("bct", 5, "failed", np.nan, np.nan),
+]
+
+
+@pytest.fixture
+def study() -> Study:
+    """Seven runs, four of them finished."""
+    runs = pd.DataFrame(ROWS, columns=["method.name", "memory.per_class", "status", "BC", "tuning_BC"])
+    runs = runs.assign(run=[f"run{n}" for n in range(len(ROWS))], stored_bytes=range(100, 107), variant=None)
+    return Study(runs, pd.DataFrame(), pd.DataFrame(), pd.DataFrame(), name="sizes")
+
+
+def test_finished(study: Study) -> None:
+    assert study.finished["run"].tolist() == ["run0", "run1", "run3", "run4"]
+
+
+def test_pivot_is_the_mean_over_finished_runs_in_order(study: Study) -> None:
+    table = study.pivot("BC", columns="memory.per_class")
+    assert (table.index.name, table.columns.name) == ("method.name", "memory.per_class")
+    assert table.index.tolist() == ["er", "cl2r", "bct"], "text: order of first appearance"
+    assert table.columns.tolist() == [5, 20], "numbers ascend"
+    np.testing.assert_allclose(table, [[-0.1, -0.3], [np.nan, 0.25], [np.nan, np.nan]])
+
+
+def test_pivot_without_columns(study: Study) -> None:
+    table = study.pivot()
+    assert table.columns.tolist() == ["BC"]
+    np.testing.assert_allclose(table["BC"], [-0.7 / 3, 0.25, np.nan])
+    across = study.pivot("stored_bytes", "memory.per_class", "method.name", "max")
+    assert across.columns.tolist() == ["er", "cl2r", "bct"]
+    np.testing.assert_allclose(across, [[103, np.nan, np.nan], [101, 104, np.nan]])
+
+
+def test_pivot_on_tuning_pairs(study: Study) -> None:
+    tuning = study.pivot("BC", columns="memory.per_class", pairs="tuning")
+    np.testing.assert_allclose(tuning.loc["er"], [-0.3, -0.6])
+    assert study.pivot("stored_bytes", pairs="tuning").equals(study.pivot("stored_bytes")), "costs have no pairs"
+
+
+def test_pivot_aggregates(study: Study) -> None:
+    spread = study.pivot("BC", columns="memory.per_class", aggregate="std")
+    np.testing.assert_allclose(spread.loc["er"], [np.nan, np.sqrt(0.02)])
+    count = study.pivot("BC", columns="memory.per_class", aggregate="count")
+    assert count.to_numpy().tolist() == [[1, 2], [0, 1], [0, 0]]
+
+
+def test_pivot_of_several_fields_keeps_empty_labels(study: Study) -> None:
+    runs = study.runs.assign(variant=[None, "masked", None, None, None, None, None])
+    table = replace(study, runs=runs).pivot("BC", ["method.name", "variant"], "memory.per_class")
+    assert table.index.get_level_values("method.name").tolist() == ["er", "er", "cl2r", "bct"]
+    assert table.index.get_level_values("variant").isna().tolist() == [True, False, True, True]
+    np.testing.assert_allclose(table.iloc[:2], [[-0.1, -0.2], [np.nan, -0.4]])
+    failed = replace(study, runs=study.runs.assign(status="failed", BC=None))
+    assert failed.pivot()["BC"].isna().tolist() == [True] * 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "nearest"),
+    [
+        ({"values": "BCC"}, "'BC'"),
+        ({"columns": "memory.perclass"}, "'memory.per_class'"),
+        ({"index": "method"}, "'method.name'"),
+        ({"aggregate": "meen"}, "'mean'"),
+        ({"pairs": "tunning"}, "'tuning'"),
+    ],
+)
+def test_pivot_names_the_nearest(study: Study, arguments: dict[str, str], nearest: str) -> None:
+    with pytest.raises(InputError, match=nearest):
+        study.pivot(**arguments)

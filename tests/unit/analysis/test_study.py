@@ -1,0 +1,404 @@
+"""Studies and runs loaded from a disk and from object storage, and several studies joined to one."""
+
+import dataclasses
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis import Study, concat, load_runs, load_study, study_tables
+from cl2r.engine.frames import write_run
+from cl2r.errors import InputError
+from cl2r.storage.path import ObjectPath
+from tests.support.made_study import ABOUT, made_study, write_made
+from tests.support.object_server import upload
+from tests.support.quick import quick_config, train
+
+FRAMES = ("runs", "tasks", "matrix", "curves")
+
+
+# Loading runs
+
+
+@pytest.fixture(scope="module")
+def root(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two methods, the first without bootstrap, hence with fewer columns."""
+    folder = tmp_path_factory.mktemp("study")
+    for method, draws in (("er", 0), ("cl2r", 20)):
+        layer = {"method": {"name": method}, "optim": {"epochs": 1, "milestones": []}, "eval": {"bootstrap": draws}}
+        write_run(train(quick_config(tiny, layer), folder), folder)
+    return folder
+
+
+def test_load_runs_joins_the_frames_of_all_runs(root: Path) -> None:
+    frames = load_runs(str(root))
+    runs = frames.runs.set_index("method.name")
+    assert sorted(runs.index) == ["cl2r", "er"]
+    for table, rows in ((frames.tasks, 3), (frames.matrix, 12), (frames.curves, 3)):
+        assert table.groupby("run").size().to_dict() == dict.fromkeys(runs["run"], rows)
+    assert runs["AC_low"].isna().to_dict() == {"er": True, "cl2r": False}
+
+
+def test_metrics_can_be_recomputed_from_the_matrix_frame(root: Path) -> None:
+    frames = load_runs(root)
+    for _, run in frames.runs.iterrows():
+        cells = frames.matrix[(frames.matrix["run"] == run["run"]) & (frames.matrix["pairs"] == "report")]
+        below = cells[cells["k"] < cells["t"]]
+        assert run["AC"] == pytest.approx(below["compatible"].astype(float).mean())
+        assert run["mean_accuracy"] == pytest.approx(cells["accuracy"].mean())
+
+
+def test_load_runs_of_an_empty_folder_names_it(tmp_path: Path) -> None:
+    (tmp_path / "runs" / "unfinished").mkdir(parents=True)
+    for folder in (tmp_path, tmp_path / "nowhere"):
+        with pytest.raises(FileNotFoundError, match=str(folder / "runs")):
+            load_runs(folder)
+
+
+def test_neither_analysis_nor_the_command_line_loads_slow_packages_to_start() -> None:
+    heavy = {"torch", "ray", "matplotlib", "plotly", "optuna", "scipy.stats"}
+    script = f"import sys, analysis, cl2r.cli.main; print(*({heavy} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
+
+
+# Loading studies
+
+
+ROWS = [  # method, memory.per_class, status, BC, tuning_BC
+    ("er", 20, "finished", -0.2, -0.5),
+    ("er", 20, "finished", -0.4, -0.7),
+    ("er", 5, "pruned", 9.0, 9.0),
+    ("er", 5, "finished", -0.1, -0.3),
+    ("cl2r", 20, "finished", 0.25, 0.5),
+    ("cl2r", 5, "failed", np.nan, np.nan),
+    ("bct", 5, "failed", np.nan, np.nan),
+]
+
+
+def write_study(folder: Path) -> Path:
+    """A study of seven runs, four of them finished."""
+    runs = pd.DataFrame(ROWS, columns=["method.name", "memory.per_class", "status", "BC", "tuning_BC"])
+    runs = runs.assign(run=[f"run{n}" for n in range(len(ROWS))], stored_bytes=range(100, 107), variant=None)
+    others = {"tasks": {"task": 1}, "matrix": {"accuracy": 0.5}, "curves": {"epoch": 1, "lr": 0.1}}
+    folder.mkdir(parents=True)
+    (folder / "study.yaml").write_text("id: x\n")
+    runs.to_parquet(folder / "runs.parquet")
+    for name, columns in others.items():
+        runs[["run"]].assign(**columns).to_parquet(folder / f"{name}.parquet")
+    return folder
+
+
+def test_a_folder_a_text_and_an_address_are_the_same_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write_study(tmp_path / "my studies" / "k=5")
+    monkeypatch.chdir(folder)
+    for source in (folder, str(folder), f"{folder}/", folder.as_uri(), f"{folder.as_uri()}/", "."):
+        study = load_study(source)
+        assert study.name == "k=5"
+        assert study.runs["BC"].tolist()[:2] == [-0.2, -0.4]
+        assert "k" not in study.runs, "a folder's name is no column"
+        assert study.tasks.columns.tolist() == ["run", "task"]
+        assert study.matrix.columns.tolist() == ["run", "accuracy"]
+        assert study.curves.columns.tolist() == ["run", "epoch", "lr"]
+
+
+def test_a_storage_root_with_one_study(tmp_path: Path) -> None:
+    write_study(tmp_path / "studies" / "sizes")
+    (tmp_path / "studies" / "notes").mkdir()
+    assert load_study(tmp_path).name == "sizes"
+    assert load_study(tmp_path.as_uri()).name == "sizes"
+
+
+def test_a_storage_root_with_several_studies_names_them(tmp_path: Path) -> None:
+    for name in ("sizes", "ablation"):
+        write_study(tmp_path / "studies" / name)
+    with pytest.raises(FileNotFoundError, match=f"ablation, sizes.*{tmp_path}/studies/ablation"):
+        load_study(tmp_path)
+
+
+def test_nothing_there_names_the_place(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=f"{tmp_path}/nowhere"):
+        load_study(tmp_path / "nowhere")
+    (tmp_path / "studies").mkdir()
+    with pytest.raises(FileNotFoundError, match=f"{tmp_path}/studies"):
+        load_study(tmp_path)
+    with pytest.raises(InputError, match="gopher://host"):
+        load_study("gopher://host/study")
+
+
+@pytest.mark.parametrize("from_root", [False, True])
+def test_a_study_without_frames_points_to_its_status(tmp_path: Path, from_root: bool) -> None:
+    folder = tmp_path / "studies" / "young"
+    folder.mkdir(parents=True)
+    (folder / "study.yaml").touch()
+    with pytest.raises(FileNotFoundError, match=f"runs.parquet at {folder}.*`cl2r status young`"):
+        load_study(tmp_path if from_root else folder)
+
+
+def test_the_specification_and_the_record_of_a_study(tmp_path: Path) -> None:
+    made = made_study(name="made")
+    study = load_study(write_made(made, tmp_path / "made"))
+    assert study.specification == made.specification
+    assert study.about == made.about == {**ABOUT, "expected_runs": 4}
+
+
+@pytest.mark.parametrize("content", [None, "", "id: x\n", "id: x\nspecification:\n"])
+def test_a_study_without_a_record_has_empty_ones(tmp_path: Path, content: str | None) -> None:
+    folder = write_study(tmp_path / "old")
+    (folder / "study.yaml").unlink()
+    if content is not None:
+        (folder / "study.yaml").write_text(content)
+    study = load_study(folder)
+    assert (study.specification, study.about) == ({}, {})
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("about.json", "{"),
+        ("about.json", "[1]"),
+        ("study.yaml", "a: [b"),
+        ("study.yaml", "specification: [1]"),
+        ("study.yaml", "specification: x"),
+        ("runs.parquet", "PAR1 and no more"),
+        ("curves.parquet", ""),
+    ],
+)
+def test_a_damaged_file_is_named(tmp_path: Path, name: str, content: str) -> None:
+    folder = write_study(tmp_path / "hurt")
+    (folder / name).write_text(content)
+    with pytest.raises(InputError, match=f"{name} at {folder}") as error:
+        load_study(folder)
+    assert "\n" not in str(error.value)
+
+
+def test_a_frame_that_is_half_copied_is_named(tmp_path: Path) -> None:
+    folder = write_study(tmp_path / "hurt")
+    whole = (folder / "matrix.parquet").read_bytes()
+    for content in (whole[: len(whole) // 2], whole[:-9] + b"\0" * 5 + whole[-4:], whole[:4] + b"\0" * 80 + whole[84:]):
+        (folder / "matrix.parquet").write_file(content)
+        with pytest.raises(InputError, match=f"matrix.parquet at {folder}"):
+            load_study(folder)
+
+
+def test_a_study_that_is_still_running(tmp_path: Path) -> None:
+    """`runs` is written last and read first; other frames may lag as well."""
+    made = made_study(name="made")
+    folder = write_made(made, tmp_path / "made")
+    first = made.runs["run"].iloc[0]
+    made.runs.iloc[:2].to_parquet(folder / "runs.parquet", index=False)
+    made.matrix[made.matrix["run"] != first].to_parquet(folder / "matrix.parquet", index=False)
+    study = load_study(folder)
+    assert set(study.tasks["run"]) == set(study.curves["run"]) == set(made.runs["run"].iloc[:2])
+    assert set(study.matrix["run"]) == {made.runs["run"].iloc[1]}
+    assert study.matrix.index.tolist() == list(range(len(study.matrix)))
+
+
+def test_a_study_in_object_storage(tmp_path: Path, remote: ObjectPath) -> None:
+    local = write_study(tmp_path / "sizes")
+    (local / "study.yaml").write_text("id: x\nspecification: {seeds: [0, 1]}\n")
+    (local / "about.json").write_text('{"format": 1}')
+    folder, root = remote / "studies" / "sizes", str(remote)
+    upload(local, folder)
+    for address in (str(folder), root, root.replace("?", "/?")):
+        study = load_study(address)
+        assert study.name == "sizes"
+        pd.testing.assert_frame_equal(study.runs, load_study(local).runs)
+        assert len(study.curves) == len(ROWS)
+        assert (study.specification, study.about) == ({"seeds": [0, 1]}, {"format": 1})
+    with pytest.raises(FileNotFoundError, match=r"no study at s3://lab/\w+/nowhere"):
+        load_study(str(remote / "nowhere"))
+    upload(local, remote / "studies" / "again")
+    with pytest.raises(FileNotFoundError, match=r"again, sizes; name one: s3://lab/\w+/studies/again\?region="):
+        load_study(root)
+
+
+# Joining studies
+
+
+def renamed(study: Study, old: str, new: str) -> Study:
+    """The same study with other names of runs: other runs."""
+    frames = {name: getattr(study, name) for name in FRAMES}
+    frames = {name: frame.assign(run=frame["run"].str.replace(old, new)) for name, frame in frames.items()}
+    return dataclasses.replace(study, **frames)
+
+
+def without(study: Study, *runs: str, **changes: Any) -> Study:
+    """The study after some of its runs, in all frames, were taken away."""
+    frames = {name: getattr(study, name) for name in FRAMES}
+    return dataclasses.replace(study, **{k: f[~f["run"].isin(runs)] for k, f in frames.items()}, **changes)
+
+
+def plain(frame: pd.DataFrame) -> pd.DataFrame:
+    """The values; one kind of emptiness, no types."""
+    return frame.astype(object).where(frame.notna(), None)
+
+
+@pytest.fixture
+def one() -> Study:
+    return made_study(("er", "cl2r"), (0, 1), name="one")
+
+
+@pytest.fixture
+def other() -> Study:
+    """Four runs that `one` does not have."""
+    return renamed(made_study(("er", "bct"), (0, 1), name="other", random=1), "icons", "faces")
+
+
+def test_runs_of_both_with_their_rows(one: Study, other: Study) -> None:
+    both = concat([one, other])
+    assert both.name == "one + other"
+    assert both.runs["run"].tolist() == [*one.runs["run"], *other.runs["run"]]
+    assert both.runs["study"].tolist() == ["one"] * 4 + ["other"] * 4
+    for name in FRAMES[1:]:
+        frame, expected = getattr(both, name), [getattr(study, name) for study in (one, other)]
+        assert len(frame) == sum(map(len, expected))
+    np.testing.assert_array_equal(both.matrix["accuracy"], [*one.matrix["accuracy"], *other.matrix["accuracy"]])
+    assert concat([one, other], name="mine").name == "mine"
+
+
+def test_trials_never_collide(one: Study, other: Study) -> None:
+    third = renamed(other, "faces", "birds")
+    runs = concat([one, other, third]).runs
+    assert runs["trial"].tolist() == list(range(12))
+    pairs = dataclasses.replace(one, runs=one.runs.assign(trial=[3, 3, 7, 7]))
+    assert concat([pairs, other]).runs["trial"].tolist() == [3, 3, 7, 7, 8, 9, 10, 11]
+
+
+def test_a_run_that_both_have_counts_once(one: Study) -> None:
+    again = dataclasses.replace(one, name="again", runs=one.runs.assign(study="again", BC=9.0))
+    shared = one.runs["run"].iloc[1]
+    both = concat([without(one, *one.runs["run"].iloc[2:]), without(again, one.runs["run"].iloc[0])])
+    assert both.runs["run"].tolist() == one.runs["run"].tolist()
+    assert both.runs["study"].tolist() == ["one", "one", "again", "again"]
+    assert both.runs["BC"].iloc[1] != 9.0, "the first that has it"
+    for name in FRAMES[1:]:
+        assert (getattr(both, name)["run"] == shared).sum() == (getattr(one, name)["run"] == shared).sum()
+    assert both.runs["trial"].is_unique
+
+
+@pytest.mark.parametrize("status", ["failed", "pruned"])
+@pytest.mark.parametrize("turned", [False, True])
+def test_where_it_finished_goes_before_where_it_did_not(status: str, turned: bool) -> None:
+    whole, hurt = made_study(name="whole"), made_study(failed=[2], name="hurt")
+    hurt = dataclasses.replace(hurt, runs=hurt.runs.assign(status=hurt.runs["status"].replace("failed", status)))
+    both = concat([whole, hurt] if turned else [hurt, whole])
+    assert sorted(both.runs["run"]) == sorted(whole.runs["run"])
+    assert set(both.runs["status"]) == {"finished"}
+    run = hurt.runs["run"].iloc[2]
+    assert both.runs.set_index("run").loc[run, "study"] == "whole"
+    assert (both.matrix["run"] == run).sum() == (whole.matrix["run"] == run).sum() > 0
+    assert both.runs["reason"].isna().all()
+
+
+def test_a_run_that_finished_nowhere_is_kept_once() -> None:
+    hurt = made_study(failed=[2], name="hurt")
+    both = concat([hurt, hurt, dataclasses.replace(hurt, name="later")])
+    assert (both.runs["status"] == "failed").sum() == 1
+    assert both.name == "hurt + later"
+
+
+def test_one_study_twice_is_that_study(tmp_path: Path) -> None:
+    study = load_study(write_made(made_study(grid={"memory.per_class": [2, 4]}, failed=[1]), tmp_path / "sizes"))
+    for group in ([study], [study, study], [study, load_study(tmp_path / "sizes")]):
+        both = concat(group)
+        assert (both.name, both.specification, both.about) == ("sizes", study.specification, study.about)
+        for name in FRAMES:
+            pd.testing.assert_frame_equal(plain(getattr(both, name)), plain(getattr(study, name)))
+    assert concat([study]).runs["trial"].tolist() == list(range(8))
+
+
+def test_what_they_agree_on_stays_key_by_key(one: Study, other: Study) -> None:
+    both = concat([one, other])
+    assert (both.specification, both.about) == ({"preset": "icons", "seeds": [0, 1]}, one.about)
+    machine = {**ABOUT["environment"], "cpus": 64, "packages": {**ABOUT["environment"]["packages"], "ray": "3"}}
+    later = {**other.about, "began": "2030-01-01T00:00:00+00:00", "environment": machine}
+    about = concat([one, dataclasses.replace(other, about=later)]).about
+    environment = {key: value for key, value in ABOUT["environment"].items() if key != "cpus"}
+    environment["packages"] = {"torch": "2.15.0", "optuna": "5.0.0"}
+    kept = {key: value for key, value in one.about.items() if key not in ("began", "expected_runs")}
+    assert about == {**kept, "environment": environment}, "each expected 4 runs, but not both"
+    assert concat([one, dataclasses.replace(other, about={}, specification={})]).about == {}
+
+
+def sweep(space: dict[str, Any], name: str, **search: Any) -> Study:
+    """Two trials of two seeds."""
+    search = {"objectives": ["AC"], **search}
+    grid = {"method.lambda_base": [1.0, 3.0]}
+    made = made_study(["cl2r"], (0, 1), grid=grid, name=name, space=space, search=search)
+    return renamed(dataclasses.replace(made, runs=made.runs.assign(trial=made.runs["trial"] // 2)), "icons", name)
+
+
+def test_sweeps_make_a_sweep() -> None:
+    one = sweep({"method.lambda_base": {"low": 0.5, "high": 3.0}}, "one", seed=0)
+    other = sweep({**one.specification["space"], "optim.lr": [0.1]}, "other", seed=1)
+    both = concat([one, other])
+    assert both.specification["space"] == other.specification["space"]
+    assert both.specification["search"] == {"objectives": ["AC"]}
+    assert both.runs.groupby("trial").size().tolist() == [2] * 4, "equal points stay two trials"
+    assert [table.marks for table in study_tables(both)] == [set(), set()]
+    ranged = sweep({"method.lambda_base": {"low": 0.1, "high": 9.0}}, "ranged")
+    for another in (ranged, made_study(name="grid"), dataclasses.replace(one, specification={"space": {}})):
+        assert "space" not in concat([one, another]).specification
+
+
+def test_columns_of_either_keep_their_types(one: Study, other: Study) -> None:
+    """Integers do not become floats, nor truth values objects, because the other study lacks the column."""
+    longer = dataclasses.replace(
+        other,
+        runs=other.runs.assign(**{"podnet.proxies": 10, "lucir.flag": True, "note": "x", "AC@0.01": 0.5}),
+        tasks=other.tasks.assign(gamma=1.5),
+    )
+    for group in ([one, longer], [longer, one]):
+        both = concat(group)
+        kinds = {column: str(both.runs[column].dtype) for column in ("podnet.proxies", "lucir.flag", "note", "AC@0.01")}
+        assert list(kinds.values()) == ["Int64", "boolean", "string", "float64"]
+        assert both.runs.set_index("study")["podnet.proxies"].groupby(level=0).count().to_dict() == {
+            "one": 0,
+            "other": 4,
+        }
+        assert (str(both.runs["seed"].dtype), str(both.runs["BC"].dtype)) == ("Int64", "float64")
+        assert str(both.matrix["compatible"].dtype) == "boolean"
+        assert both.tasks["gamma"].count() == len(other.tasks)
+        assert [name for name in both.runs if both.runs[name].dtype == object and both.runs[name].notna().any()] == []
+
+
+def test_a_column_without_a_value_takes_the_type_of_the_other(one: Study, other: Study) -> None:
+    empty = dataclasses.replace(one, runs=one.runs.assign(**{"scenario.stop_after": None, "reason": np.nan}))
+    told = dataclasses.replace(other, runs=other.runs.assign(**{"scenario.stop_after": 3, "reason": "why"}))
+    runs = concat([empty, told]).runs
+    assert runs["scenario.stop_after"].tolist() == [pd.NA] * 4 + [3] * 4
+    assert (str(runs["scenario.stop_after"].dtype), str(runs["reason"].dtype)) == ("Int64", "string")
+
+
+def test_integers_and_floats_become_floats(one: Study, other: Study) -> None:
+    wide = dataclasses.replace(other, runs=other.runs.assign(**{"memory.per_class": 2.5}))
+    column = concat([one, wide]).runs["memory.per_class"]
+    assert (str(column.dtype), column.iloc[-1]) == ("float64", 2.5)
+
+
+def test_a_study_without_a_run_adds_nothing(one: Study) -> None:
+    nothing = without(one, *one.runs["run"], name="nothing")
+    both = concat([nothing, one])
+    assert len(both.runs) == 4
+    assert both.runs["trial"].tolist() == [0, 1, 2, 3]
+    assert concat([nothing]).runs.empty
+    hopeless = concat([made_study(failed=range(4), name="hopeless"), one])
+    assert (len(hopeless.runs), len(hopeless.matrix)) == (4, len(one.matrix))
+
+
+def test_a_study_whose_other_frames_lag_behind(one: Study, other: Study) -> None:
+    run = one.runs["run"].iloc[0]
+    lagging = dataclasses.replace(one, matrix=one.matrix[one.matrix["run"] != run])
+    both = concat([lagging, other])
+    assert run in set(both.runs["run"])
+    assert run not in set(both.matrix["run"])
+
+
+def test_nothing_cannot_be_joined() -> None:
+    with pytest.raises(InputError, match="no studies"):
+        concat([])

@@ -1,0 +1,186 @@
+"""The plain pipeline that the engine is timed against computes what the engine computes."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from cl2r.config.builtin import ABLATION_CELLS
+from cl2r.config.methods import METHODS
+from cl2r.engine.plan import plan_run
+from cl2r.methods.base import Method
+from cl2r.official_code import grid_accuracy
+from cl2r.simplex import SimplexClassifier, simplex_vertices
+from cl2r.study.cost import CPU, StepTimer
+from cl2r.study.dry_run import DryChain
+from cl2r.verification import stratified_folds, tars_at_fars, verification_accuracy
+from tests.benchmarks.speed import accept_rates, matrix, simplex
+from tests.benchmarks.speed.harness import SMALL, DisagreementError
+from tests.benchmarks.speed.images import config_of, write_training_set
+from tests.benchmarks.speed.plain import (
+    DenseSimplex,
+    PlainNetwork,
+    PlainTraining,
+    dense_simplex,
+    exhaustive_accuracy,
+    plain_accuracy,
+)
+
+FARS = (0.1, 0.01, 0.003)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_training_set(tmp_path_factory.mktemp("speed"), SMALL)
+
+
+def disturb(network: nn.Module, seed: int) -> None:
+    """Other weights and other statistics of batch norms, none of them trivial."""
+    generator = torch.Generator().manual_seed(seed)
+    for name, tensor in network.state_dict().items():
+        if tensor.is_floating_point():
+            noise = torch.rand(tensor.shape, generator=generator)
+            tensor.mul_(0.5 + noise) if "var" in name else tensor.add_(0.1 * (noise - 0.5))
+
+
+def plain_names(method: Method) -> dict[str, Tensor]:
+    """The engine's tensors by the names of the plain network."""
+    prefixes = {"phi.0.": "backbone.", "phi.2.": "projection.", "classifier.": "classifier."}
+    return {
+        new + name.removeprefix(old): tensor.detach().clone()
+        for name, tensor in method.network.state_dict().items()
+        for old, new in prefixes.items()
+        if name.startswith(old)
+    }
+
+
+def give(network: PlainNetwork, tensors: dict[str, Tensor]) -> None:
+    """A classifier that has not grown yet (the teacher's) is left as it is, and so is the fixed one."""
+    own = network.state_dict()
+    fitting = {name: tensor for name, tensor in tensors.items() if own[name].shape == tensor.shape}
+    missing = set(own) - set(fitting)
+    assert missing <= {"classifier.weight"}
+    network.load_state_dict(fitting, strict=False)
+
+
+def pair_of(cell: str, data: Path) -> tuple[StepTimer, PlainTraining]:
+    """Both at task 2, with the same teacher, and a student that has moved away from it."""
+    chain = DryChain(plan_run(config_of(data, SMALL, cell)), CPU)
+    chain.begin()
+    disturb(chain.method.network, 1)
+    before = plain_names(chain.method)
+    chain.method.end_task()
+    chain.begin()
+    engine = StepTimer(chain)
+    plain = PlainTraining(chain.plan, chain.data)
+    disturb(chain.method.network, 2)
+    give(plain.teacher, before)
+    give(plain.network, plain_names(chain.method))
+    return engine, plain
+
+
+@pytest.mark.parametrize("cell", ABLATION_CELLS)
+def test_loss_and_gradient_of_reference_and_engine_are_the_same(cell: str, data: Path) -> None:
+    engine, plain = pair_of(cell, data)
+    batch = next(engine.batches)
+    engine.network.train()
+    plain.network.train()
+    losses = engine.stage.loss(batch, engine.network)
+    torch.stack(list(losses.values())).sum().backward()  # type: ignore[no-untyped-call]
+    loss = plain.loss(batch.x.contiguous(), batch.y)
+    loss.backward()  # type: ignore[no-untyped-call]
+    assert ("fd" in losses) == (METHODS[cell].defaults["method.fd"] != "none")
+    assert losses.get("fd", torch.ones(())).item() > 0.01
+    assert loss.item() == pytest.approx(sum(term.item() for term in losses.values()), rel=1e-5)
+    gradients = {name: value.grad for name, value in plain.network.named_parameters()}
+    names = {"phi.0": "backbone", "phi.2": "projection", "classifier": "classifier"}
+    compared = 0
+    for name, parameter in engine.network.named_parameters():
+        prefix = next(prefix for prefix in names if name.startswith(prefix))
+        other = gradients.pop(names[prefix] + name.removeprefix(prefix))
+        assert parameter.grad is not None
+        assert other is not None
+        torch.testing.assert_close(parameter.grad, other, rtol=1e-3, atol=1e-4 * float(other.abs().max()))
+        compared += 1
+    assert compared
+    assert not gradients
+
+
+def test_both_make_the_same_step(data: Path) -> None:
+    """SGD with momentum and weight decay, fused or not."""
+    engine, plain = pair_of("er_fdm", data)
+    batch = next(engine.batches)
+    for group in (*engine.optimiser.param_groups, *plain.optimiser.param_groups):
+        group["lr"] = 0.1
+    plain.batches = iter([(batch.x.contiguous(), batch.y)] * 2)
+    engine.network.train()
+    for _ in range(2):
+        plain.step()
+        engine.optimiser.zero_grad()
+        losses = engine.stage.loss(batch, engine.network)
+        torch.stack(list(losses.values())).sum().backward()  # type: ignore[no-untyped-call]
+        engine.optimiser.step()
+    for name, tensor in plain_names(engine.chain.method).items():
+        torch.testing.assert_close(plain.network.state_dict()[name], tensor, rtol=1e-2, atol=1e-3)
+
+
+@pytest.mark.parametrize("classes", [2, 3, 10, 101])
+def test_the_dense_simplex_is_the_closed_form(classes: int) -> None:
+    np.testing.assert_allclose(dense_simplex(classes).numpy(), simplex_vertices(classes), atol=1e-6)
+    features, upstream = simplex.inputs(classes, 5)
+    dense, closed = (
+        simplex.passed(head, features, upstream) for head in (DenseSimplex(classes), SimplexClassifier(classes))
+    )
+    for one, other in zip(dense, closed, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+def some_distances(decimals: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(decimals)
+    same = np.arange(240) % 3 == 0
+    distances = np.clip(np.where(same, 1.7, 2.1) + 0.4 * rng.standard_normal(len(same)), 0, 4)
+    return np.round(distances, decimals), same, stratified_folds(same, 5)
+
+
+@pytest.mark.parametrize("decimals", [1, 3, 12])
+def test_plain_accuracy_equals_the_grid(decimals: int) -> None:
+    given = some_distances(decimals)
+    assert plain_accuracy(*given) == pytest.approx(grid_accuracy(*given), abs=1e-12)
+
+
+@pytest.mark.parametrize("decimals", [1, 2, 12])
+def test_exact_accuracy_equals_an_exhaustive_search(decimals: int) -> None:
+    given = some_distances(decimals)
+    assert exhaustive_accuracy(*given) == pytest.approx(verification_accuracy(*given), abs=1e-12)
+
+
+@pytest.mark.parametrize("decimals", [1, 12])
+def test_accept_rates_are_those_of_a_full_sort(decimals: int) -> None:
+    distances, same = accept_rates.made_up(4000, 300)
+    distances = np.round(distances, decimals)
+    assert tars_at_fars(distances, same, FARS) == accept_rates.sorted_tars(distances, same, FARS)
+
+
+@pytest.fixture
+def few_thresholds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A grid of 0.1 for both: the loop over it takes its time."""
+    coarse = np.arange(0, 4, 0.1)
+    monkeypatch.setattr("tests.benchmarks.speed.plain.THRESHOLDS", coarse)
+    monkeypatch.setattr("cl2r.official_code.THRESHOLDS", coarse)
+
+
+def wrong_sum(right: Callable[..., float]) -> Callable[..., float]:
+    return lambda *given: right(*given) + 1e-3
+
+
+@pytest.mark.usefixtures("few_thresholds")
+@pytest.mark.parametrize("name", ["mean_fold_accuracy", "grid_accuracy"])
+def test_an_engine_that_computes_something_else_ends_the_benchmark(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(matrix, name, wrong_sum(getattr(matrix, name)))
+    with pytest.raises(DisagreementError, match="cell 1, 1"):
+        list(matrix.measure(SMALL, tmp_path))

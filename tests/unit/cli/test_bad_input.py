@@ -1,0 +1,151 @@
+"""Bad input ends in exit code 2 and one line that names what is at fault, before anything is written."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.support.command_line import Command, quick_options, refused
+
+
+@pytest.mark.parametrize(
+    ("words", "faults"),
+    [
+        ("trian", ["trian", "'run'"]),
+        ("completion tcsh", ["tcsh"]),
+        ("methods lucri", ["lucri", "'lucir'"]),
+        ("datasets look", ["look"]),
+        ("datasets check", ["NAME"]),
+        ("datasets check cifar10 .", ["cifar10", "'cifar100'"]),
+        ("datasets download imagenet900 .", ["imagenet900"]),
+        ("datasets open-images icons a b c", ["OUT"]),
+        ("run iconz", ["iconz", "'icons'"]),
+        ("run --colour red", ["--colour"]),
+        ("run --seed x", ["--seed", "'x'"]),
+        ("study ablatoin", ["ablatoin", "'ablation'"]),
+        ("plan ablatoin", ["ablatoin", "'ablation'"]),
+        ("plan scaling", ["scaling"]),
+        ("study nowhere.yaml", ["nowhere.yaml"]),
+        ("plan nowhere.yaml", ["nowhere.yaml"]),
+        ("study --seeds", ["--seeds"]),
+        ("study ablation --cells lwf", ["--cells", "lwf"]),
+        ("study ablation --colour red", ["--colour"]),
+        ("study ablation --seeds x", ["--seeds", "x"]),
+        ("study ablation --seeds", ["--seeds"]),
+        ("study ablation 3", ["3"]),
+        ("study sweep --sampler grid", ["--sampler", "grid"]),
+        ("study sweep --spec nowhere.yaml", ["nowhere.yaml"]),
+        ("study regimes --only nowhere", ["--only", "nowhere"]),
+        ("study methods --methods er lucri", ["lucri", "'lucir'"]),
+        ("study paper", ["--table", "--figure"]),
+        ("study paper --table 9", ["--table 9"]),
+        ("status", ["results/studies"]),
+        ("status sizes", ["sizes"]),
+    ],
+)
+def test_words_that_make_no_sense(cl2r: Command, tmp_path: Path, words: str, faults: list[str]) -> None:
+    line = refused(cl2r, tmp_path, *words.split())
+    assert all(fault in line for fault in faults), line
+
+
+@pytest.mark.parametrize(
+    ("words", "faults"),
+    [
+        ("--set optim.epoch=3", ["optim.epoch'", "'optim.epochs'"]),
+        ("--tasks 13", ["n_tasks", "13", "12"]),
+        ("--tasks 0", ["scenario.n_tasks"]),
+        ("--set method.lambda_base=-1", ["method.lambda_base"]),
+        ("--set eval.positives=5000", ["eval.positives"]),
+        ("--set eval.folds=61", ["eval.folds", "61"]),
+        ("--set head.k_max=3", ["head.k_max"]),
+        ("--set nonsense", ["nonsense", "KEY=VALUE"]),
+        ("--method lfw", ["lfw", "'lwf'"]),
+        ("--method er+slurp", ["slurp"]),
+        ("--method er --set lucir.top=5", ["er", "lucir"]),
+        ("--method lucir --set head.preallocate=true", ["head.preallocate"]),
+        ("--seed -1", ["seed"]),
+        ("--data nowhere", ["nowhere"]),
+        ("--data nowhere.npz", ["nowhere.npz"]),
+        ("--data iconz", ["iconz", "'icons'"]),
+    ],
+)
+def test_options_of_a_run(cl2r: Command, tiny: Path, tmp_path: Path, words: str, faults: list[str]) -> None:
+    line = refused(cl2r, tmp_path, "run", *quick_options(tiny), *words.split())
+    assert all(fault in line for fault in faults), line
+
+
+@pytest.mark.parametrize(
+    ("words", "faults"),
+    [
+        ("ablation --tasks 13", ["n_tasks", "13", "12"]),
+        ("ablation --set optim.epoch=3", ["optim.epoch'", "'optim.epochs'"]),
+        ("ablation --set method.name=er", ["method.name=er"]),
+        ("ablation --set seed=3", ["seed=3"]),
+        ("ablation --set method.fd=all", ["method.fd=all"]),
+        ("ablation --seeds 0 0", ["seeds"]),
+        ("ablation --data nowhere.npz", ["nowhere.npz"]),
+        ("ablation --preset iconz", ["iconz", "'icons'"]),
+        ("ablation --workers 0", ["--workers 0"]),
+        ("ablation --workers 9", ["er seed 0", "16 rows", "9 workers"]),
+        ("ablation --name a/b", ["--name a/b"]),
+        ("ablation --storage s3://key:word@bucket/here", ["credentials"]),
+        ("ablation --storage s3://bucket/here?secret_key=word", ["credentials"]),
+        ("ablation --storage s3:/bucket/here", ["s3:/bucket"]),
+        ("ablation --workers 2 --gpus-per-worker 0.5", ["--gpus-per-worker 0.5"]),
+        ("ablation --sync-batchnorm", ["--sync-batchnorm"]),
+        ("ablation --cpus-per-worker many", ["--cpus-per-worker", "many"]),
+        ("ablation --cpus-per-worker auto --workers 2", ["--cpus-per-worker auto"]),
+        ("memory_size --sizes -1", ["memory.per_class"]),
+        ("sweep --trials 0", ["search.trials"]),
+        ("sweep --objectives CB", ["search", "CB"]),
+    ],
+)
+@pytest.mark.usefixtures("no_ray")
+def test_options_of_a_study(cl2r: Command, tiny: Path, tmp_path: Path, words: str, faults: list[str]) -> None:
+    name, *options = words.split()
+    line = refused(cl2r, tmp_path, "study", name, *quick_options(tiny), *options)
+    assert all(fault in line for fault in faults), line
+
+
+def no_open_images(images: Path) -> str:
+    shutil.rmtree(images / "open")
+    return "open"
+
+
+def broken_image(images: Path) -> str:
+    path = images / "train" / "c" / "c_0005.png"
+    path.write_bytes(path.read_bytes()[:40])
+    return str(path)
+
+
+def pair_of_a_missing_image(images: Path) -> str:
+    (images / "open" / "x" / "x_0002.png").unlink()
+    return f"{images / 'pairs.txt'}: line 3"
+
+
+def one_fold(images: Path) -> str:
+    """One fold leaves nothing to fit a threshold on; that is known before any training."""
+    (images / "pairs.txt").write_text("1\t2\nw\t1\t2\nx\t1\t2\nw\t1\tx\t1\nw\t2\tx\t2\n")
+    return "fold"
+
+
+@pytest.mark.parametrize("damage", [no_open_images, broken_image, pair_of_a_missing_image, one_fold])
+def test_a_damaged_folder_of_images(cl2r: Command, tmp_path: Path, images: Path, damage: Callable[[Path], str]) -> None:
+    fault = damage(images)
+    assert fault in refused(cl2r, tmp_path, "run", *quick_options(images))
+
+
+def test_an_archive_without_open_images(cl2r: Command, tmp_path: Path) -> None:
+    path = tmp_path / "half.npz"
+    np.savez(path, x_train=np.zeros((4, 8, 8), np.uint8), y_train=np.arange(4))
+    assert f"{path}: x_open, y_open" in refused(cl2r, tmp_path, "run", "--data", path)
+
+
+@pytest.mark.parametrize("command", [["run"], ["study", "ablation"]])
+@pytest.mark.usefixtures("no_ray")
+def test_a_storage_that_cannot_be_written(cl2r: Command, tiny: Path, tmp_path: Path, command: list[str]) -> None:
+    (tmp_path / "file").write_text("in the way")
+    storage = tmp_path / "file" / "results"
+    assert str(storage) in refused(cl2r, tmp_path, *command, *quick_options(tiny), "--storage", storage)

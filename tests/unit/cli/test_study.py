@@ -1,0 +1,259 @@
+"""`cl2r study` and `cl2r plan`: options, plans, and what a study prints when it ends."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import click
+import pytest
+import yaml
+
+from cl2r.cli import study as command
+from cl2r.cli.study import Recipe, compare_methods, list_option, load_command, study_command, study_names
+from cl2r.config.layers import override, read_layer, resolve
+from cl2r.config.methods import METHODS
+from cl2r.engine.plan import plan_run
+from cl2r.rayrun.driver import Outcome
+from cl2r.study.folder import StudyFolder
+from cl2r.study.frames import write_frames
+from tests.support.command_line import Command, quick_options
+from tests.support.made_ledger import Page, enter, made_folder
+from tests.support.made_study import made_study
+from tests.support.quick import flat_quick
+from tests.support.small_study import tree
+
+Given = list[tuple[Path, Recipe, Mapping[str, Any]]]
+
+
+@pytest.fixture
+def given(monkeypatch: pytest.MonkeyPatch) -> Given:
+    """The files, recipes and shared options of the studies that would run."""
+    seen: Given = []
+    monkeypatch.setattr(command, "run_recipe", lambda *parts: seen.append(parts) or 0)
+    return seen
+
+
+# ---------------------------------------------------------------- options
+
+
+@study_command("made.py", "A made-up study.\n\n    python studies/made.py --names a b")
+@list_option("--names", help="Some names.")
+@list_option("--sizes", type=int)
+@click.option("--loud", is_flag=True)
+def made(names: tuple[str, ...], sizes: tuple[int, ...], loud: bool) -> Recipe:
+    """Return the options as changes."""
+    return Recipe(lambda session, frames: "", {"names": names, "sizes": sizes, "loud": loud})
+
+
+@pytest.mark.parametrize(
+    ("words", "names", "sizes", "seeds"),
+    [
+        ("", (), (), ()),
+        ("--names a b --loud", ("a", "b"), (), ()),
+        ("--names a --names b", ("a", "b"), (), ()),
+        ("--loud --sizes -1 0 --names a", ("a",), (-1, 0), ()),
+        ("--seeds 0 1 2 --names a b", ("a", "b"), (), (0, 1, 2)),
+        ("--sizes 3 --seeds 4", (), (3,), (4,)),
+    ],
+)
+def test_an_option_takes_several_values(
+    given: Given, words: str, names: tuple[str, ...], sizes: tuple[int, ...], seeds: tuple[int, ...]
+) -> None:
+    assert made(words.split()) == 0
+    ((path, recipe, options),) = given
+    assert path == Path("made.yaml")
+    assert recipe.changes == {"names": names, "sizes": sizes, "loud": "--loud" in words}
+    assert options["seeds"] == seeds
+
+
+@pytest.mark.parametrize("words", [["study"], ["study", "--help"], ["study", "-h"], ["plan"], ["plan", "--help"]])
+def test_studies_are_listed(cl2r: Command, words: list[str]) -> None:
+    code, out, err = cl2r(*words)
+    assert (code, err) == (0, "")
+    assert all(f"  {name} " in out for name in study_names(".py" if words[0] == "study" else ".yaml"))
+
+
+@pytest.mark.parametrize("name", study_names())
+def test_every_study_has_examples(cl2r: Command, name: str) -> None:
+    code, out, err = cl2r("study", name, "--help")
+    assert (code, err) == (0, "")
+    assert f"python studies/{name}.py" in out
+
+
+@pytest.mark.parametrize("name", study_names(".yaml"))
+def test_every_study_that_can_be_planned_has_the_shared_options(cl2r: Command, name: str, tmp_path: Path) -> None:
+    code, out, err = cl2r("study", name, "--help")
+    assert (code, err) == (0, "")
+    assert all(option in out for option in ("--seeds", "--storage", "--workers", "--plan", "--max-concurrent"))
+    assert not list((tmp_path / "cwd").iterdir())
+
+
+@pytest.mark.parametrize(("words", "plan"), [(["study"], False), (["plan"], True), (["study", "--plan"], True)])
+def test_plan_is_an_option_and_a_command(cl2r: Command, given: Given, words: list[str], plan: bool) -> None:
+    group, *options = words
+    assert cl2r(group, "ablation", *options)[0] == 0
+    assert given[0][2]["plan"] is plan
+
+
+def test_methods_without_a_native_schedule_are_left_out_of_a_study_of_native_ones(
+    given: Given, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "some.yaml").write_text(yaml.safe_dump({"grid": {"method.name": list(METHODS)}}))
+    some = compare_methods(tmp_path / "some.py", "Methods.", "scenario.n_tasks", "--counts", "Tasks.")
+    some(["--set", "method.budget=native", "--counts", "2", "5"])
+    some([])
+    native = [name for name, info in METHODS.items() if info.native is not None]
+    assert 0 < len(native) < len(METHODS)
+    assert given[0][1].changes == {"grid": {"method.name": native, "scenario.n_tasks": [2, 5]}}
+    assert given[1][1].changes == {"grid": {"method.name": list(METHODS), "scenario.n_tasks": None}}
+    note = capsys.readouterr().out
+    assert all(name in note for name in set(METHODS) - set(native))
+
+
+# ---------------------------------------------------------------- plans
+
+
+@pytest.mark.usefixtures("no_ray")
+def test_a_plan_starts_nothing_and_writes_nothing(cl2r: Command, tiny: Path, tmp_path: Path) -> None:
+    before = tree(tmp_path)
+    code, out, err = cl2r("plan", "ablation", *quick_options(tiny), "--cells", "er", "er_fd", "cl2r", "--seeds", 0, 1)
+    assert (code, err) == (0, "")
+    assert out.startswith("study ablation-tiny-")
+    assert "16 to train, 0 of 16 present" in out, "two seeds: two first tasks, and three times two others"
+    assert "0 of 6 runs" in out
+    assert tree(tmp_path) == before
+
+
+@pytest.mark.usefixtures("no_ray")
+def test_a_plan_of_a_sweep_and_of_a_file(cl2r: Command, tiny: Path, tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    space = {"method.lambda_base": {"low": 0.1, "high": 1.0}}
+    path.write_text(yaml.safe_dump({"space": space, "search": {"trials": 4}}))
+    before = tree(tmp_path)
+    for words in (["sweep", "--spec", path], [path]):
+        code, out, err = cl2r("plan", *words, *quick_options(tiny))
+        assert (code, err) == (0, "")
+        assert out.startswith("study mine-tiny-")
+        assert "4 points" in out
+        assert "9 to train, 0 of 9 present" in out
+    assert tree(tmp_path) == before
+
+
+@pytest.mark.usefixtures("no_ray")
+def test_the_storage_can_come_from_the_environment(
+    cl2r: Command, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A finished link in there is found by the plan."""
+    words = ["plan", "ablation", *quick_options(tiny), "--cells", "er"]
+    assert "0 of 3 present" in cl2r(*words)[1]
+    texts = [f"{key}={value}" for key, value in (flat_quick() | {"data.name": tiny}).items()]
+    config = resolve([read_layer("icons"), *map(override, texts), {"method": {"name": "er"}}])
+    link = tmp_path / "elsewhere" / "links" / plan_run(config).keys[0]
+    link.mkdir(parents=True)
+    (link / "manifest.json").write_text("{}")
+    monkeypatch.setenv("CL2R_STORAGE", str(tmp_path / "elsewhere"))
+    assert "1 of 3 present" in cl2r(*words)[1]
+    assert "0 of 3 present" in cl2r(*words, "--storage", "results")[1]
+
+
+# ---------------------------------------------------------------- the end of a study
+
+
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """The folders that figures are drawn into."""
+    folders: list[Path] = []
+    monkeypatch.setattr("analysis.plots.write_figures", lambda study, folder: folders.append(folder) or [folder / "a"])
+    return folders
+
+
+def end_study(folder: StudyFolder, monkeypatch: pytest.MonkeyPatch, **counts: int) -> int:
+    """Do what a study's command does after the last run."""
+    (folder.storage / "links").mkdir(exist_ok=True)
+    every = {"finished": 0, "failed": 0, "pruned": 0, "missing": 0, **counts}
+    outcome = Outcome(**every, seconds=1.0, links_trained=3, frames=write_frames(folder))
+    monkeypatch.setattr("cl2r.rayrun.driver.run", lambda _: outcome)
+    session: Any = SimpleNamespace(folder=folder, expected_runs=lambda: 4, loader_note=lambda: None)
+    return command._run(session, lambda session, frames: "the table")
+
+
+def test_a_study_ends_with_its_table_frames_figures_and_page(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    pages: list[Page],
+    drawn: list[Path],
+) -> None:
+    study = made_study(name="done")
+    folder = made_folder(tmp_path, study)
+    enter(folder, study, 0)
+    assert end_study(folder, monkeypatch, finished=1) == 0
+    out = capsys.readouterr().out
+    assert "study done: 4 runs" in out
+    assert "the table" in out
+    assert "1 runs finished, 0 failed, 0 stopped early; 3 links trained" in out
+    for what in ("frames: ", "figures: ", "report: "):
+        assert f"{what}{folder.path}" in out
+    assert pages == [Page("done", [study.runs["run"].iloc[0]], [], None)]
+    assert len(drawn) == 1
+
+
+@pytest.mark.parametrize("counts", [{"failed": 1}, {"missing": 2}])
+def test_failed_and_missing_runs_are_named_and_change_the_exit_code(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    pages: list[Page],
+    drawn: list[Path],
+    counts: dict[str, int],
+) -> None:
+    study = made_study(name="bad")
+    folder = made_folder(tmp_path, study)
+    enter(folder, study, 0, failed="loss is nan")
+    assert end_study(folder, monkeypatch, **counts) == 1
+    out = capsys.readouterr().out
+    assert "the table" not in out
+    assert f"failed: {study.runs['run'].iloc[0]}: loss is nan" in out
+    assert ("missing: 2 runs" in out) == ("missing" in counts)
+    assert len(pages) == 1
+    assert drawn == [], "there is nothing to draw"
+
+
+@pytest.mark.parametrize(
+    ("broken", "lost"),
+    [
+        ("analysis.plots.write_figures", {"no figures"}),
+        ("analysis.report.write_report", {"no report"}),
+        ("analysis.study.load_study", {"no figures", "no report"}),
+    ],
+)
+def test_an_error_in_figures_or_page_is_a_line_and_no_failure(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    pages: list[Page],
+    drawn: list[Path],
+    broken: str,
+    lost: set[str],
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise ValueError("no such\ncolumn")
+
+    study = made_study(name="odd")
+    folder = made_folder(tmp_path, study)
+    enter(folder, study, 0)
+    monkeypatch.setattr(broken, fail)
+    assert end_study(folder, monkeypatch, finished=1) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("no ")]
+    assert {line.split(":")[0] for line in lines} == lost
+    assert all("ValueError: no such column" in line for line in lines)
+
+
+def test_a_study_by_name_and_by_file_have_the_same_command(given: Given) -> None:
+    by_name, by_file = load_command("ablation"), load_command("studies/ablation.yaml")
+    assert {option.name for option in by_file.params} <= {option.name for option in by_name.params}
+    by_file(["--seeds", "3"])
+    by_name(["--seeds", "3"])
+    assert given[0][2] == given[1][2]
+    assert given[0][1].file == Path("studies/ablation.yaml")

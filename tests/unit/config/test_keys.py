@@ -1,0 +1,208 @@
+"""Which field moves the key of which link."""
+
+from typing import Any
+
+import pytest
+
+from cl2r.config.keys import link_keys
+from cl2r.config.layers import override, resolve
+from cl2r.config.methods import METHODS, sections
+from cl2r.config.schema import Config, field_keys, fields, matters_from
+
+CLASSES = [[0, 1, 2], [3, 4], [5, 6], [7]]
+FIRST_KEYS = [
+    "5e762a9a0afff0db0493dbd3106e2b4b",
+    "8225c97b0083c3fa90b132e5abf826ec",
+    "9c41c164ede82554ed15352690c2a4e4",
+    "6bdbfc348a9ca0a6d167e8c5eec887a3",
+]
+
+OTHER_VALUES: dict[str, tuple[int | None, Any]] = {
+    "seed": (1, 1),
+    "threads": (None, 2),
+    "data.name": (None, "elsewhere"),
+    "data.root": (None, "elsewhere"),
+    "data.loaders": (None, 0),
+    "data.size": (None, 64),
+    "data.channels": (None, 1),
+    "scenario.n_tasks": (None, 7),
+    "scenario.initial": (None, 3),
+    "scenario.increment": (None, 2),
+    "scenario.class_order": (None, "identity"),
+    "scenario.stop_after": (None, 2),
+    "backbone.name": (1, "resnet20"),
+    "backbone.last_relu": (1, False),
+    "head.centre": (1, True),
+    "head.projection": (1, "mlp"),
+    "head.k_max": (None, 500),
+    "head.preallocate": (1, True),
+    "head.mask_unseen": (1, True),
+    "simplex.scale": (1, "legacy"),
+    "method.name": (None, "fixed"),
+    "method.budget": (None, "native"),
+    "method.classifier": (1, "trainable"),
+    "method.fd": (2, "all"),
+    "method.lambda_base": (2, 1.5),
+    "method.lambda_rule": (2, "const"),
+    "method.fd_when_no_memory": (2, "on_new"),
+    "memory.per_class": (2, 0),
+    "memory.selection": (2, "herding"),
+    "batches.size": (1, 32),
+    "batches.batching": (2, "natural"),
+    "optim.epochs": (1, 3),
+    "optim.lr": (1, 0.05),
+    "optim.lr_later": (2, 0.05),
+    "optim.momentum": (1, 0.5),
+    "optim.weight_decay": (1, 0.0),
+    "optim.milestones": (1, (50,)),
+    "optim.gamma": (1, 0.5),
+    "optim.schedule": (1, "cosine"),
+    "optim.precision": (1, "bf16"),
+    "optim.compile": (1, True),
+    "augment.crop": (1, "resized"),
+    "augment.padding": (1, 2),
+    "augment.flip": (1, False),
+    "adapter.name": (None, "slerp"),
+    "adapter.ridge": (None, 2.0),
+    "adapter.share": (None, 0.1),
+    "eval.metric": (None, "tar"),
+    "eval.far": (None, (0.5,)),
+    "eval.positives": (None, 100),
+    "eval.negatives": (None, 100),
+    "eval.folds": (None, 5),
+    "eval.order": (None, "official_order"),
+    "eval.thresholds": (None, "grid"),
+    "eval.normalise": (1, "own"),
+    "eval.features": (1, "float16"),
+    "eval.pairs_seed": (None, 1),
+    "eval.tuning_share": (None, 0.25),
+    "eval.ties": (None, True),
+    "eval.bootstrap": (None, 0),
+}
+"""For every field: the first task it matters for, and a value that is not the default."""
+
+
+def with_field(config: Config, dotted: str, value: Any) -> Config:
+    """The config with exactly one field changed; nothing else follows it, as it would in `resolve`."""
+    name, _, key = dotted.partition(".")
+    if not key:
+        return config.model_copy(update={name: value})
+    return config.model_copy(update={name: getattr(config, name).model_copy(update={key: value})})
+
+
+def keys_of(config: Config, data: str = "d", classes: list[list[int]] = CLASSES, outputs: int = 8) -> list[str]:
+    return link_keys(config, data, classes, outputs)
+
+
+def test_every_field_says_from_which_task_on_it_matters() -> None:
+    shared = {name: first for name, first in matters_from().items() if name.partition(".")[0] not in sections()}
+    assert list(shared) == list(fields(resolve([])))
+    assert shared == {name: first for name, (first, _) in OTHER_VALUES.items()}
+    assert list(matters_from()) == field_keys()
+
+
+@pytest.mark.parametrize("name", OTHER_VALUES)
+def test_a_field_moves_exactly_the_keys_from_its_task_on(name: str) -> None:
+    first, value = OTHER_VALUES[name]
+    config = resolve([{"method": {"name": "er"}}] if name == "head.preallocate" else [])
+    changed = with_field(config, name, value)
+    assert [key for key, entry in fields(changed).items() if entry != fields(config)[key]] == [name]
+    moved = [task for task, (a, b) in enumerate(zip(keys_of(config), keys_of(changed), strict=True), 1) if a != b]
+    assert moved == ([] if first is None else [task for task in range(1, len(CLASSES) + 1) if task >= first])
+
+
+@pytest.mark.parametrize(
+    ("method", "settings"),
+    [
+        ("er", ["simplex.scale=5", "head.mask_unseen=true", "method.lambda_base=1", "method.lambda_rule=const"]),
+        ("er_fdm", ["simplex.scale=legacy", "head.mask_unseen=true"]),
+        ("fixed", ["head.preallocate=true", "method.lambda_base=9", "method.fd_when_no_memory=on_new"]),
+        ("cl2r", ["head.preallocate=true"]),
+    ],
+)
+def test_fields_that_others_switch_off_move_no_key(method: str, settings: list[str]) -> None:
+    base: list[dict[str, Any]] = [{"method": {"name": method}}]
+    assert keys_of(resolve([*base, *map(override, settings)])) == keys_of(resolve(base))
+
+
+def test_keys_are_those_of_the_first_versions() -> None:
+    """Links that were stored before a field existed must be found by configs that leave it at its default."""
+    assert keys_of(resolve([{"method": {"name": "cl2r"}}])) == FIRST_KEYS
+
+
+def test_masking_a_preallocated_trainable_head_matters() -> None:
+    base: list[dict[str, Any]] = [{"method": {"name": "er"}, "head": {"preallocate": True}}]
+    assert keys_of(resolve([*base, override("head.mask_unseen=true")])) != keys_of(resolve(base))
+
+
+def test_the_keys_of_a_chain_differ() -> None:
+    keys = keys_of(resolve([]))
+    assert len(set(keys)) == len(keys) == len(CLASSES)
+
+
+def test_data_and_outputs_move_all_keys() -> None:
+    config = resolve([])
+    for other in (keys_of(config, data="e"), keys_of(config, outputs=9)):
+        assert not set(other) & set(keys_of(config))
+
+
+@pytest.mark.parametrize("same", [1, 2, 3])
+def test_a_key_depends_on_the_classes_so_far_only(same: int) -> None:
+    config = resolve([])
+    other = [*CLASSES[:same], [99], [98]]
+    ours, theirs = keys_of(config), keys_of(config, classes=other)
+    assert ours[:same] == theirs[:same]
+    assert not set(ours[same:]) & set(theirs[same:])
+
+
+def test_the_order_of_classes_and_their_split_into_tasks_matter() -> None:
+    config = resolve([])
+    assert keys_of(config, classes=[[0, 1]])[0] != keys_of(config, classes=[[1, 0]])[0]
+    assert keys_of(config, classes=[[0, 1], [2, 3]])[1] != keys_of(config, classes=[[0, 1, 2], [3]])[1]
+
+
+def test_equal_numbers_written_differently_have_equal_keys() -> None:
+    assert keys_of(resolve([override("optim.lr=1")])) == keys_of(resolve([override("optim.lr=1.0")]))
+
+
+def test_milestones_beyond_the_last_epoch_move_no_key() -> None:
+    base = [override("optim.epochs=10"), override("optim.milestones=[5]")]
+    assert keys_of(resolve([*base, override("optim.milestones=[5, 10]")])) == keys_of(resolve(base))
+    assert keys_of(resolve([*base, override("optim.milestones=[5, 9]")])) != keys_of(resolve(base))
+
+
+OPTIONS = {
+    f"{info.section}.{key}": name
+    for name, info in METHODS.items()
+    if info.options is not None
+    for key in info.options.model_fields
+}
+
+
+@pytest.mark.parametrize(("field", "name"), OPTIONS.items())
+def test_a_field_of_a_method_moves_its_keys_and_no_other_methods(field: str, name: str) -> None:
+    layer = override(f"method.name={name}")
+    config = resolve([layer])
+    assert config.options is not None
+    key = field.partition(".")[2]
+    current = getattr(config.options, key)
+    other = {bool: lambda: not current, str: lambda: "other"}.get(type(current), lambda: (current or 0) + 1)()
+    changed = config.model_copy(update={"options": config.options.model_copy(update={key: other})})
+    moved = [task for task, (a, b) in enumerate(zip(keys_of(config), keys_of(changed), strict=True), 1) if a != b]
+    assert moved == list(range(matters_from()[field] or 0, len(CLASSES) + 1))
+    if METHODS[name].first_task:
+        assert 1 not in moved, "its first task is another family's"
+
+
+def test_first_tasks_are_shared_as_the_catalog_says() -> None:
+    first = {name: keys_of(resolve([override(f"method.name={name}")]))[0] for name in METHODS}
+    assert first["er"] == first["er_fd"] == first["lifelong_bct"] == first["bct"]
+    assert first["cl2r"] == first["upper_bound"] == first["cores"] == first["hoc"]
+    assert first["lwf"] == first["bic"] == first["wa"] == first["foster"] == first["der_trunc"] != first["er"]
+    assert first["lucir"] == first["fan"]
+    assert len(set(first.values())) == 6
+
+
+def test_no_two_methods_share_a_later_link() -> None:
+    later = [key for name in METHODS for key in keys_of(resolve([override(f"method.name={name}")]))[1:]]
+    assert len(set(later)) == len(later)

@@ -1,0 +1,185 @@
+"""Presets, methods and overrides are merged into one config."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import yaml
+
+from cl2r.config.keys import link_keys
+from cl2r.config.layers import override, presets, read_layer, resolve
+from cl2r.config.methods import METHODS
+from cl2r.config.schema import Config, fields, to_yaml
+from cl2r.errors import InputError
+
+
+def keys(config: Config) -> list[str]:
+    return link_keys(config, "d", [[0, 1, 2], [3, 4], [5, 6], [7]], 8)
+
+
+@pytest.mark.parametrize("text", ["seed", "=3", " =3", "seed: 3"])
+def test_an_override_needs_key_and_value(text: str) -> None:
+    with pytest.raises(InputError, match="expected KEY=VALUE"):
+        override(text)
+
+
+def test_an_override_whose_value_is_no_yaml_is_refused(message: Callable[..., str]) -> None:
+    assert "not valid YAML" in message("optim.milestones=[3")
+
+
+def test_overrides_are_read_as_yaml() -> None:
+    texts = ["optim.weight_decay=2e-4", "optim.milestones=[3, 9]", "scenario.n_tasks=null", "scenario.increment=2"]
+    config = resolve(map(override, texts))
+    assert config.optim.weight_decay == 2e-4
+    assert isinstance(config.optim.weight_decay, float)
+    assert config.optim.milestones == (3, 9)
+    assert config.scenario.n_tasks is None
+    assert override("optim.lr_later=null") == {"optim": {"lr_later": None}}
+    assert override("data.name=a=b") == {"data": {"name": "a=b"}}
+
+
+def test_options_win_over_the_preset_and_set_over_options() -> None:
+    preset = {"seed": 1, "scenario": {"n_tasks": 2}, "optim": {"epochs": 4, "lr": 0.3}}
+    options = [{"data": {"name": "mine"}}, {"scenario": {"n_tasks": 3}}, {"seed": 2}]
+    config = resolve([preset, *options, override("seed=5"), override("optim.lr=0.2")])
+    assert (config.seed, config.scenario.n_tasks, config.data.name) == (5, 3, "mine")
+    assert (config.optim.epochs, config.optim.lr) == (4, 0.2)
+
+
+def test_the_option_for_tasks_replaces_increments() -> None:
+    preset = {"scenario": {"n_tasks": None, "initial": 4, "increment": 2}}
+    spec = resolve([preset, {"scenario": {"n_tasks": 3}}]).scenario
+    assert (spec.n_tasks, spec.initial, spec.increment) == (3, None, None)
+
+
+def test_layers_are_not_changed() -> None:
+    layer: dict[str, Any] = {"optim": {"lr": 0.3}, "method": {"name": "er"}}
+    resolve([layer, override("optim.lr=0.2"), override("method.lambda_base=1")])
+    assert layer == {"optim": {"lr": 0.3}, "method": {"name": "er"}}
+
+
+def test_a_later_method_replaces_the_fields_of_an_earlier_one() -> None:
+    method = resolve([{"method": {"name": "cl2r", "lambda_base": 2}}, {"method": {"name": "er"}}]).method
+    assert (method.classifier, method.fd, method.lambda_base) == ("trainable", "none", 2.0)
+
+
+def test_an_unknown_method_names_the_nearest(message: Callable[..., str]) -> None:
+    assert "did you mean 'er_fdm'?" in message("method.name=er_fdmm")
+
+
+@pytest.mark.parametrize("name", presets())
+def test_presets_resolve(name: str) -> None:
+    assert isinstance(resolve([read_layer(name)]), Config)
+
+
+def test_an_unknown_preset_names_the_nearest() -> None:
+    with pytest.raises(InputError, match=r"no preset or file 'icon' \(did you mean 'icons'\?\); presets: .*icons"):
+        read_layer("icon")
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [("[1, 2]", "expected a mapping"), ("a: [", "not valid YAML"), ("# nothing", "expected a mapping")],
+)
+def test_a_file_that_is_no_config_is_refused(tmp_path: Any, text: str, fault: str) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(text)
+    with pytest.raises(InputError, match=fault) as caught:
+        read_layer(str(path))
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_initial_and_increment_replace_the_number_of_tasks() -> None:
+    config = resolve([read_layer("icons"), override("scenario.initial=60"), override("scenario.increment=10")])
+    assert (config.scenario.n_tasks, config.scenario.initial, config.scenario.increment) == (None, 60, 10)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_brings_its_fields(name: str) -> None:
+    config = resolve([{"method": {"name": name}}])
+    assert {key: fields(config)[key] for key in METHODS[name].defaults} == METHODS[name].defaults
+    assert config.method.name == name
+
+
+def test_what_a_method_brings_yields_to_settings_and_overrules_a_preset() -> None:
+    preset = {"head": {"projection": "mlp"}, "method": {"name": "cl2r"}}
+    assert resolve([preset, override("method.name=lwf")]).head.projection == "none"
+    setting = override("head.projection=linear")
+    for layers in ([setting, override("method.name=lwf")], [override("method.name=lwf"), setting]):
+        assert resolve([preset, *layers]).head.projection == "linear"
+    assert resolve([{**preset, "method": {"name": "lwf"}}]).head.projection == "mlp", "the preset means lwf"
+
+
+def test_nothing_of_another_method_stays_behind() -> None:
+    lucir, er = override("method.name=lucir"), override("method.name=er")
+    assert resolve([{}, lucir, er]) == resolve([{}, er])
+
+
+def test_the_native_budget_is_the_methods_own_and_yields_to_settings(message: Callable[..., str]) -> None:
+    native = [{"optim": {"epochs": 3}}, override("method.name=lucir"), override("method.budget=native")]
+    optim = resolve(native).optim
+    assert (optim.epochs, optim.milestones, optim.weight_decay) == (160, (80, 120), 5e-4)
+    assert resolve([*native, override("optim.epochs=4")]).optim.epochs == 4
+    assert "no schedule of fan is known" in message("seed=0", "method.name=fan", "method.budget=native")
+
+
+def test_a_native_schedule_comes_whole_or_not_at_all() -> None:
+    """Whoever names the method: a rate of 2 with another's epochs would be nobody's schedule."""
+    preset = {"method": {"name": "icarl"}, "optim": {"epochs": 20, "lr_later": 0.01}, "batches": {"size": 64}}
+    config = resolve([preset, override("method.budget=native")])
+    optim = config.optim
+    assert (optim.epochs, optim.lr, optim.lr_later, optim.milestones) == (70, 2.0, None, (49, 63))
+    assert config.batches.size == 128
+    assert config.model_dump()["icarl"] == {"over_classes": "mean"}, "a rate of 2 is for the mean"
+    assert resolve([yaml.safe_load(to_yaml(config))]) == config
+    mine = {"method": {"name": "icarl", "budget": "native"}, "optim": {"epochs": 5}}
+    assert resolve([mine]).optim.epochs == 5, "a preset that asks for it may change it"
+
+
+def test_every_known_native_schedule_is_complete() -> None:
+    for name, info in METHODS.items():
+        if info.native is not None:
+            config = resolve(
+                [override("optim.epochs=3"), override(f"method.name={name}"), override("method.budget=native")]
+            )
+            assert config.optim.epochs >= 70, name
+            assert all(milestone < config.optim.epochs for milestone in config.optim.milestones)
+    assert {name for name, info in METHODS.items() if info.native is None} == {"fan", "hoc"}
+
+
+def test_an_adapter_is_part_of_the_name_and_of_no_key(message: Callable[..., str]) -> None:
+    plain, adapted = (resolve([override(f"method.name={name}")]) for name in ("er", "er+slerp"))
+    assert (adapted.method.name, adapted.adapter.name) == ("er+slerp", "slerp")
+    assert resolve([override("method.name=er"), override("adapter.name=slerp")]) == adapted
+    assert keys(plain) == keys(adapted)
+    assert resolve([yaml.safe_load(to_yaml(adapted))]) == adapted
+    assert "no adapter 'slurp' (did you mean 'slerp'?)" in message("method.name=er+slurp")
+    assert "fan changes its feature space its own way" in message("method.name=fan+slerp")
+
+
+@pytest.mark.parametrize(
+    ("name", "setting", "meant"),
+    [
+        ("er", "method.fd=memory", "er_fdm"),
+        ("er", "method.classifier=fixed", "fixed"),
+        ("cl2r", "method.fd=all", "fixed_fd"),
+        ("upper_bound", "method.fd=none", "cores"),
+        ("podnet", "method.fd=all", ""),
+    ],
+)
+def test_classifier_and_distillation_follow_from_the_name(
+    message: Callable[..., str], name: str, setting: str, meant: str
+) -> None:
+    text = message(f"method.name={name}", setting)
+    assert setting in text
+    assert text.endswith(f"--method {meant}") if meant else "--method" not in text
+
+
+@pytest.mark.parametrize("former", ["lucir", "er+procrustes", "lwf"])
+def test_a_saved_config_is_refused_for_another_method(former: str) -> None:
+    saved = yaml.safe_load(to_yaml(resolve([{}, override(f"method.name={former}")])))
+    assert resolve([saved]).method.name == former
+    with pytest.raises(InputError, match="saved") as caught:
+        resolve([saved, override("method.name=bic")])
+    assert former in str(caught.value)

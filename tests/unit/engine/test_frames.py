@@ -1,0 +1,222 @@
+"""What a finished run writes: columns, rows, and the same values in all files."""
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis import load_runs
+from cl2r.config.keys import LATER_FIELDS, telling
+from cl2r.config.layers import read_layer, resolve
+from cl2r.config.schema import fields
+from cl2r.engine.chain import RunResult
+from cl2r.engine.evaluation import ChainFeatures, Evaluator
+from cl2r.engine.frames import frames, run_name, summary, write_run
+from cl2r.engine.links import LinkStore
+from cl2r.engine.plan import plan_run
+from cl2r.features import Features
+from tests.support.quick import EPOCHS, TASKS, quick_config, train
+
+CELLS = TASKS * (TASKS + 1) // 2
+METRICS = ["AC", "BC", "FC", "mean_accuracy", "AC_low", "AC_high", "BC_low", "BC_high", "FC_low", "FC_high"]
+COLUMNS = {
+    "runs": [
+        *("run", "status", "tasks", *fields(resolve([])), *METRICS, *(f"tuning_{metric}" for metric in METRICS)),
+        *("adapter_flops", "gallery_items_touched", "stored_bytes", "train_seconds", "links_trained", "wall_seconds"),
+        "peak_bytes",
+    ],
+    "tasks": [
+        *("run", "task", "key", "reused", "images", "seconds", "memory", "extract_seconds", "images_per_second"),
+        "peak_bytes",
+        *("common_direction", "drift_cosine", "rotated_cosine", "cka", "vertex_cosine", "vertex_bound"),
+        *("feature_size", "model_bytes", "forward_flops", "workers", "sync_batchnorm", "lambda", "loss_ce", "loss_fd"),
+    ],
+    "matrix": ["run", "pairs", "metric", "t", "k", "accuracy", "compatible", "low", "high", "p_compatible"],
+    "curves": ["run", "task", "stage", "epoch", "lr", "seconds", "loss_ce", "loss_fd"],
+}
+
+
+@pytest.fixture
+def folder(finished: RunResult, tmp_path: Path) -> Path:
+    return write_run(finished, tmp_path)
+
+
+def frame(folder: Path, name: str) -> pd.DataFrame:
+    return pd.read_parquet(folder / f"{name}.parquet")
+
+
+def written(folder: Path) -> dict[str, Any]:
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is not JSON")
+
+    entry: dict[str, Any] = json.loads((folder / "result.json").read_text(), parse_constant=refuse)
+    return entry
+
+
+def test_the_files(folder: Path, finished: RunResult, tmp_path: Path) -> None:
+    assert folder == tmp_path / "runs" / run_name(finished.plan)
+    parquet = [f"{name}.parquet" for name in COLUMNS]
+    assert sorted(path.name for path in folder.iterdir()) == sorted([*parquet, "config.yaml", "result.json"])
+    assert resolve([read_layer(str(folder / "config.yaml"))]) == finished.plan.config
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_columns(folder: Path, name: str) -> None:
+    table = frame(folder, name)
+    assert sorted(table.columns) == sorted(COLUMNS[name])
+    assert (table["run"] == folder.name).all()
+
+
+def test_later_fields_at_their_defaults_leave_names_alone(tiny: Path) -> None:
+    """A study resumes under the names of runs that it finished before a field existed."""
+    config = quick_config(tiny)
+    named = run_name(plan_run(config))
+    for key, value in LATER_FIELDS.items():
+        section, _, field = key.partition(".")
+        assert getattr(getattr(config, section), field) == (tuple(value) if isinstance(value, list) else value), key
+    other = quick_config(tiny, {"eval": {"thresholds": "grid"}})
+    assert run_name(plan_run(other)) != named
+    content = telling(fields(config))
+    assert not set(LATER_FIELDS) & set(content)
+
+
+def test_rows(folder: Path) -> None:
+    assert len(frame(folder, "runs")) == 1
+    assert frame(folder, "tasks")["task"].tolist() == [1, 2, 3]
+    matrix = frame(folder, "matrix")
+    expected = [(t, k) for t in range(1, TASKS + 1) for k in range(1, t + 1)]
+    for pairs in ("report", "tuning"):
+        rows = matrix[matrix["pairs"] == pairs]
+        assert list(zip(rows["t"], rows["k"], strict=True)) == expected
+    assert len(matrix) == 2 * CELLS
+    curves = frame(folder, "curves")
+    assert list(zip(curves["task"], curves["epoch"], strict=True)) == [
+        (task, epoch) for task in range(1, TASKS + 1) for epoch in range(1, EPOCHS + 1)
+    ]
+    assert curves["loss_fd"].isna().tolist() == [True] * EPOCHS + [False] * EPOCHS * (TASKS - 1)
+
+
+def test_values_of_the_run_row(folder: Path, finished: RunResult) -> None:
+    row = frame(folder, "runs").iloc[0]
+    assert (row["status"], row["tasks"], row["links_trained"]) == ("finished", TASKS, TASKS)
+    assert (row["method.name"], row["optim.milestones"], row["optim.epochs"]) == ("cl2r", "[2]", EPOCHS)
+    assert {name: row[name] for name in finished.report.values} == finished.report.values
+    assert finished.tuning is not None
+    assert row["tuning_AC"] == finished.tuning.values["AC"]
+    assert row["train_seconds"] == pytest.approx(frame(folder, "tasks")["seconds"].sum())
+
+
+def test_compatible_is_empty_on_the_diagonal_and_correct_below_it(folder: Path) -> None:
+    table = frame(folder, "matrix")
+    for _, group in table.groupby("pairs"):
+        own = {row["k"]: row["accuracy"] for _, row in group.iterrows() if row["t"] == row["k"]}
+        for _, row in group.iterrows():
+            if row["t"] == row["k"]:
+                assert row["compatible"] is None
+            else:
+                assert row["compatible"] == (row["accuracy"] > own[row["k"]])
+
+
+def test_compatible_follows_the_rule_for_ties(finished: RunResult, finished_root: Path) -> None:
+    """AC counts compatible cells, so the column must agree with it."""
+    features = Features(LinkStore(finished_root).features(finished.plan.keys[-1])["open"].numpy())
+    config = finished.plan.config.eval.model_copy(update={"ties": True, "bootstrap": 0})
+    tied = Evaluator(finished.plan.report_pairs, config)(ChainFeatures([features] * 2))
+    assert tied.values["AC"] == 1.0
+    plan_config = finished.plan.config.model_copy(update={"eval": config})
+    plan = dataclasses.replace(finished.plan, config=plan_config)
+    result = RunResult(plan, finished.links, None, tied, 0.0)
+    assert [row["compatible"] for row in frames(result, "x")["matrix"]] == [None, True, None]
+
+
+def test_json_and_parquet_have_the_same_values(folder: Path) -> None:
+    entry, row, matrix = written(folder), frame(folder, "runs").iloc[0], frame(folder, "matrix")
+    for pairs, prefix in (("report", ""), ("tuning", "tuning_")):
+        assert {metric: entry[pairs][metric] for metric in METRICS} == {m: row[prefix + m] for m in METRICS}
+        cells = matrix[matrix["pairs"] == pairs]
+        table = entry[pairs]["C"]
+        for _, cell in cells.iterrows():
+            assert table[cell["t"] - 1][cell["k"] - 1] == cell["accuracy"]
+    assert [link["key"] for link in entry["links"]] == frame(folder, "tasks")["key"].tolist()
+
+
+def test_json_is_null_above_the_diagonal(folder: Path, finished: RunResult) -> None:
+    entry = written(folder)
+    for pairs in ("report", "tuning"):
+        table = entry[pairs]["C"]
+        assert [[cell is None for cell in row] for row in table] == [[k > t for k in range(3)] for t in range(3)]
+        assert entry[pairs]["BC(t)"][0] is None
+        assert entry[pairs]["BC(t)"][-1] == entry[pairs]["BC"]
+    assert entry["config"] == finished.plan.config.model_dump(mode="json")
+
+
+def test_one_task_without_bootstrap(tiny: Path, tmp_path: Path) -> None:
+    layer = {"scenario": {"n_tasks": 1}, "optim": {"epochs": 1}, "eval": {"bootstrap": 0, "tuning_share": 0}}
+    folder = write_run(train(quick_config(tiny, layer), tmp_path), tmp_path)
+    entry = written(folder)
+    assert [entry["report"][metric] for metric in ("AC", "BC", "FC")] == [None, None, None]
+    assert entry["report"]["C"] == [[entry["report"]["mean_accuracy"]]]
+    assert "tuning" not in entry
+    row = frame(folder, "runs").iloc[0]
+    assert all(math.isnan(row[metric]) for metric in ("AC", "BC", "FC"))
+    assert set(frame(folder, "matrix").columns) == {*("run", "pairs", "metric", "t", "k", "accuracy", "compatible")}
+
+
+def test_an_equal_run_writes_the_same_folder(folder: Path, finished: RunResult, tmp_path: Path) -> None:
+    before = written(folder)
+    assert write_run(finished, tmp_path) == folder
+    assert written(folder) == before
+    assert len(load_runs(tmp_path).runs) == 1
+
+
+@pytest.mark.parametrize(
+    "layer", [{"seed": 1}, {"eval": {"folds": 4}}, {"method": {"name": "er"}}, {"optim": {"lr": 1}}]
+)
+def test_other_runs_have_other_names(finished: RunResult, tiny: Path, layer: dict[str, Any]) -> None:
+    assert run_name(plan_run(quick_config(tiny, layer))) != run_name(finished.plan)
+
+
+def test_threads_do_not_rename_a_run(finished: RunResult, tiny: Path) -> None:
+    assert run_name(plan_run(quick_config(tiny, {"threads": 2}))) == run_name(finished.plan)
+
+
+def test_other_labels_of_the_open_images_rename_a_run(finished: RunResult, tiny: Path, tmp_path: Path) -> None:
+    """The links are the same, the pairs and so the matrix are not."""
+    arrays = dict(np.load(tiny))
+    arrays["y_open"] = np.roll(arrays["y_open"], 7)
+    np.savez(tmp_path / "tiny.npz", **arrays)
+    other = plan_run(quick_config(tmp_path / "tiny.npz"))
+    assert other.keys == finished.plan.keys
+    assert not np.array_equal(other.report_pairs.query, finished.plan.report_pairs.query)
+    assert run_name(other) != run_name(finished.plan)
+
+
+def test_a_run_interrupted_while_written_does_not_look_finished(
+    finished: RunResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, calls = pd.DataFrame.to_parquet, []
+
+    def interrupted(self: pd.DataFrame, *args: Any, **kwargs: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return write(self, *args, **kwargs)
+
+    monkeypatch.setattr(pd.DataFrame, "to_parquet", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write_run(finished, tmp_path)
+    with pytest.raises(FileNotFoundError, match="no finished runs"):
+        load_runs(tmp_path)
+
+
+def test_frames_and_summary_write_nothing(finished: RunResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert set(frames(finished, "x")) == set(COLUMNS)
+    assert list(frames(finished, "x"))[-1] == "runs"
+    assert summary(finished, "x")["run"] == "x"
+    assert not list(tmp_path.iterdir())

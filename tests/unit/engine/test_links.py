@@ -1,0 +1,462 @@
+"""Links and unfinished epochs on a disk and in an object store: whole, damaged, missing, hostile."""
+
+import itertools
+import json
+import pickle
+import struct
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save
+
+from cl2r.engine.links import (
+    FEATURES,
+    MANIFEST,
+    PARTIAL,
+    RECORD,
+    STATE,
+    DamagedError,
+    Link,
+    LinkStore,
+    Partial,
+    check_writable,
+)
+from cl2r.errors import InputError
+from cl2r.storage.path import LocalPath, ObjectPath, StoragePath, at, sha256
+from tests.support.object_server import upload
+
+KEY = "0123abcd"
+FILES = 4
+CutOff = Callable[[int], None]
+
+
+class CutError(BaseException):
+    """The process dies here."""
+
+
+class Bomb:
+    """Leaves a mark where it is unpickled."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
+        return Path.touch, (self.mark,)
+
+
+@pytest.fixture(params=["disk", "s3"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> LinkStore:
+    """An empty store of either kind."""
+    return LinkStore(at(tmp_path / "results") if request.param == "disk" else request.getfixturevalue("remote"))
+
+
+@pytest.fixture
+def filled(store: LinkStore) -> LinkStore:
+    store.save(KEY, link())
+    return store
+
+
+@pytest.fixture
+def on_disk(tmp_path: Path) -> LinkStore:
+    made = LinkStore(tmp_path / "results")
+    made.save(KEY, link())
+    return made
+
+
+@pytest.fixture
+def cut_after(monkeypatch: pytest.MonkeyPatch) -> CutOff:
+    """Let the process die after so many files."""
+
+    def cut_after(count: int) -> None:
+        for kind in (LocalPath, ObjectPath):
+            monkeypatch.setattr(kind, "write_file", cut(kind.write_file, itertools.count(), count))
+
+    def cut(write: Any, written: Any, count: int) -> Any:
+        def limited(path: Any, content: bytes, durable: bool = True) -> None:
+            if next(written) >= count:
+                raise CutError
+            write(path, content, durable)
+
+        return limited
+
+    return cut_after
+
+
+def link(number: float = 1.0) -> Link:
+    state = {"method/w": torch.full((2, 3), number), "memory": torch.tensor([4, 2])}
+    return Link(state, {"open": torch.full((2, 2), number)}, {"seconds": number, "curves": [{"loss_ce": 0.1}]})
+
+
+def epoch(number: int, stage: int = 0) -> Partial:
+    return Partial(stage, number, {"network/w": torch.full((3,), float(number))}, {"curves": [], "seconds": number})
+
+
+def fresh(store: LinkStore) -> LinkStore:
+    """The store as another process sees it."""
+    return LinkStore(store.root.parent)
+
+
+def assert_holds(store: LinkStore, number: float = 1.0) -> None:
+    """The whole link with this number."""
+    found, expected = fresh(store).load(KEY), link(number)
+    assert found is not None
+    assert found.record == expected.record
+    for tensors, others in ((found.state, expected.state), (found.features, expected.features)):
+        assert tensors.keys() == others.keys()
+        for name, tensor in tensors.items():
+            assert tensor.dtype == others[name].dtype
+            assert torch.equal(tensor, others[name])
+
+
+def path_of(store: LinkStore, name: str) -> StoragePath:
+    """The file of the link; in an object store its name begins with its checksum."""
+    (path,) = (store.root / KEY).list(f"*{name}")
+    return path
+
+
+def truncate(path: StoragePath) -> None:
+    path.write_file(path.read_bytes()[:-1])
+
+
+def flip_bit(path: StoragePath) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_file(bytes(content))
+
+
+def remove(path: StoragePath) -> None:
+    path.unlink()
+
+
+DAMAGE = pytest.mark.parametrize("damage", [truncate, flip_bit, remove])
+
+
+# ---------------------------------------------------------------- links
+
+
+def test_a_link_round_trips(store: LinkStore, caplog: pytest.LogCaptureFixture) -> None:
+    assert store.load(KEY) is None
+    assert (KEY in store, store.keys()) == (False, set())
+    store.save(KEY, link())
+    assert_holds(store)
+    assert (KEY in store, store.keys()) == (True, {KEY})
+    assert caplog.messages == []
+
+
+def test_strided_tensors_are_stored(on_disk: LinkStore) -> None:
+    image, rows = torch.rand(2, 3, 4, 5).to(memory_format=torch.channels_last), torch.rand(4, 2)
+    on_disk.save("feed", Link({"w": image, "t": rows.T}, {"open": rows}, {}))
+    assert torch.equal(on_disk.state("feed")["w"], image)
+    assert torch.equal(on_disk.state("feed")["t"], rows.T)
+
+
+@pytest.mark.parametrize("count", range(FILES))
+def test_a_link_that_was_cut_off_does_not_exist(
+    store: LinkStore,
+    cut_after: CutOff,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    count: int,
+) -> None:
+    cut_after(count)
+    with pytest.raises(CutError):
+        store.save(KEY, link(1.0))
+    monkeypatch.undo()
+    assert fresh(store).load(KEY) is None
+    assert fresh(store).keys() == set()
+    store.save(KEY, link(2.0))
+    assert_holds(store, 2.0)
+    assert caplog.messages == []
+
+
+def test_a_link_is_invisible_until_all_of_it_exists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, replace = LinkStore(tmp_path), Path.replace
+
+    def checked(self: Path, target: Path) -> Path:
+        assert store.load(KEY) is None
+        return replace(self, target)
+
+    monkeypatch.setattr(Path, "replace", checked)
+    store.save(KEY, link())
+    assert_holds(store)
+
+
+def test_the_first_of_two_writers_wins(filled: LinkStore) -> None:
+    fresh(filled).save(KEY, link(2.0))
+    assert_holds(filled, 1.0)
+    assert [path.name for path in filled.root.list("*")] == [KEY]
+
+
+@pytest.mark.parametrize("order", sorted(set(itertools.permutations([0] * FILES + [1] * FILES)))[::14])
+def test_two_writers_never_mix(remote: ObjectPath, monkeypatch: pytest.MonkeyPatch, order: tuple[int, ...]) -> None:
+    """Two processes write one link object by object, in a prescribed order; one of the two links is there, whole."""
+    turns, turn, done = list(order), threading.Condition(), [False, False]
+    write, numbers = ObjectPath.write_file, threading.local()
+
+    def in_turn(path: ObjectPath, content: bytes, durable: bool = True) -> None:
+        me = numbers.me
+        with turn:
+            assert turn.wait_for(lambda: not turns or turns[0] == me or done[turns[0]], 30)
+            while turns and turns[0] != me:
+                turns.pop(0)
+            write(path, content)
+            turns.pop(0) if turns else None
+            turn.notify_all()
+
+    def run(me: int) -> None:
+        numbers.me = me
+        LinkStore(remote).save(KEY, link(float(me)))
+        with turn:
+            done[me] = True
+            turn.notify_all()
+
+    monkeypatch.setattr(ObjectPath, "write_file", in_turn)
+    writers = [threading.Thread(target=run, args=[me], daemon=True) for me in (0, 1)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join(60)
+    assert done == [True, True]
+    assert_holds(LinkStore(remote), LinkStore(remote).record(KEY)["seconds"])
+
+
+@DAMAGE
+@pytest.mark.parametrize("name", [STATE, FEATURES, RECORD])
+def test_a_damaged_link_is_logged_never_used_and_written_again(
+    filled: LinkStore, caplog: pytest.LogCaptureFixture, name: str, damage: Callable[[StoragePath], None]
+) -> None:
+    filled.save("feed", link())
+    damage(path_of(filled, name))
+    with pytest.raises(DamagedError, match=name):
+        {STATE: filled.state, FEATURES: filled.features, RECORD: filled.record}[name](KEY)
+    assert fresh(filled).load(KEY) is None
+    assert len(caplog.messages) == 1
+    assert KEY in caplog.text
+    assert name in caplog.text
+    assert fresh(filled).load(KEY) is None
+    assert len(caplog.messages) == 1, "it was removed"
+    assert fresh(filled).load("feed") is not None
+    filled.save(KEY, link())
+    assert_holds(filled)
+
+
+def test_a_store_can_be_copied_to_a_disk_and_back(remote: ObjectPath, tmp_path: Path) -> None:
+    LinkStore(remote).save(KEY, link())
+    for name, *_ in remote.walk():
+        (at(tmp_path) / name).write_file((remote / name).read_bytes())
+    assert_holds(LinkStore(tmp_path))
+    LinkStore(tmp_path / "other").save("ffff", link(3.0))
+    upload(tmp_path / "other" / "links", remote / "links")
+    assert LinkStore(remote).load("ffff") is not None
+
+
+def test_objects_are_read_once(remote: ObjectPath, monkeypatch: pytest.MonkeyPatch) -> None:
+    LinkStore(remote).save(KEY, link())
+    store, read, names = LinkStore(remote), ObjectPath.read_bytes, list[str]()
+    monkeypatch.setattr(ObjectPath, "read_bytes", lambda path: names.append(path.name) or read(path))
+    assert store.load(KEY) is not None
+    assert store.load(KEY) is not None
+    assert len([name for name in names if name != MANIFEST]) == 3
+    monkeypatch.setattr("cl2r.engine.links.CACHED_BYTES", 0)
+    assert_holds(store)
+
+
+# ---------------------------------------------------------------- unfinished epochs
+
+
+def test_epochs_replace_each_other(store: LinkStore, caplog: pytest.LogCaptureFixture) -> None:
+    assert store.load_partial(KEY) is None
+    for number in (1, 2, 3):
+        store.save_partial(KEY, epoch(number, stage=1))
+        found = fresh(store).load_partial(KEY)
+        assert found is not None
+        assert (found.stage, found.epoch, found.record) == (1, number, {"curves": [], "seconds": number})
+        assert torch.equal(found.tensors["network/w"], torch.full((3,), float(number)))
+    assert len(list((store.partials / KEY).walk())) == 2, "one epoch, not three"
+    assert store.load(KEY) is None
+    store.save(KEY, link())
+    assert store.load_partial(KEY) is None
+    assert caplog.messages == []
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_an_epoch_that_was_cut_off_leaves_the_one_before(
+    store: LinkStore, cut_after: CutOff, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    store.save_partial(KEY, epoch(1))
+    cut_after(count)
+    with pytest.raises(CutError):
+        store.save_partial(KEY, epoch(2))
+    monkeypatch.undo()
+    found = fresh(store).load_partial(KEY)
+    assert found is not None
+    assert (found.epoch, float(found.tensors["network/w"][0])) == (1, 1.0)
+
+
+@DAMAGE
+@pytest.mark.parametrize("name", ["stage0-*", PARTIAL])
+def test_a_damaged_epoch_is_logged_and_ignored(
+    store: LinkStore, caplog: pytest.LogCaptureFixture, name: str, damage: Callable[[StoragePath], None]
+) -> None:
+    store.save_partial(KEY, epoch(2))
+    (path,) = (store.partials / KEY).list(name)
+    damage(path)
+    assert store.load_partial(KEY) is None
+    if (name, damage) != (PARTIAL, remove):
+        assert KEY in caplog.text
+        assert not (store.partials / KEY).exists()
+
+
+@pytest.mark.parametrize(("old", "new"), [('"epoch": 2', '"epoch": 3'), ('"seconds": 2', '"seconds": 6')])
+def test_an_epoch_with_a_changed_record_is_ignored(on_disk: LinkStore, old: str, new: str) -> None:
+    """Resuming after another epoch than that of the tensors would give another model."""
+    on_disk.save_partial(KEY, epoch(2))
+    path = on_disk.partials / KEY / PARTIAL
+    assert old in path.read_text()
+    path.write_file(path.read_text().replace(old, new).encode())
+    assert on_disk.load_partial(KEY) is None
+
+
+# ---------------------------------------------------------------- places that cannot be written
+
+
+@pytest.mark.parametrize("blocked", ["results", "results/links", "results/runs"])
+def test_a_root_that_cannot_be_written_is_refused(tmp_path: Path, blocked: str) -> None:
+    (tmp_path / blocked).parent.mkdir(exist_ok=True)
+    (tmp_path / blocked).write_text("a file")
+    with pytest.raises(InputError, match=f"cannot write to {tmp_path / 'results'}"):
+        check_writable(tmp_path / "results")
+
+
+def test_a_missing_bucket_is_refused(remote: ObjectPath) -> None:
+    check_writable(remote)
+    assert list(remote.walk()) == []
+    with pytest.raises(InputError, match=r"cannot write to s3://nowhere/x"):
+        check_writable(ObjectPath(f"s3://nowhere/x{remote.query}"))
+
+
+# ---------------------------------------------------------------- hostile files
+
+
+def header(length: int, text: bytes = b"{}") -> bytes:
+    return struct.pack("<Q", length) + text
+
+
+NOT_TENSORS = {
+    "no header": b"",
+    "a header without end": header(2**63 - 1),
+    "a header longer than the file": header(10**9, b'{"w":'),
+    "a header of brackets": header(10**5, b"[" * 10**5),
+    "more than there is": header(62, b'{"w":{"dtype":"F32","shape":[99999999],"data_offsets":[0,4]}}\n') + bytes(4),
+    "beyond the end": header(60, b'{"w":{"dtype":"U8","shape":[8],"data_offsets":[0,99999999]}}') + bytes(8),
+}
+
+
+def plant(store: LinkStore, name: str, content: bytes) -> None:
+    """Put a file into the link, with a checksum in the manifest that fits."""
+    folder = store.root / KEY
+    manifest = json.loads((folder / MANIFEST).read_bytes())
+    (folder / name).write_file(content)
+    (folder / MANIFEST).write_file(json.dumps(manifest | {name: sha256(content)}).encode())
+
+
+def plant_partial(store: LinkStore, name: str, content: bytes) -> None:
+    """Let the record of an unfinished task name this file, with checksums that fit."""
+    body = json.dumps({"file": name, "sha256": sha256(content), "stage": 0, "epoch": 1, "record": {}}).encode()
+    (store.partials / KEY / PARTIAL).write_file(sha256(body).encode() + b"\n" + body)
+
+
+@pytest.mark.parametrize("name", [STATE, FEATURES, RECORD])
+def test_a_pickle_is_refused_and_not_executed(on_disk: LinkStore, tmp_path: Path, name: str) -> None:
+    mark = tmp_path / "executed"
+    payload = pickle.dumps(Bomb(mark))
+    plant(on_disk, name, payload)
+    with pytest.raises(DamagedError, match=name):
+        {STATE: on_disk.state, FEATURES: on_disk.features, RECORD: on_disk.record}[name](KEY)
+    assert on_disk.load(KEY) is None
+    on_disk.save_partial(KEY, epoch(2))
+    (path,) = (on_disk.partials / KEY).list("stage*")
+    path.write_file(payload)
+    plant_partial(on_disk, path.name, payload)
+    assert on_disk.load_partial(KEY) is None
+    assert not mark.exists()
+    pickle.loads(payload)
+    assert mark.exists(), "unpickling it would have run code"
+
+
+@pytest.mark.parametrize("content", NOT_TENSORS.values(), ids=NOT_TENSORS)
+def test_files_that_are_no_tensors_are_damage(on_disk: LinkStore, content: bytes) -> None:
+    on_disk.save_partial(KEY, epoch(1))
+    (path,) = (on_disk.partials / KEY).list("stage*")
+    path.write_file(content)
+    plant_partial(on_disk, path.name, content)
+    assert on_disk.load_partial(KEY) is None
+    for name, read in ((STATE, on_disk.state), (FEATURES, on_disk.features)):
+        plant(on_disk, name, content)
+        with pytest.raises(DamagedError, match=name):
+            read(KEY)
+
+
+@pytest.mark.parametrize("content", [b"\x80\x04.", b"[" * 10**5, b"\xff\xfe", b""])
+def test_a_record_that_is_no_json_is_damage(on_disk: LinkStore, content: bytes) -> None:
+    plant(on_disk, RECORD, content)
+    with pytest.raises(DamagedError, match=RECORD):
+        on_disk.record(KEY)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[]", b"{}", b"null", b"[" * 10**5, b"\xff\xfe\x00\x80", b'{"state.safetensors": 7}']
+)
+def test_a_broken_manifest_is_damage(on_disk: LinkStore, caplog: pytest.LogCaptureFixture, content: bytes) -> None:
+    (on_disk.root / KEY / MANIFEST).write_file(content)
+    with pytest.raises(DamagedError, match=MANIFEST):
+        on_disk.state(KEY)
+    assert on_disk.load(KEY) is None
+    assert KEY in caplog.text
+
+
+@pytest.mark.parametrize("lie", ["../../../victim/state.safetensors", "ABSOLUTE", "../../../victim", "..", "zz", None])
+def test_a_manifest_cannot_name_files_elsewhere(filled: LinkStore, tmp_path: Path, lie: str | None) -> None:
+    victim = tmp_path / "victim" / STATE
+    at(victim).write_file(save({"w": torch.arange(4.0)}))
+    lie = str(victim) if lie == "ABSOLUTE" else lie
+    digest = json.loads((filled.root / KEY / MANIFEST).read_bytes())[STATE]
+    hostile = {str(lie): digest, STATE: lie, FEATURES: lie, RECORD: lie}
+    (filled.root / KEY / MANIFEST).write_file(json.dumps(hostile).encode())
+    with pytest.raises(DamagedError):
+        filled.state(KEY)
+    assert filled.load(KEY) is None
+    assert victim.exists()
+
+
+@pytest.mark.parametrize("key", ["../victim", "../../victim", "ABSOLUTE", "..", ".", ""])
+def test_a_key_is_never_a_path(on_disk: LinkStore, tmp_path: Path, key: str) -> None:
+    """A damaged link is removed: a key that is a path would remove what is there."""
+    victims = [place / "victim" / "precious" for place in (tmp_path, tmp_path / "results")]
+    for victim in victims:
+        victim.mkdir(parents=True)
+    key = str(tmp_path / "victim") if key == "ABSOLUTE" else key
+    for access in (on_disk.load, on_disk.load_partial, on_disk.state, lambda key: on_disk.save_partial(key, epoch(1))):
+        with pytest.raises(InputError):
+            access(key)
+    assert all(victim.is_dir() for victim in victims)
+    assert_holds(on_disk)
+
+
+def test_an_epoch_cannot_name_files_elsewhere(
+    on_disk: LinkStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    content, victim = save({"w": torch.arange(4.0)}), tmp_path / "stage0-victim.safetensors"
+    victim.write_bytes(content)
+    for name in ("../../../stage0-victim.safetensors", str(victim), "stage/../../../../stage0-victim.safetensors"):
+        on_disk.save_partial(KEY, epoch(1))
+        assert on_disk.load_partial(KEY) is not None
+        plant_partial(on_disk, name, content)
+        Path(str(on_disk.partials), KEY, "stage").mkdir()
+        assert on_disk.load_partial(KEY) is None
+        assert KEY in caplog.messages[-1]
+        assert victim.read_bytes() == content

@@ -1,0 +1,118 @@
+"""Several workers train one model on the rows of one; they exchange values and errors."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from cl2r.data import load_dataset
+from cl2r.engine.chain import Chain
+from cl2r.engine.loop import TaskLoop
+from cl2r.engine.plan import plan_run
+from cl2r.engine.workers import ALONE, Workers
+from cl2r.errors import InputError, TrainingError
+from tests.support.quick import Recorder, quick_config
+from tests.support.two_workers import WORLD, spawned
+
+# ---------------------------------------------------------------- the parts
+
+
+def talk(workers: Workers, _: None) -> dict[str, Any]:
+    """Call every collective function."""
+
+    def fail() -> None:
+        raise TrainingError("only the first worker saw it")
+
+    received: dict[str, Any] = {"value": workers.from_first(lambda: {"rank": workers.rank})}
+    try:
+        workers.from_first(fail)
+    except TrainingError as error:
+        received["error"] = str(error)
+    received["mean"] = workers.mean({"a": 1.0 + workers.rank, "b": 2.0})
+    received["rows"] = workers.gather(torch.arange(3 - workers.rank) + 10 * workers.rank, 5).tolist()
+    received["together"] = workers.together(lambda: workers.rank)
+    try:
+        workers.together(lambda: load_dataset("/nowhere.npz" if workers.rank else "icons"))
+    except InputError as error:
+        received["complaint"] = str(error)
+    received["first"] = workers.first
+    return received
+
+
+def test_workers_exchange_values_and_errors() -> None:
+    first, second = spawned(talk, None)
+    for received in (first, second):
+        assert received["value"] == {"rank": 0}
+        assert received["error"] == "only the first worker saw it"
+        assert received["mean"] == {"a": 1.5, "b": 2.0}
+        assert received["complaint"].startswith("worker 1: "), (
+            "a node without the data must not leave the others waiting"
+        )
+        assert "/nowhere.npz" in received["complaint"]
+    assert (first["together"], second["together"]) == (0, 1)
+    assert first["rows"] == [0, 1, 2, 10, 11]
+    assert second["rows"] == [10, 11, 0, 1, 2], "a worker's own rows come first"
+    assert (first["first"], second["first"]) == (True, False)
+
+
+def test_one_worker_needs_no_process_group() -> None:
+    assert not dist.is_initialized()
+    network = torch.nn.Linear(2, 2)
+    assert ALONE.wrap(network) is network
+    assert ALONE.together(lambda: 5) == 5
+    assert ALONE.gather(torch.arange(3), 3).tolist() == [0, 1, 2]
+    assert ALONE.from_first(lambda: 5) == 5
+    assert ALONE.mean({"a": 2.0}) == {"a": 2.0}
+
+
+def test_synchronised_batch_norm_is_refused_without_gpus() -> None:
+    with pytest.raises(TrainingError, match="needs GPUs"):
+        Workers(0, 2, sync_batchnorm=True).prepare(torch.nn.Linear(2, 2))
+
+
+# ---------------------------------------------------------------- a whole run
+
+
+def rows_seen(workers: Workers, arguments: tuple[str, str]) -> list[list[int]]:
+    """Labels of every batch of task 2 that this worker trains on."""
+    data, batching = arguments
+    plan = plan_run(quick_config(Path(data), {"batches": {"batching": batching}}))
+    chain = Chain(plan, Path(data).parent / f"rows-{batching}", Recorder(), "test", workers)
+    loop: TaskLoop = chain._loop
+    memory = plan.scenario.tasks[0].rows[:9]
+    return [batch.y.tolist() for batch in loop.batches(2, plan.scenario.tasks[1].rows, memory, 0, 0)]
+
+
+@pytest.mark.parametrize("batching", ["balanced", "natural"])
+def test_workers_share_the_rows_of_one(tiny: Path, batching: str) -> None:
+    alone = rows_seen(ALONE, (str(tiny), batching))
+    parts = [rows_seen(Workers(rank, WORLD), (str(tiny), batching)) for rank in range(WORLD)]
+    for whole, first, second in zip(alone, *parts, strict=True):
+        assert whole[0::2] == first
+        assert whole[1::2] == second
+
+
+def whole_run(workers: Workers, arguments: tuple[Path, Path]) -> tuple[list[str], list[int]]:
+    """Train a chain of three tasks."""
+    data, root = arguments
+    recorder = Recorder()
+    plan = plan_run(quick_config(data))
+    chain = Chain(plan, root, recorder, "owner", workers)
+    for task in chain.tasks:
+        chain.ensure_link(task)
+    return recorder.lines, [report.images for report in recorder.reports]
+
+
+def test_two_workers_finish_a_run_and_only_the_first_one_writes(tiny: Path, tmp_path: Path) -> None:
+    (lines, images), (silent, nothing) = spawned(whole_run, (tiny, tmp_path))
+    assert silent == []
+    assert nothing == []
+    assert [line.split(" link")[0] for line in lines] == [f"task {task}: trained" for task in (1, 2, 3)]
+    one_lines, one_images = whole_run(ALONE, (tiny, tmp_path / "alone"))
+    assert len(one_lines) == 3
+    assert images == one_images, "the global batch does not depend on the number of workers"
+    plan = plan_run(quick_config(tiny))
+    records = [Chain(plan, root, Recorder(), "x").store.record(plan.keys[2]) for root in (tmp_path, tmp_path / "alone")]
+    assert [record["workers"] for record in records] == [2, 1]

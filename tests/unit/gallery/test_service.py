@@ -1,0 +1,569 @@
+"""The search service: requests are passed to it directly, without Ray and without a socket."""
+
+import asyncio
+import base64
+import hashlib
+import io
+import json
+import re
+import socket
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+import pandas as pd
+import pytest
+import ray
+from PIL import Image, ImageFile
+from starlette.requests import Request
+
+from cl2r.gallery.gallery import Gallery
+from cl2r.gallery.images import ImageEntry
+from cl2r.gallery.indexing import item_frame
+from cl2r.gallery.model import Model, write_export
+from cl2r.gallery.service import Service, ServiceOptions, page
+from cl2r.rayrun.serve import serve
+from tests.support.galleries import Trained, declared_png, encoded, indexed, refused
+
+NEVER = 1e9
+Pictures = list[tuple[str, Any]]
+"""Paths and pixels."""
+Message = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An answer, and how many parts of the request's body were read."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+    received: int
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    def refuses(self, status: int, *parts: str) -> bool:
+        """Return whether this is an error with `status` whose text names all `parts`."""
+        assert list(self.json) == ["error"]
+        return self.status == status and all(part in self.json["error"] for part in parts)
+
+
+def ask(
+    service: Service,
+    method: str,
+    path: str,
+    parts: Iterable[bytes] = (b"",),
+    query: str = "",
+    cut: bool = False,
+    **headers: str,
+) -> Answer:
+    """Send one request with its body in parts; with `cut` the connection ends after them."""
+    messages = [{"type": "http.request", "body": part, "more_body": True} for part in parts]
+    if messages and not cut:
+        messages[-1]["more_body"] = False
+    messages += [{"type": "http.disconnect"}] * cut
+    sent: list[Message] = []
+    waiting = iter(messages)
+
+    async def receive() -> Message:
+        return next(waiting)
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    given = {"host": "127.0.0.1:8000"} | {name.replace("_", "-"): value for name, value in headers.items()}
+    scope = {
+        "type": "http",
+        "method": method,
+        "path": path,
+        "query_string": query.encode(),
+        "headers": [(name.encode(), value.encode()) for name, value in given.items() if value],
+    }
+
+    async def call() -> None:
+        response = await service(Request(scope, receive))
+        await response(scope, receive, send)
+
+    asyncio.run(call())
+    body = b"".join(message.get("body", b"") for message in sent)
+    found = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
+    return Answer(sent[0]["status"], found, body, len(messages) - len(list(waiting)))
+
+
+def search(service: Service, content: bytes, query: str = "", **headers: str) -> Answer:
+    return ask(service, "POST", "/search", [content], query, **headers)
+
+
+def image(service: Service, name: str) -> Answer:
+    return ask(service, "GET", "/image", query=f"id={quote(name)}")
+
+
+# ---------------------------------------------------------------- a gallery of two versions
+
+
+@pytest.fixture(scope="session")
+def models(chain: Trained) -> list[Model]:
+    return [chain.model(task) for task in (1, 2, 3)]
+
+
+@pytest.fixture(scope="session")
+def pictures(chain: Trained) -> Pictures:
+    """24 images, four per class."""
+    pixels = chain.images[..., 0]
+    return [(f"class {row // 4}/é {row:03d}.png", pixels[14 * (row // 4) + row % 4]) for row in range(24)]
+
+
+def put(folder: Path, pictures: Iterable[tuple[str, Any]]) -> None:
+    for path, pixels in pictures:
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_bytes(encoded(pixels))
+
+
+def build(folder: Path, pictures: Pictures, models: list[Model]) -> Path:
+    """Index the first 16 images by φ_1 and 4 more by φ_2; return the gallery."""
+    for model, start, end in zip(models, (0, 16), (16, 20), strict=False):
+        put(folder / "images", pictures[start:end])
+        indexed(folder / "images", folder / "gallery", model)
+    return folder / "gallery"
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    """The images of `root`."""
+    return tmp_path / "images"
+
+
+@pytest.fixture
+def root(tmp_path: Path, pictures: Pictures, models: list[Model]) -> Path:
+    """A gallery that a test may change."""
+    return build(tmp_path, pictures, models)
+
+
+@pytest.fixture(scope="session")
+def shared(tmp_path_factory: pytest.TempPathFactory, pictures: Pictures, models: list[Model]) -> Path:
+    """A gallery that tests only read."""
+    return build(tmp_path_factory.mktemp("shared"), pictures, models)
+
+
+def opened(root: Path, model: Model, **options: Any) -> Service:
+    service = Service(ServiceOptions(str(root), **({"host": "127.0.0.1", "refresh": 0.0} | options)))
+    service.open(model)
+    return service
+
+
+@pytest.fixture(scope="session")
+def service(shared: Path, models: list[Model]) -> Service:
+    return opened(shared, models[2])
+
+
+# ---------------------------------------------------------------- searching
+
+
+def test_hits_are_ranked_by_all_cosines(
+    service: Service, pictures: Pictures, models: list[Model], shared: Path
+) -> None:
+    query = pictures[21][1]
+    answer = search(service, encoded(query), "top=7")
+    assert answer.status == 200
+    assert answer.headers["content-type"] == "application/json"
+    vector = models[2].embed(query[None, ..., None])[0]
+    cosines = {
+        path: float(models[0 if row < 16 else 1].embed(pixels[None, ..., None])[0] @ vector)
+        for row, (path, pixels) in enumerate(pictures[:20])
+    }
+    best = sorted(cosines, key=lambda path: -cosines[path])[:7]
+    hits = answer.json["hits"]
+    assert [hit["id"] for hit in hits] == best
+    assert [hit["rank"] for hit in hits] == [1, 2, 3, 4, 5, 6, 7]
+    assert [hit["score"] for hit in hits] == pytest.approx([cosines[path] for path in best], abs=1e-5)
+    first = {path for path, _ in pictures[:16]}
+    for hit in hits:
+        task = 1 if hit["id"] in first else 2
+        assert (hit["task"], hit["model"], hit["metadata"]) == (task, models[task - 1].card.name, {})
+        assert hit["label"] == hit["id"].split("/")[0]
+    assert str(shared.parent) not in answer.body.decode(), "clients do not learn where files are"
+
+
+def facts(models: list[Model]) -> dict[str, Any]:
+    """Return what `root` and `shared` hold."""
+    first, second, third = (model.card.name for model in models)
+    versions = [{"model": first, "task": 1, "items": 16}, {"model": second, "task": 2, "items": 4}]
+    return {"model": third, "task": 3, "items": 20, "commit": 2, "versions": versions}
+
+
+def test_an_answer_describes_the_gallery(service: Service, pictures: Pictures, models: list[Model]) -> None:
+    answer = search(service, encoded(pictures[0][1])).json
+    expected = facts(models) | {"top": 12}
+    assert {key: answer[key] for key in expected} == expected
+    assert len(answer["hits"]) == 12
+    assert answer["seconds"] >= 0
+    assert "warning" not in answer
+
+
+def test_a_hit_links_to_its_image(service: Service, pictures: Pictures) -> None:
+    hit = search(service, encoded(pictures[3][1]), "top=1").json["hits"][0]
+    path, _, query = hit["image"].partition("?")
+    answer = ask(service, "GET", f"/{path}", query=query)
+    assert (answer.status, answer.headers["content-type"]) == (200, "image/png")
+    shown = np.asarray(Image.open(io.BytesIO(answer.body)))
+    assert np.array_equal(shown, np.repeat(dict(pictures)[hit["id"]][..., None], 3, axis=2))
+
+
+def test_top_is_a_number_from_1_to_100(service: Service, pictures: Pictures) -> None:
+    query = encoded(pictures[0][1])
+    for top in (1, 20, 100):
+        assert len(search(service, query, f"top={top}").json["hits"]) == min(top, 20)
+    for text in ("0", "101", "-1", "1.5", "x", "", "٣", "9" * 5000):
+        assert search(service, query, f"top={text}").refuses(400, "top"), text
+
+
+def test_metadata_of_any_kind_is_sent(tmp_path: Path, models: list[Model], pictures: Pictures) -> None:
+    put(tmp_path / "images", pictures[:3])
+    ids = [path for path, _ in pictures[:3]]
+    known = pd.DataFrame({"id": ids, "price": [1.5, np.inf, np.nan], "day": [date(2026, 1, 2)] * 3, "count": [1, 2, 3]})
+    indexed(tmp_path / "images", tmp_path / "gallery", models[0], metadata=known)
+    hits = search(opened(tmp_path / "gallery", models[0]), encoded(pictures[0][1])).json["hits"]
+    by_id = {hit["id"]: hit["metadata"] for hit in hits}
+    assert [by_id[name] for name in ids] == [
+        {"price": 1.5, "day": "2026-01-02", "count": 1},
+        {"price": None, "day": "2026-01-02", "count": 2},
+        {"price": None, "day": "2026-01-02", "count": 3},
+    ]
+
+
+# ---------------------------------------------------------------- uploads
+
+
+def test_an_upload_that_is_too_large_is_not_read_to_its_end(
+    shared: Path, models: list[Model], pictures: Pictures
+) -> None:
+    service = opened(shared, models[2], most_bytes=1000)
+    for length, received in (("1001", 0), ("9" * 5000, 0), ("", 3), ("10", 3)):
+        answer = ask(service, "POST", "/search", [b"x" * 400] * 50, content_length=length)
+        assert answer.refuses(413, "0.001 MB")
+        assert answer.received == received
+    content = encoded(pictures[0][1])
+    assert search(opened(shared, models[2], most_bytes=len(content)), content).status == 200, "just small enough"
+    assert search(opened(shared, models[2], most_bytes=len(content) - 1), content).status == 413
+
+
+def test_an_upload_in_parts_is_put_together(service: Service, pictures: Pictures) -> None:
+    content = encoded(pictures[5][1])
+    parts = [content[start : start + 10] for start in range(0, len(content), 10)]
+    assert ask(service, "POST", "/search", parts).json["hits"] == search(service, content).json["hits"]
+    assert ask(service, "POST", "/search", parts[:5], cut=True).refuses(400, "upload")
+    assert search(service, b"").refuses(400, "body")
+    assert search(service, b"--x", content_type="multipart/form-data; boundary=x").refuses(415, "curl --data-binary")
+
+
+@pytest.mark.parametrize(
+    ("content", "status", "part"),
+    [
+        (b"hello", 415, "JPEG"),
+        (b'<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"/>', 415, "JPEG"),
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\nshowpage\n", 415, "JPEG"),
+        (encoded(np.zeros((40, 40), np.uint8))[:45], 415, "JPEG"),
+        (encoded(np.zeros((40, 40, 3), np.uint8), "ICO"), 415, "JPEG"),
+        (encoded(np.zeros((9, 9), np.uint16)), 422, "8 bits"),
+    ],
+)
+def test_what_is_no_image_is_refused(service: Service, content: bytes, status: int, part: str) -> None:
+    assert search(service, content, content_type="image/png").refuses(status, part)
+
+
+@pytest.mark.parametrize("size", [(20000, 10000), (12000, 9000), (2**31 - 1, 2**31 - 1)])
+def test_an_image_of_too_many_pixels_is_not_decoded(
+    service: Service, size: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert search(service, declared_png(9, 9)).status == 200, "a small one is"
+    monkeypatch.setattr(ImageFile.ImageFile, "load", lambda _: pytest.fail("decoded"))
+    assert len(declared_png(*size)) < 100
+    assert search(service, declared_png(*size)).refuses(422, "89 million")
+
+
+# ---------------------------------------------------------------- images of the gallery
+
+
+def test_only_images_of_the_gallery_are_sent(root: Path, images: Path, pictures: Pictures, models: list[Model]) -> None:
+    service, inside = opened(root, models[2]), pictures[0][0]
+    put(images, [("new.png", pictures[0][1])])
+    assert image(service, inside).status == 200
+    near = ["new.png", str(images / inside), f"./{inside}", f"x/../{inside}", f"../images/{inside}"]
+    for name in [*near, "", "/etc/passwd", "../gallery/gallery.json", "a\0b", "é" * 9999]:
+        assert image(service, name).refuses(404, "id"), name
+    assert ask(service, "GET", "/image").status == 400
+
+
+def test_images_are_sent_small_and_as_png(tmp_path: Path, models: list[Model]) -> None:
+    (tmp_path / "images").mkdir()
+    pixels = np.random.default_rng(0).integers(0, 256, (600, 900, 3), np.uint8)
+    (tmp_path / "images" / "wide.jpg").write_bytes(encoded(pixels, "JPEG"))
+    indexed(tmp_path / "images", tmp_path / "gallery", models[0])
+    answer = image(opened(tmp_path / "gallery", models[0]), "wide.jpg")
+    shown = Image.open(io.BytesIO(answer.body))
+    assert (shown.format, shown.size) == ("PNG", (256, 171))
+    assert answer.headers["content-type"] == "image/png"
+
+
+def test_a_file_that_has_changed_is_not_sent(root: Path, images: Path, pictures: Pictures, models: list[Model]) -> None:
+    service, path = opened(root, models[2]), images / pictures[2][0]
+    for content in (b"<svg xmlns='http://www.w3.org/2000/svg'/>", b"secret text", None):
+        path.unlink() if content is None else path.write_bytes(content)
+        assert image(service, pictures[2][0]).refuses(404, "no longer")
+
+
+def test_a_gallery_that_points_elsewhere_is_not_followed(tmp_path: Path, models: list[Model]) -> None:
+    """A stranger may have written it: only files below its source are read."""
+    (tmp_path / "images").mkdir()
+    put(tmp_path, [("private.png", np.zeros((16, 16), np.uint8))])
+    gallery, model = Gallery.open_or_create(tmp_path / "gallery"), models[0]
+    paths = ["../private.png", str(tmp_path / "private.png")]
+    rows = [ImageEntry(f"{number}", path, "", 1) for number, path in enumerate(paths)]
+    vectors = np.eye(2, model.dim, dtype=np.float32)
+    version = model.version
+    items = item_frame(rows, str(tmp_path / "images"), None)
+    shard = gallery.shards.write("made", version.key, vectors, items, [], "float32")
+    gallery.change({version.key: version}, [shard], "made")
+    service = opened(tmp_path / "gallery", model)
+    for name in ("0", "1"):
+        assert image(service, name).refuses(404, "outside")
+
+
+# ---------------------------------------------------------------- who may ask for what
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "right"),
+    [
+        ("POST", "/", "GET, HEAD"),
+        ("GET", "/search", "POST"),
+        ("HEAD", "/search", "POST"),
+        ("OPTIONS", "/search", "POST"),
+        ("DELETE", "/image", "GET, HEAD"),
+        ("PUT", "/health", "GET, HEAD"),
+    ],
+)
+def test_a_wrong_method_is_refused(service: Service, method: str, path: str, right: str) -> None:
+    answer = ask(service, method, path)
+    assert answer.refuses(405, path, right)
+    assert answer.headers["allow"] == right
+
+
+def test_an_unknown_path_is_refused(service: Service) -> None:
+    for path in ("/x", "/search/", "//", "/gallery.json", "/../etc/passwd", "/image/x.png", ""):
+        assert ask(service, "GET", path).refuses(404, "/search"), path
+
+
+def test_names_of_this_machine_are_known(service: Service) -> None:
+    """At any port: a tunnel may end at another one."""
+    for host in ("127.0.0.1:8000", "localhost:8000", "LOCALHOST", "[::1]:8000", "localhost:9000"):
+        assert ask(service, "GET", "/health", host=host, origin=f"http://{host}").status == 200, host
+
+
+def test_a_name_that_points_here_is_refused(service: Service) -> None:
+    """A page of evil.example whose name leads to 127.0.0.1 shares an origin with what it reads."""
+    hosts = ["evil.example", "evil.example:8000", "127.0.0.1.evil.example", "192.0.2.9:8000", "localhost.", ""]
+    for host in [*hosts, "[::1", "localhost/health", "localhost?x", "evil@localhost"]:
+        for path in ("/", "/health", "/image", "/x"):
+            assert ask(service, "GET", path, host=host).refuses(403, "Host"), host
+
+
+def test_a_page_of_another_site_is_refused(service: Service, pictures: Pictures) -> None:
+    for origin in ("https://evil.example", "null", "http://localhost:3000", "http://127.0.0.1"):
+        assert search(service, encoded(pictures[0][1]), origin=origin).refuses(403, "another site"), origin
+
+
+def test_further_names_are_known_and_in_a_network_all_names(shared: Path, models: list[Model]) -> None:
+    named = opened(shared, models[2], names=("search.example",))
+    network = opened(shared, models[2], host="0.0.0.0")
+    for service, status, headers in (
+        (named, 200, {"host": "search.example"}),
+        (named, 200, {"origin": "https://search.example"}),
+        (named, 403, {"host": "other.example"}),
+        (network, 200, {"host": "server7:8000"}),
+        (network, 200, {"host": "server7:8000", "origin": "http://server7:8000"}),
+        (network, 403, {"host": "server7:8000", "origin": "http://evil.example"}),
+        (network, 200, {"host": "server7/x?"}),  # the path is not read from the Host
+    ):
+        assert ask(service, "GET", "/health", **headers).status == status, headers
+
+
+def test_every_answer_has_its_headers(service: Service, pictures: Pictures) -> None:
+    answers = [ask(service, "GET", path) for path in ("/", "/health", "/x", "/search")]
+    answers += [image(service, pictures[0][0]), image(service, "x"), search(service, b"x")]
+    for answer in answers:
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert answer.headers["referrer-policy"] == "no-referrer"
+        assert answer.headers["cross-origin-resource-policy"] == "same-origin"
+        assert answer.headers["cache-control"] in ("no-store", "private, max-age=60")
+        assert answer.headers["content-type"] in ("application/json", "image/png", "text/html; charset=utf-8")
+
+
+def test_the_page_may_run_its_own_script_and_nothing_else(service: Service) -> None:
+    answer = ask(service, "GET", "/")
+    html, policy = answer.body.decode(), answer.headers["content-security-policy"]
+    allowed = dict(entry.split(" ", 1) for entry in policy.split("; "))
+    for tag, name in (("script", "script-src"), ("style", "style-src")):
+        (inside,) = re.findall(f"<{tag}>(.*?)</{tag}>", html, re.DOTALL)
+        digest = base64.b64encode(hashlib.sha256(inside.encode()).digest()).decode()
+        assert allowed[name] == f"'sha256-{digest}'"
+        assert len(inside) > 1000
+    assert allowed["default-src"] == allowed["frame-ancestors"] == allowed["form-action"] == "'none'"
+    assert not re.findall(r"https?://|\bon\w+=|\{\{|style=", html)
+    assert page() == (html, policy)
+
+
+# ---------------------------------------------------------------- readiness, new commits, faults
+
+
+def test_health_is_503_until_the_gallery_is_open(shared: Path, models: list[Model]) -> None:
+    service = Service(ServiceOptions(str(shared), "127.0.0.1", top=5, most_bytes=777))
+    for answer in (ask(service, "GET", "/health"), search(service, b"x"), image(service, "x")):
+        assert answer.refuses(503, "try again")
+        assert answer.headers["retry-after"] == "2"
+    assert ask(service, "GET", "/").status == 200
+    service.open(models[2])
+    answer = ask(service, "GET", "/health")
+    assert answer.status == 200
+    assert answer.json == {"status": "ready", **facts(models), "top": 5, "most_hits": 100, "most_bytes": 777}
+
+
+def append(root: Path, images: Path, model: Model, pictures: Pictures) -> None:
+    put(images, pictures)
+    indexed(images, root, model)
+
+
+def test_images_of_a_new_commit_are_found(root: Path, images: Path, models: list[Model], pictures: Pictures) -> None:
+    service, (name, pixels) = opened(root, models[2]), pictures[22]
+    waiting = opened(root, models[2], refresh=NEVER)
+    before = search(service, encoded(pixels), "top=100").json
+    assert name not in [hit["id"] for hit in before["hits"]]
+    append(root, images, models[2], pictures[20:])
+    after = search(service, encoded(pixels), "top=100").json
+    assert (after["commit"], after["items"], len(after["hits"])) == (3, 24, 24)
+    assert (after["hits"][0]["id"], after["hits"][0]["task"]) == (name, 3)
+    assert after["hits"][0]["score"] == pytest.approx(1, abs=1e-5)
+    assert image(service, name).status == 200
+    assert search(waiting, encoded(pixels)).json["commit"] == 2, "not before `refresh` seconds have passed"
+
+
+def test_a_commit_by_a_later_model_is_not_used_and_a_warning_says_so(
+    root: Path, images: Path, models: list[Model], pictures: Pictures
+) -> None:
+    service = opened(root, models[1])
+    append(root, images, models[2], pictures[20:])
+    answer = search(service, encoded(pictures[0][1]), "top=100").json
+    assert (answer["commit"], len(answer["hits"])) == (2, 20)
+    assert models[2].card.name in answer["warning"]
+    assert str(root) not in answer["warning"]
+    assert ask(service, "GET", "/health").json["warning"] == answer["warning"]
+
+
+def test_a_damaged_commit_gives_a_warning_until_it_is_restored(
+    root: Path, images: Path, models: list[Model], pictures: Pictures
+) -> None:
+    service = opened(root, models[2])
+    append(root, images, models[2], pictures[20:])
+    newest = root / "commits" / "00000003.json"
+    whole = newest.read_bytes()
+    newest.write_bytes(whole[:-1])
+    assert newest.name in ask(service, "GET", "/health").json["warning"]
+    newest.write_bytes(whole)
+    answer = ask(service, "GET", "/health").json
+    assert (answer["commit"], "warning" in answer) == (3, False)
+
+
+@pytest.mark.parametrize(("kind", "status"), [(OSError, 503), (RuntimeError, 500)])
+def test_an_error_shows_neither_traceback_nor_secret(
+    shared: Path, kind: type[Exception], status: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wJalrXUtnFEMI")
+    service = Service(ServiceOptions(str(shared), "127.0.0.1"))
+
+    def broken() -> Any:
+        raise kind("s3 said no to wJalrXUtnFEMI in /home/somebody")
+
+    monkeypatch.setattr(service, "gallery", broken)
+    answer = ask(service, "GET", "/health")
+    assert answer.refuses(status)
+    assert b"s3 said no" not in answer.body
+    assert "s3 said no" in caplog.text
+    assert "wJalrXUtnFEMI" not in caplog.text
+
+
+# ---------------------------------------------------------------- refused before Ray starts
+
+
+@pytest.fixture
+def exported(tmp_path: Path, models: list[Model]) -> str:
+    write_export(models[2].files, tmp_path / "model")
+    return str(tmp_path / "model")
+
+
+def start(root: Path, model: str, port: int | None = None, replicas: int = 1, **options: Any) -> int:
+    own = ServiceOptions(str(root), **({"host": "127.0.0.1"} | options))
+    return serve(own, model, root, free_port() if port is None else port, replicas)
+
+
+@pytest.mark.parametrize(
+    ("options", "parts"),
+    [
+        ({"port": 0}, ["--port 0"]),
+        ({"port": 65536}, ["--port 65536"]),
+        ({"top": 0}, ["--top 0", "100"]),
+        ({"replicas": 0}, ["--replicas 0"]),
+        ({"most_bytes": 0}, ["--max-bytes 0"]),
+        ({"host": "192.0.2.77", "port": 8000}, ["--host 192.0.2.77", "--port 8000"]),
+        ({"host": "no such name", "port": 8000}, ["--host no such name"]),
+        ({"model": "other@3"}, ["--model other"]),
+    ],
+)
+def test_bad_options_are_refused_before_ray_starts(
+    shared: Path, exported: str, options: dict[str, Any], parts: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr(ray, "init", lambda **_: pytest.fail("started"))
+    with refused(*parts):
+        start(shared, **({"model": exported} | options))
+
+
+def test_ports_in_use_and_settings_that_open_more_are_refused(
+    shared: Path, exported: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)  # may be shared, as Serve's port may
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        with refused(f"--port {port}", "another"):
+            start(shared, exported, port)
+    monkeypatch.setenv("RAY_SERVE_ENABLE_HA_PROXY", "1")
+    with refused("RAY_SERVE_ENABLE_HA_PROXY"):
+        start(shared, exported)
+
+
+def test_a_gallery_that_cannot_be_searched_is_refused(
+    tmp_path: Path, shared: Path, exported: str, models: list[Model]
+) -> None:
+    Gallery.open_or_create(tmp_path / "empty")
+    write_export(models[0].files, tmp_path / "first")
+    for root, model, part in (
+        (tmp_path / "empty", exported, "empty"),
+        (tmp_path / "nowhere", exported, "no gallery"),
+        (shared, str(tmp_path / "first"), "later model"),
+    ):
+        with refused(root, part):
+            start(root, model)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

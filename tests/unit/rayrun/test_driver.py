@@ -1,0 +1,78 @@
+"""The driver before and after Ray Tune: ledger, frames and outcome. Training runs in this process."""
+
+import errno
+from collections.abc import Iterator
+from io import BytesIO
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from cl2r.engine.workers import ALONE
+from cl2r.errors import StoppedError
+from cl2r.rayrun import driver
+from cl2r.storage.path import at
+from cl2r.study.jobs import prefix_jobs
+from cl2r.study.session import StudySession
+from cl2r.study.train_job import record_failed, train_job
+from tests.support.small_study import small_study
+
+KEYS = 3 + 3
+"""Links of two methods that share nothing, with three tasks each."""
+
+
+@pytest.fixture
+def session(tiny: Path, tmp_path: Path) -> Iterator[StudySession]:
+    spec = small_study(tiny, grid={"method.name": ["er", "cl2r"]}, set={"optim.epochs": 1, "optim.milestones": []})
+    with StudySession.open(spec, at(str(tmp_path)), name="x") as opened:
+        yield opened
+
+
+def train_alone(session: StudySession) -> None:
+    """Train job after job in this process."""
+    for job in [*prefix_jobs(session.unfinished(), []), *session.unfinished()]:
+        train_job(job, session.folder, session.owner, ALONE, lambda _: None)
+
+
+def test_the_outcome_has_the_frames_and_a_repeated_run_trains_nothing(
+    session: StudySession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(driver, "run_jobs", train_alone)
+        outcome = driver.run(session)
+    assert (outcome.finished, outcome.failed, outcome.pruned, outcome.missing) == (2, 0, 0, 0)
+    assert outcome.links_trained == KEYS
+    for name, frame in outcome.frames.items():
+        stored = pd.read_parquet(BytesIO((session.folder.path / f"{name}.parquet").read_bytes()))
+        pd.testing.assert_frame_equal(stored, frame)
+    assert [event.kind for event in session.ledger.events("opened", "closed")] == ["opened", "closed"]
+    assert session.folder.read_about()["ended"]
+
+    monkeypatch.setattr(driver, "cluster", lambda *_: pytest.fail("nothing is left to do"))
+    again = driver.run(session)
+    assert (again.finished, again.links_trained) == (2, 0)
+    pd.testing.assert_frame_equal(again.frames["runs"], outcome.frames["runs"])
+
+
+def test_failed_and_missing_runs_are_counted(session: StudySession, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver, "run_jobs", lambda _: record_failed(session.jobs[0], session.folder, "a reason"))
+    outcome = driver.run(session)
+    assert (outcome.finished, outcome.failed, outcome.missing) == (0, 1, 1)
+    assert outcome.frames["runs"]["reason"].tolist() == ["a reason"]
+
+
+def test_after_sigterm_the_study_stays_open(session: StudySession, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver, "run_jobs", lambda _: setattr(session.stop, "requested", True))
+    with pytest.raises(StoppedError, match="0 of 2 runs"):
+        driver.run(session)
+    assert session.ledger.events("closed") == []
+    assert (session.folder.path / "runs.parquet").exists()
+
+
+def test_an_error_of_the_disk_names_the_study(session: StudySession, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: StudySession) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(driver, "run_jobs", full)
+    with pytest.raises(OSError, match=f"{session.folder.path}: No space left"):
+        driver.run(session)

@@ -1,0 +1,241 @@
+"""Points of a sweep from Optuna: what is handed out, what is told, and what a restart finds."""
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+from optuna.trial import TrialState
+
+from cl2r.rayrun.optuna_source import OptunaSource, objective_values
+from cl2r.study.folder import StudyFolder
+from cl2r.study.frames import study_frames
+from cl2r.study.jobs import Job
+from cl2r.study.ledger import DIED
+from cl2r.study.spec import StudySpec
+from cl2r.study.train_job import record_failed
+from tests.support.small_study import finish, small_study, small_sweep
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> StudyFolder:
+    return StudyFolder(tmp_path, "sweep")
+
+
+def point_of(job: Job) -> tuple[float, int]:
+    config = job.runs[0].config
+    return config.method.lambda_base, config.memory.per_class
+
+
+def states(source: OptunaSource) -> list[TrialState]:
+    return [trial.state for trial in source.optuna.get_trials()]
+
+
+def test_as_many_trials_as_asked_for(tiny: Path, folder: StudyFolder) -> None:
+    source = OptunaSource(small_sweep(tiny, trials=3, seeds=(0, 1)), folder)
+    jobs = []
+    while job := source.next():
+        jobs.append(job)
+    assert [job.trial for job in jobs] == [0, 1, 2]
+    assert [[run.config.seed for run in job.runs] for job in jobs] == [[0, 1]] * 3
+    assert source.waiting == 0
+    entries = {event.subject: event.read() for event in folder.ledger.events("trial")}
+    params = [entries[str(job.trial)]["params"] for job in jobs]
+    assert [(p["method.lambda_base"], p["memory.per_class"]) for p in params] == [point_of(job) for job in jobs]
+    for (value, size), trial in zip(map(point_of, jobs), source.optuna.get_trials(), strict=True):
+        assert trial.params == {"method.lambda_base": value, "memory.per_class": size}
+
+
+def test_the_same_search_seed_asks_for_the_same_points(tiny: Path, tmp_path: Path) -> None:
+    def points(name: str, seed: int) -> list[tuple[float, int]]:
+        source = OptunaSource(small_sweep(tiny, seed=seed), StudyFolder(tmp_path, name))
+        return [point_of(job) for job in iter(source.next, None)]
+
+    assert points("a", 0) == points("b", 0)
+    assert points("a2", 0) != points("c", 1)
+
+
+def test_what_optuna_is_told(tiny: Path, folder: StudyFolder) -> None:
+    """Finished, failed, stopped early, finished without a value, half finished."""
+    source = OptunaSource(small_sweep(tiny, seeds=(0, 1), objectives=["AC"]), folder)
+    good, failed, pruned, empty, half = iter(source.next, None)
+    for run, value in zip(good.runs, (0.25, 0.75), strict=True):
+        finish(folder, Job(good.trial, None, (run,)), {"tuning_AC": value, "AC": 9.0})
+    source.ended(good, pruned=False)
+    record_failed(failed, folder, "loss")
+    source.ended(failed, pruned=False)
+    source.ended(pruned, pruned=True)
+    finish(folder, empty, {"tuning_AC": None})
+    source.ended(empty, pruned=False)
+    finish(folder, Job(half.trial, None, half.runs[:1]), {"tuning_AC": 0.5})
+    record_failed(half, folder, "loss")
+    source.ended(half, pruned=False)
+    expected = [TrialState.COMPLETE, TrialState.FAIL, TrialState.PRUNED, TrialState.FAIL, TrialState.FAIL]
+    assert states(source) == expected
+    assert source.optuna.best_trial.value == 0.5, "the mean over seeds, on the tuning pairs"
+    assert source.optuna.metric_names == ["AC"]
+
+
+def test_several_objectives(tiny: Path, folder: StudyFolder) -> None:
+    source = OptunaSource(small_sweep(tiny, trials=3, sampler="nsga2", objectives=["BC", "stored_bytes"]), folder)
+    values = [(0.5, 100), (0.4, 50), (0.3, 60)]
+    for job, (value, size) in zip(iter(source.next, None), values, strict=True):
+        finish(folder, job, {"tuning_BC": value, "stored_bytes": size})
+        source.ended(job, pruned=False)
+    assert [trial.values for trial in source.optuna.get_trials()] == [list(map(float, row)) for row in values]
+    assert sorted(trial.number for trial in source.optuna.best_trials) == [0, 1], "the third is beaten in both"
+
+
+def test_a_missing_value_makes_all_objectives_missing(tiny: Path, folder: StudyFolder) -> None:
+    job = OptunaSource(small_sweep(tiny), folder).next()
+    assert job is not None
+    assert objective_values(["BC"], job, folder.ledger.outcomes()) is None, "not finished"
+    finish(folder, job, {"tuning_BC": None, "train_seconds": 3.0})
+    outcomes = folder.ledger.outcomes()
+    assert objective_values(["seconds"], job, outcomes) == [3.0]
+    assert objective_values(["seconds", "BC"], job, outcomes) is None
+
+
+def test_a_restart_resumes_open_trials(tiny: Path, folder: StudyFolder) -> None:
+    study = small_sweep(tiny, trials=6)
+    first = OptunaSource(study, folder)
+    told, untold, failed, open_one, open_two = itertools.islice(iter(first.next, None), 5)
+    finish(folder, told, {"tuning_BC": 0.1})
+    first.ended(told, pruned=False)
+    finish(folder, untold, {"tuning_BC": 0.2})
+    record_failed(failed, folder, "loss")
+    first.ended(failed, pruned=False)
+
+    second = OptunaSource(study, folder)
+    running = [TrialState.RUNNING] * 2
+    assert states(second) == [TrialState.COMPLETE, TrialState.COMPLETE, TrialState.FAIL, *running]
+    assert [trial.value for trial in second.optuna.get_trials()][:2] == [0.1, 0.2]
+    assert second.waiting == 3
+    assert second.next() == open_one, "the same number, point, names and links"
+    assert second.next() == open_two
+    new = second.next()
+    assert new is not None
+    assert new.trial == 5
+    assert second.next() is None
+    for number, job in enumerate((open_one, open_two, new)):
+        finish(folder, job, {"tuning_BC": 0.3 + number / 10})
+        second.ended(job, pruned=False)
+    assert [trial.value for trial in second.optuna.get_trials()] == [0.1, 0.2, None, 0.3, 0.4, 0.5]
+    third = OptunaSource(study, folder)
+    assert third.waiting == 0
+    assert third.next() is None
+    assert len(folder.ledger.events("trial")) == 6
+
+
+def test_one_finished_seed_of_two_leaves_a_trial_open(tiny: Path, folder: StudyFolder) -> None:
+    study = small_sweep(tiny, trials=1, seeds=(0, 1))
+    job = OptunaSource(study, folder).next()
+    assert job is not None
+    finish(folder, Job(job.trial, None, job.runs[:1]), {"tuning_BC": 0.1})
+    assert OptunaSource(study, folder).next() == job
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "random", "nsga2"])
+def test_more_trials_later_are_new_points(tiny: Path, folder: StudyFolder, sampler: str) -> None:
+    """All of them are start-up points, which a sampler with the seed of the first command would draw again."""
+
+    def command(trials: int) -> list[Job]:
+        source = OptunaSource(small_sweep(tiny, trials=trials, sampler=sampler), folder)
+        jobs = []
+        while job := source.next():
+            finish(folder, job, {"tuning_BC": job.trial / 10})
+            source.ended(job, pruned=False)
+            jobs.append(job)
+        return jobs
+
+    first, second = command(5), command(8)
+    assert [job.trial for job in first + second] == list(range(8))
+    values = [job.runs[0].config.method.lambda_base for job in first + second]
+    assert len(set(values)) == 8
+    assert command(8) == []
+    assert command(3) == []
+
+
+def test_optuna_can_open_the_journal(tiny: Path, folder: StudyFolder) -> None:
+    source = OptunaSource(small_sweep(tiny), folder)
+    source.next()
+    backend = optuna.storages.journal.JournalFileBackend(str(folder.journal))
+    loaded = optuna.load_study(study_name=None, storage=optuna.storages.JournalStorage(backend))
+    assert loaded.study_name == "sweep"
+    assert len(loaded.trials) == 1
+
+
+def choices(data: Path, trials: int, **space: list[Any]) -> StudySpec:
+    return small_study(data, space={"memory.per_class": [2, 3], **space}, search={"trials": trials})
+
+
+def test_a_repeated_point_is_trained_once(tiny: Path, folder: StudyFolder) -> None:
+    """Two choices, six trials: two jobs; the others get their values, also those asked while the first ones ran."""
+    source = OptunaSource(choices(tiny, 6), folder)
+    jobs = list(iter(source.next, None))
+    assert len(jobs) == 2
+    assert len(folder.ledger.events("trial")) == 2
+    assert len(folder.ledger.events("repeated")) == 4
+    assert states(source) == [TrialState.RUNNING] * 6
+    for value, job in enumerate(jobs):
+        finish(folder, job, {"tuning_BC": float(value)})
+        source.ended(job, pruned=False)
+    size = {job.runs[0].config.memory.per_class: float(value) for value, job in enumerate(jobs)}
+    trials = source.optuna.get_trials()
+    assert [trial.state for trial in trials] == [TrialState.COMPLETE] * 6
+    assert [trial.value for trial in trials] == [size[trial.params["memory.per_class"]] for trial in trials]
+    later = OptunaSource(choices(tiny, 8), folder)
+    assert later.next() is None, "both points have a value"
+    assert len(later.optuna.get_trials(states=(TrialState.COMPLETE,))) == 8
+
+
+def test_repeated_points_of_a_killed_command_are_told_with_the_first(tiny: Path, folder: StudyFolder) -> None:
+    before = list(iter(OptunaSource(choices(tiny, 6), folder).next, None))
+    source = OptunaSource(choices(tiny, 6), folder)
+    jobs = list(iter(source.next, None))
+    assert [job.trial for job in jobs] == [job.trial for job in before]
+    for job in jobs:
+        finish(folder, job, {"tuning_BC": 1.0})
+        source.ended(job, pruned=False)
+    assert states(source) == [TrialState.COMPLETE] * 6
+
+
+def test_a_combination_that_cannot_be_run_is_a_failed_row(tiny: Path, folder: StudyFolder) -> None:
+    """Four tasks stopped after four are fine, so are two after two, but not two after four."""
+    space = {"scenario.n_tasks": [4, 2], "scenario.stop_after": [2, 4]}
+    for _ in range(2):  # the next command works as well
+        source = OptunaSource(small_study(tiny, space=space, search={"trials": 12}), folder)
+        for job in iter(source.next, None):
+            finish(folder, job, {"tuning_BC": 0.0})
+            source.ended(job, pruned=False)
+    failed = folder.ledger.events("failed")
+    assert failed
+    assert all("stop_after=4 exceeds the 2 tasks" in event.read()["reason"] for event in failed)
+    assert set(states(source)) == {TrialState.COMPLETE, TrialState.FAIL}
+    row = study_frames(folder)["runs"].query("status == 'failed'").iloc[0]
+    assert (row["scenario.n_tasks"], row["scenario.stop_after"]) == (2, 4)
+
+
+def test_a_trial_killed_while_its_point_was_chosen_does_not_count(tiny: Path, folder: StudyFolder) -> None:
+    OptunaSource(small_sweep(tiny, trials=3), folder).optuna.ask()  # killed here: a trial without parameters
+    source = OptunaSource(small_sweep(tiny, trials=3), folder)
+    jobs = list(iter(source.next, None))
+    assert [job.trial for job in jobs] == [1, 2, 3]
+    assert states(source)[0] == TrialState.FAIL
+
+
+def test_a_trial_whose_process_crashed_is_enqueued_once_more(tiny: Path, folder: StudyFolder) -> None:
+    source = OptunaSource(small_sweep(tiny, trials=2), folder)
+    died, sick = iter(source.next, None)
+    for job, reason in ((died, DIED), (sick, "the loss is not a number")):
+        record_failed(job, folder, reason)
+        source.ended(job, pruned=False)
+    assert states(source) == [TrialState.FAIL] * 2
+    later = OptunaSource(small_sweep(tiny, trials=2), folder)
+    assert later.waiting == 1
+    (again,) = iter(later.next, None)
+    assert (again.trial, point_of(again)) == (2, point_of(died))
+    finish(folder, again, {"tuning_BC": 0.5})
+    later.ended(again, pruned=False)
+    assert OptunaSource(small_sweep(tiny, trials=2), folder).waiting == 0

@@ -1,0 +1,101 @@
+"""Facts about the environment that are safe to share, and the memory of a process."""
+
+import gc
+import importlib.metadata
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from cl2r.runtime.environment import ROOT, commit, environment, peak_bytes, shareable_command
+from tests.support.made_study import ABOUT
+from tests.support.quick import quick_config, train
+
+
+def test_machine_and_packages() -> None:
+    found = environment()
+    assert found["python"] == ".".join(map(str, sys.version_info[:3]))
+    assert found["packages"]["torch"] == importlib.metadata.version("torch")
+    assert set(ABOUT["environment"]["packages"]) <= set(found["packages"])
+    assert found["cpus"] >= 1
+    assert found["memory_bytes"] > 2**28
+    assert found["processor"]
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["/opt/venv/bin/cl2r", "study", "ablation"], ["cl2r", "study", "ablation"]),
+        (["studies/ablation.py", "--plan"], ["python", "studies/ablation.py", "--plan"]),
+        ([str(ROOT / "studies" / "sweep.py")], ["python", "studies/sweep.py"]),
+        (["/somewhere/else/mine.py", "0"], ["python", "mine.py", "0"]),
+        ([str(ROOT / "cl2r" / "__main__.py"), "study", "x"], ["python", "-m", "cl2r", "study", "x"]),
+    ],
+)
+def test_the_command_works_in_any_checkout(
+    words: list[str], expected: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    assert shareable_command(words) == expected
+
+
+def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", homeless)
+    words = ["cl2r", "study", "x.yaml", "--storage", "/home/babbage/out"]
+    assert shareable_command(words) == ["cl2r", "study", "x.yaml", "--storage", "~/out"]
+
+
+def test_the_peak_never_falls() -> None:
+    before = peak_bytes()
+    held = bytearray(2**20)
+    assert peak_bytes() >= before > 10 * 2**20
+    del held
+    assert peak_bytes() >= before
+
+
+def test_runs_in_one_process_keep_no_tensors(tiny: Path, tmp_path: Path) -> None:
+    def bytes_held() -> int:
+        gc.collect()
+        return sum(
+            thing.untyped_storage().nbytes() for thing in gc.get_objects() if issubclass(type(thing), torch.Tensor)
+        )
+
+    held = []
+    for seed in range(3):
+        result = train(quick_config(tiny, {"seed": seed, "optim": {"epochs": 1}}), tmp_path)
+        assert 0 < result.links[-1].record["peak_bytes"] <= peak_bytes()
+        del result
+        held.append(bytes_held())
+    assert held[2] <= held[1]
+
+
+def test_a_folder_outside_git_has_no_commit(tmp_path: Path) -> None:
+    assert commit(tmp_path).startswith("unknown")
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+def test_the_commit_and_whether_files_differ_from_it(tmp_path: Path) -> None:
+    def git(*words: str) -> str:
+        options = ["-c", "user.name=n", "-c", "user.email=e@x", "-c", "commit.gpgsign=false"]
+        return subprocess.run(
+            ["git", "-C", str(tmp_path), *options, *words], capture_output=True, text=True, check=True
+        ).stdout.strip()
+
+    git("init", "--quiet")
+    (tmp_path / "file").write_text("one")
+    git("add", "file")
+    git("commit", "--quiet", "-m", "one")
+    assert commit(tmp_path) == git("rev-parse", "HEAD")
+    (tmp_path / "studies" / "results").mkdir(parents=True)
+    (tmp_path / "studies" / "results" / "table.md").write_text("results are no change of the code")
+    assert commit(tmp_path) == git("rev-parse", "HEAD")
+    (tmp_path / "file").write_text("two")
+    assert commit(tmp_path) != git("rev-parse", "HEAD")
+    (tmp_path / "below").mkdir()
+    assert commit(tmp_path / "below").startswith("unknown"), "a folder inside another checkout"

@@ -1,0 +1,227 @@
+"""The scaling study: what it times, on tiny steps; its tables, figures and files, from the times of a known model."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+import yaml
+
+import cl2r
+from analysis.plots.scaling import plot_measured, plot_predicted
+from analysis.tables.scaling import drift_table, layouts_table, predicted_table, samples_table, scaling_table
+from cl2r.config.schema import Config
+from cl2r.engine.plan import plan_run
+from cl2r.engine.workers import Workers
+from cl2r.errors import InputError
+from cl2r.rayrun.scaling import Effort, Measured, ReduceTime, StepTime, measure, samples, with_batch
+from cl2r.study.cost import GpuAssumption
+from cl2r.study.scaling_model import AllReduceCost, Fit, StepModel, fit, gpu_model, predict
+from studies import scaling
+from studies.scaling import metrics_by_workers, scaling_frame, write
+from tests.support.drawn import legend, lines
+from tests.support.quick import QUICK, quick_config
+from tests.support.two_workers import WORLD, spawned
+
+LITTLE = Effort(steps=1, rounds=2, sizes=(4, 4000), seconds=0.01)
+MODEL = StepModel(1e-10, 0.01, AllReduceCost(1e-3, 1e-8))
+ROW, SIZE, BATCH = 2e7, 400_000, 128
+
+
+@pytest.fixture
+def preset(tiny: Path, tmp_path: Path) -> str:
+    path = tmp_path / "tiny.yaml"
+    path.write_text(yaml.safe_dump({**QUICK, "data": {"name": str(tiny)}}))
+    return str(path)
+
+
+@pytest.fixture
+def steps() -> list[StepTime]:
+    """Steps of 1, 2 and 4 workers as MODEL has them."""
+    return [
+        StepTime(
+            world, rows, MODEL.seconds(world, rows * ROW, SIZE), MODEL.seconds(1, rows / world * ROW, 0), ROW, SIZE
+        )
+        for world in (1, 2, 4)
+        for rows in dict.fromkeys((BATCH, BATCH * world))
+    ]
+
+
+@pytest.fixture
+def fitted(steps: list[StepTime]) -> Fit:
+    reduces = [ReduceTime(world, size, MODEL.ring.seconds(world, size)) for world in (2, 4) for size in (4, 10**6)]
+    return fit(samples(steps, reduces))
+
+
+def predicted() -> pd.DataFrame:
+    rows = [
+        {"network": network, "mode": mode, "row_flops": 1e9, "gradient_bytes": 10**7, **vars(step)}
+        for network in ("small", "large")
+        for mode in ("strong", "weak")
+        for step in predict(gpu_model(GpuAssumption()), 1e9, 1e7, BATCH, (1, 8, 16), mode == "weak")
+    ]
+    return pd.DataFrame(rows)
+
+
+# ---------------------------------------------------------------- measuring
+
+
+def test_only_the_second_task_is_timed_with_another_batch(tiny: Path) -> None:
+    plan = plan_run(with_batch(quick_config(tiny), 24))
+    assert plan.config.batches.size == 24
+    assert len(plan.keys) == 2
+
+
+def test_one_worker_has_steps_and_no_all_reduce(tiny: Path) -> None:
+    found = measure([with_batch(quick_config(tiny), 8)], Workers(device=torch.device("cpu")), LITTLE)
+    (step,) = found.steps
+    assert (step.workers, step.batch) == (1, 8)
+    assert min(step.seconds, step.apart_seconds, step.row_flops, step.gradient_bytes) > 0
+    assert found.reduces == ()
+
+
+def measured_by_two(workers: Workers, configs: list[Config]) -> Measured:
+    """Run in a process of its own."""
+    return measure(configs, workers, LITTLE)
+
+
+def test_two_workers_share_a_batch_and_time_their_all_reduces(tiny: Path) -> None:
+    configs = [with_batch(quick_config(tiny), rows) for rows in (8, 16)]
+    found = spawned(measured_by_two, configs)[0]
+    assert [(step.workers, step.batch) for step in found.steps] == [(WORLD, 8), (WORLD, 16)]
+    assert [(one.workers, one.size) for one in found.reduces] == [(WORLD, 4), (WORLD, 4000)]
+    assert all(one.seconds > 0 for one in (*found.steps, *found.reduces))
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["--batch", "6", "--workers", "1", "4"], "--batch 6"),
+        (["--workers", "0", "1"], "--workers"),
+        (["--workers", "2", "2"], "--workers 2 2"),
+        (["--set", "scenario.n_tasks=1"], "scenario.n_tasks"),
+        (["--set", "optim.speed=1"], "optim.speed"),
+        (["--rounds", "0"], "--rounds"),
+    ],
+)
+def test_bad_input_is_refused(preset: str, words: list[str], named: str) -> None:
+    with pytest.raises(InputError, match=named):
+        scaling.main(["--preset", preset, *words])
+
+
+# ---------------------------------------------------------------- model and tables
+
+
+def test_the_study_finds_the_model_behind_its_times(fitted: Fit) -> None:
+    assert fitted.model.seconds_per_flop == pytest.approx(MODEL.seconds_per_flop)
+    assert fitted.model.ring.latency_seconds == pytest.approx(MODEL.ring.latency_seconds)
+    assert np.abs(fitted.residuals).max() < 1e-9
+
+
+def test_efficiency_and_communication_by_hand(steps: list[StepTime], fitted: Fit) -> None:
+    rows = scaling_frame(steps, BATCH, fitted).set_index(["mode", "workers"])
+    one, two = MODEL.seconds(1, BATCH * ROW, SIZE), MODEL.seconds(2, BATCH * ROW, SIZE)
+    assert rows.loc[("strong", 2), "efficiency"] == pytest.approx(one / two / 2)
+    assert rows.loc[("strong", 2), "communication"] == pytest.approx(MODEL.ring.seconds(2, SIZE) / two)
+    weak = MODEL.seconds(4, 4 * BATCH * ROW, SIZE)
+    assert rows.loc[("weak", 4), "images_per_second"] == pytest.approx(4 * BATCH / weak)
+    assert rows.loc[("weak", 4), "efficiency"] == pytest.approx(one / weak)
+    assert (rows.loc[:, "fitted_seconds"] - rows.loc[:, "seconds"]).abs().max() < 1e-9
+    assert list(rows.loc[("strong", 1)]) == list(rows.loc[("weak", 1)])
+
+
+def test_one_number_of_workers_has_no_model(steps: list[StepTime]) -> None:
+    with pytest.raises(InputError, match="1 of the 4"):
+        fit(samples(steps[:1], []))
+    data = scaling_frame(steps[:1], BATCH, None)
+    assert data["fitted_seconds"].isna().all()
+    assert "too few" in scaling_table(data, None, "too few").notes[1]
+
+
+def test_tables_have_the_measured_values(steps: list[StepTime], fitted: Fit) -> None:
+    data = scaling_frame(steps, BATCH, fitted)
+    table = scaling_table(data, fitted)
+    assert table.column("images/s")[0].value == pytest.approx(data["images_per_second"][0])
+    assert len(samples_table(fitted).rows) == len(fitted.samples)
+    row = {
+        "name": "one",
+        "processes": 1,
+        "threads": 1,
+        "images_per_second": 50.0,
+        "links_per_hour": 180.0,
+        "bytes": 1e9,
+    }
+    assert layouts_table(pd.DataFrame([row]), 1000, BATCH).column("links per hour")[0].value == 180
+    assert len(predicted_table(predicted(), "A100", "assumed", BATCH).rows) == len(predicted())
+
+
+def test_drift_is_paired_by_seed() -> None:
+    runs = pd.DataFrame(
+        {
+            "seed": [0, 1, 1, 0],
+            "workers": [1, 1, 2, 2],
+            "BC": [0.1, 0.3, 0.31, 0.11],
+            "mean_accuracy": [0.5, 0.7, 0.7, 0.6],
+            "FC": [0.0, 0.0, 0.0, 0.0],
+        }
+    )
+    rows = {row[0].text: [cell.text for cell in row[1:]] for row in drift_table(runs).rows}
+    assert rows["1"][:2] == ["+0.200 ± 0.141", "0.600 ± 0.141"]
+    assert rows["2"][1] == "0.650 ± 0.071"
+    assert rows["2 − 1, by seed"] == ["+0.010 ± 0.000", "+0.050 ± 0.071", "0.000 ± 0.000"]
+
+
+def test_every_number_of_workers_has_its_own_storage(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[dict[str, Any]] = []
+
+    class Stored:
+        def __init__(self, world: int) -> None:
+            values = {"BC": float(world), "mean_accuracy": 0.5, "FC": 0.0, "status": "finished"}
+            self.runs = pd.DataFrame([{"seed": seed, **values} for seed in (3, 4)])
+
+    def run_study(spec: Any, **options: Any) -> Stored:
+        asked.append({**options, "spec": spec})
+        return Stored(options["workers"])
+
+    monkeypatch.setattr(cl2r, "run_study", run_study, raising=False)
+    runs = metrics_by_workers("icons", ("method.name=er",), (1, 2), (3, 4), 5)
+    assert runs[["workers", "seed", "BC"]].to_numpy().tolist() == [[1, 3, 1], [1, 4, 1], [2, 3, 2], [2, 4, 2]]
+    assert len({one["storage"] for one in asked}) == 2
+    assert asked[0]["spec"]["set"] == {"scenario.stop_after": 3, "optim.epochs": 5, "method.name": "er"}
+
+
+# ---------------------------------------------------------------- figures and files
+
+
+def test_the_figure_of_measured_and_fitted_steps(steps: list[StepTime], fitted: Fit) -> None:
+    data = scaling_frame(steps, BATCH, fitted)
+    figure = plot_measured(data, data, "heading")
+    left, right = figure.axes
+    assert set(legend(figure)) == {"strong, measured", "weak, measured", "strong, model", "weak, model", "ideal"}
+    strong = data[data["mode"] == "strong"]
+    assert np.allclose(lines(left)["strong, measured"], strong[["workers", "speed_up"]])
+    assert np.allclose(lines(right)["strong, model"], strong[["workers", "efficiency"]])
+    assert lines(left)["ideal"] == [[1, 1], [2, 2], [4, 4]]
+
+
+def test_the_figure_of_predictions() -> None:
+    data = predicted()
+    figure = plot_predicted(data, "heading", "A100s")
+    assert set(legend(figure)) == {"small, strong", "small, weak", "large, strong", "large, weak", "ideal"}
+    own = data[(data["network"] == "large") & (data["mode"] == "weak")]
+    assert np.allclose(lines(figure.axes[1])["large, weak"], own[["workers", "efficiency"]])
+    assert figure.axes[0].get_xlabel() == "A100s"
+
+
+def test_files_without_a_model_are_valid_json(steps: list[StepTime], tmp_path: Path) -> None:
+    frames = {"scaling": scaling_frame(steps, BATCH, None), "predicted": predicted()}
+    write(tmp_path / "out" / "scaling", frames, "text", "about", "A100s")
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    figures = {f"scaling{part}.{kind}" for part in ("", "_predicted") for kind in ("png", "svg")}
+    assert names == {"scaling.json", "scaling.md", *figures}
+    written = json.loads((tmp_path / "out" / "scaling.json").read_text(), parse_constant=pytest.fail)
+    assert written["scaling"][0]["fitted_seconds"] is None
+    assert len(written["predicted"]) == len(predicted())

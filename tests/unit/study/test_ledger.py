@@ -1,0 +1,152 @@
+"""The ledger: events are whole, ordered, and never lost or overwritten."""
+
+import json
+import multiprocessing
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from cl2r.storage import path as files
+from cl2r.study.ledger import Ledger, finished
+
+
+def write_many(folder: Path, writer: int, count: int) -> None:
+    for number in range(count):
+        Ledger(folder).write("finished", f"run{number}", {"writer": writer, "number": number})
+
+
+def test_an_event_has_time_kind_subject_and_content(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger")
+    before = time.time_ns()
+    ledger.write("failed", "run", {"reason": "λ too large", "values": [1, None, 0.5]})
+    (event,) = ledger.events()
+    assert before <= event.time_ns <= time.time_ns()
+    assert (event.kind, event.subject) == ("failed", "run")
+    assert event.read() == {"reason": "λ too large", "values": [1, None, 0.5]}
+
+
+@pytest.mark.parametrize(
+    "subject", ["tiny-cl2r-T3-s0-0123abcd", "v1.2.npz-er-T2-s0-0123abcd", "a.finished.b", "3", "."]
+)
+def test_subjects_may_have_dots(tmp_path: Path, subject: str) -> None:
+    ledger = Ledger(tmp_path)
+    ledger.write("started", subject, {})
+    assert [(event.kind, event.subject) for event in ledger.events()] == [("started", subject)]
+    assert ledger.events("finished") == []
+
+
+def test_a_ledger_that_does_not_exist_is_empty(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "nowhere")
+    assert ledger.events() == []
+    assert ledger.outcomes() == {}
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_events_come_in_the_order_they_were_written(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path)
+    for number in (7, 3, 9, 1):
+        ledger.write("trial", str(number), {})
+    ledger.write("closed", "driver", {})
+    assert [event.subject for event in ledger.events("trial")] == ["7", "3", "9", "1"]
+    assert [event.kind for event in ledger.events("closed", "trial")] == ["trial"] * 4 + ["closed"]
+    assert len(ledger.events()) == 5
+
+
+def test_time_is_compared_as_a_number(tmp_path: Path) -> None:
+    for time_ns in (10, 9, 100):
+        (tmp_path / f"{time_ns}.noted.run.00000000.json").write_text("{}")
+    assert [event.time_ns for event in Ledger(tmp_path).events()] == [9, 10, 100]
+
+
+def test_last_returns_the_latest_event_of_each_subject(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path)
+    for subject, reason in (("a", "first"), ("b", "only"), ("a", "second")):
+        ledger.write("failed", subject, {"reason": reason})
+    ledger.write("noted", "a", {"reason": "no outcome"})
+    last = {run: event.read()["reason"] for run, event in ledger.last("failed", "pruned").items()}
+    assert last == {"a": "second", "b": "only"}
+
+
+@pytest.mark.parametrize(
+    ("kinds", "outcome"),
+    [
+        (["failed", "finished"], "finished"),
+        (["finished", "failed"], "finished"),
+        (["finished", "pruned", "started"], "finished"),
+        (["failed", "pruned"], "pruned"),
+        (["pruned", "started", "failed"], "failed"),
+        (["started", "noted"], None),
+    ],
+)
+def test_outcomes(tmp_path: Path, kinds: list[str], outcome: str | None) -> None:
+    ledger = Ledger(tmp_path)
+    for kind in kinds:
+        ledger.write(kind, "run", {})  # type: ignore[arg-type]
+    outcomes = ledger.outcomes()
+    assert {run: event.kind for run, event in outcomes.items()} == ({"run": outcome} if outcome else {})
+    assert finished(outcomes, ["run"]) == (outcome == "finished")
+    assert not finished(outcomes, ["run", "another"])
+    assert finished(outcomes, [])
+
+
+def test_a_half_written_file_is_not_an_event(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed before the flush ends: the bytes are under another name."""
+
+    def killed(_: int) -> None:
+        raise KeyboardInterrupt
+
+    ledger = Ledger(tmp_path)
+    ledger.write("started", "run", {})
+    with monkeypatch.context() as patch:
+        patch.setattr(files.os, "fsync", killed)
+        with pytest.raises(KeyboardInterrupt):
+            ledger.write("finished", "run", {"frames": {}})
+    assert len(list(tmp_path.iterdir())) == 2, "the half-written file is there"
+    assert [event.kind for event in ledger.events()] == ["started"]
+    assert ledger.outcomes() == {}
+
+
+def test_processes_and_threads_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
+    processes = [
+        multiprocessing.get_context("fork").Process(target=write_many, args=(tmp_path, writer, 25)) for writer in (0, 1)
+    ]
+    for process in processes:
+        process.start()
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda writer: write_many(tmp_path, writer, 25), range(2, 6)))
+    for process in processes:
+        process.join()
+        assert process.exitcode == 0
+    found = [event.read() for event in Ledger(tmp_path).events("finished")]
+    assert sorted((entry["writer"], entry["number"]) for entry in found) == [
+        (w, n) for w in range(6) for n in range(25)
+    ]
+    assert not [path for path in tmp_path.iterdir() if path.suffix != ".json"]
+
+
+def test_writing_leaves_earlier_files_as_they_were(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path)
+    ledger.write("failed", "run", {"reason": "loss"})
+    before = {path: (path.stat().st_ino, path.stat().st_mtime_ns, path.read_bytes()) for path in tmp_path.iterdir()}
+    for _ in range(5):
+        ledger.write("failed", "run", {"reason": "loss again"})
+    after = {path: (path.stat().st_ino, path.stat().st_mtime_ns, path.read_bytes()) for path in tmp_path.iterdir()}
+    assert before.items() <= after.items()
+    assert len(after) == 6
+    assert all(json.loads(content) for _, _, content in after.values())
+
+
+def test_times_never_decrease(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock is set back by an hour between events; their order is still the order of writing."""
+    ledger, hour = Ledger(tmp_path), 3600 * 10**9
+    now = time.time_ns()
+    for number, kind in enumerate(("opened", "failed", "failed", "closed")):
+        monkeypatch.setattr(time, "time_ns", lambda late=number: now - late * hour)
+        ledger.write(kind, "run", {"number": number})
+    assert [event.read()["number"] for event in ledger.events()] == [0, 1, 2, 3]
+    assert ledger.outcomes()["run"].read()["number"] == 2
+    monkeypatch.setattr(time, "time_ns", lambda: now + hour)
+    ledger.write("noted", "run", {"number": 4})
+    assert ledger.events()[-1].time_ns == now + hour, "a correct clock is used"

@@ -1,0 +1,268 @@
+"""The live view of a study: the files of the training processes, and what a terminal and a log see of them."""
+
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cl2r.runtime.progress import EpochReport
+from cl2r.study import live
+from cl2r.study.live import LiveFile, LiveView, read_live
+
+
+class Screen(io.StringIO):
+    """A stream that claims to be a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+    def shown(self) -> list[str]:
+        """The lines on the screen: rich erases line by line before it draws again."""
+        lines = [""]
+        for token in re.findall(r"\033\[[?\d]*[A-Za-z]|[^\033]", self.getvalue()):
+            if token == "\n":
+                lines.append("")
+            elif token == "\033[1A":
+                lines.pop()
+            elif token == "\033[2K":
+                lines[-1] = ""
+            elif len(token) == 1 and token != "\r":
+                lines[-1] += token
+        return [line.rstrip() for line in lines]
+
+
+class FakeTime:
+    """Stands in for the module `time`."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def time(self) -> float:
+        return 1.7e9 + self.now
+
+
+@pytest.fixture
+def fake_time(monkeypatch: pytest.MonkeyPatch) -> FakeTime:
+    fake = FakeTime()
+    monkeypatch.setattr(live, "time", fake)
+    return fake
+
+
+@pytest.fixture(autouse=True)
+def terminal_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("LINES", "24")
+
+
+def report(task: int = 1, epoch: int = 1, epochs: int = 10, seconds: float = 2.0) -> EpochReport:
+    return EpochReport(task, "train", epoch, epochs, 0.1, 3000, seconds, {"ce": 0.75, "fd": 0.5})
+
+
+def leave_word(folder: Path, label: str, title: str, **fields: Any) -> Path:
+    file = LiveFile(folder, label, label, title, tasks=5)
+    file.begin([1, 2, 3, 4, 5])
+    file.epoch(report(**fields))
+    return file.path
+
+
+def test_the_module_does_not_load_torch() -> None:
+    code = "import sys, cl2r.study.live; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_file_says_where_the_run_is(tmp_path: Path, fake_time: FakeTime) -> None:
+    file = LiveFile(tmp_path / "live", "prefix1-a", "a", "cl2r seed 0", tasks=5)
+    file.begin([2, 4])
+    file.epoch(report(task=2, epoch=7))
+    entry = json.loads((tmp_path / "live" / "prefix1-a.json").read_text())
+    assert entry.pop("host")
+    assert entry == {
+        "label": "prefix1-a",
+        "run": "a",
+        "title": "cl2r seed 0",
+        "pid": os.getpid(),
+        "time": fake_time.time(),
+        "task": 2,
+        "tasks": 5,
+        "epoch": 7,
+        "epochs": 10,
+        "images_per_second": 1500.0,
+        "loss": 1.25,
+        "seconds_left": (3 + 10) * 2.0,
+    }
+    file.close()
+    file.close()
+    assert list((tmp_path / "live").iterdir()) == []
+
+
+def test_the_file_is_rewritten_at_most_once_an_interval(tmp_path: Path, fake_time: FakeTime) -> None:
+    file = LiveFile(tmp_path, "a", "a", "t", tasks=1, interval=1.0)
+    file.begin([1])
+    seen = []
+    for epoch, now in enumerate([0.0, 0.5, 0.999, 1.0, 1.5, 2.25], start=1):
+        fake_time.now = now
+        file.epoch(report(epoch=epoch))
+        seen.append(read_live(tmp_path)[0].epoch)
+    assert seen == [1, 1, 1, 4, 4, 6]
+
+
+def test_epochs_that_were_not_written_count_for_the_time_left(tmp_path: Path, fake_time: FakeTime) -> None:
+    file = LiveFile(tmp_path, "a", "a", "t", tasks=1, interval=1.0)
+    file.begin([1])
+    for epoch, seconds in enumerate([1.0, 2.0, 6.0], start=1):
+        fake_time.now = epoch / 2
+        file.epoch(report(epoch=epoch, seconds=seconds))
+    assert read_live(tmp_path)[0].seconds_left == pytest.approx(7 * 3.0)
+
+
+def test_rows_come_in_the_order_of_labels_and_only_whole_files_count(tmp_path: Path) -> None:
+    for label in "cab":
+        leave_word(tmp_path, label, f"run {label}")
+    (tmp_path / ".d.json.0123").write_text('{"label": ')
+    rows = read_live(tmp_path)
+    assert [row.label for row in rows] == ["a", "b", "c"]
+    assert not any(row.stale for row in rows)
+    assert read_live(tmp_path / "nowhere") == []
+
+
+def test_a_file_that_vanishes_while_it_is_read_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for label in "abc":
+        leave_word(tmp_path, label, label)
+    read_text = Path.read_text
+
+    def vanishing(path: Path) -> str:
+        if path.name == "b.json":
+            path.unlink()
+        text = read_text(path)
+        if path.name == "c.json":
+            path.unlink()
+        return text
+
+    monkeypatch.setattr(Path, "read_text", vanishing)
+    assert [row.label for row in read_live(tmp_path)] == ["a"]
+
+
+@pytest.mark.parametrize(("age", "stale"), [(50, False), (70, True)])
+def test_a_file_not_touched_for_a_minute_is_stale(tmp_path: Path, age: float, stale: bool) -> None:
+    path = leave_word(tmp_path, "a", "run a")
+    then = time.time() - age
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"time": then}))
+    os.utime(path, (then, then))
+    row = read_live(tmp_path)[0]
+    assert row.stale is stale
+    assert ("silent for 1:1" in row.text) is stale
+
+
+def test_a_terminal_shows_one_row_per_trial_and_the_totals_below_said_lines(tmp_path: Path) -> None:
+    leave_word(tmp_path, "a", "er seed 0")
+    other = leave_word(tmp_path, "b", "cl2r seed 10", task=2, epoch=4)
+    screen = Screen()
+    view = LiveView(tmp_path, lambda: "3 of 9 [runs]", screen)
+    view.say("before")
+    view.refresh()
+    view.say("while it runs")
+    assert screen.shown() == [
+        "before",
+        "while it runs",
+        "er seed 0      task 1/5 · epoch 1/10 · 1,500 images/s · loss 1.250 · 1:38 left",
+        "cl2r seed 10   task 2/5 · epoch 4/10 · 1,500 images/s · loss 1.250 · 1:12 left",
+        "3 of 9 [runs]",
+    ]
+    other.unlink()
+    view.refresh()
+    assert [line.split("  ")[0] for line in screen.shown()[2:]] == ["er seed 0", "3 of 9 [runs]"]
+    view.stop()
+    view.say("after")
+    assert screen.shown() == ["before", "while it runs", "after", ""]
+
+
+def test_the_rows_fit_the_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "24")
+    monkeypatch.setenv("LINES", "6")
+    for number in range(9):
+        leave_word(tmp_path, f"{number}", f"run {number}")
+    screen = Screen()
+    LiveView(tmp_path, lambda: "two\nlines" + "t" * 99, screen).refresh()
+    assert [line[:5] for line in screen.shown()] == ["run 0", "run 1", "run 2", "… and", "two l"]
+    assert all(len(line) <= 24 for line in screen.shown())
+
+
+def test_a_log_gets_said_lines_and_a_heartbeat(tmp_path: Path, fake_time: FakeTime) -> None:
+    leave_word(tmp_path, "a", "a")
+    log = io.StringIO()
+    view = LiveView(tmp_path, lambda: f"totals at {fake_time.now:.0f}", log, heartbeat=60)
+    for now in (1000, 1030, 1059, 1061, 1100, 1120, 1121, 1150):
+        fake_time.now = now
+        view.refresh()
+        if now == 1030:
+            view.say("kept")
+    view.stop()
+    assert log.getvalue() == "kept\ntotals at 1061\ntotals at 1121\n"
+
+
+def test_what_cannot_be_shown_is_reported_once(tmp_path: Path) -> None:
+    path = leave_word(tmp_path, "a", "a")
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"loss": None}))
+    screen = Screen()
+
+    def totals() -> str:
+        raise RuntimeError("no\nledger")
+
+    view = LiveView(tmp_path, totals, screen)
+    view.refresh()
+    view.refresh()
+    *notes, last = screen.shown()
+    assert len(notes) == 2
+    assert "totals: RuntimeError: no ledger" in notes[0]
+    assert "TypeError" in notes[1]
+    assert last == "totals unknown"
+
+
+def test_a_view_whose_stream_is_gone_falls_silent(tmp_path: Path) -> None:
+    log = io.StringIO()
+    view = LiveView(tmp_path, lambda: "totals", log)
+    log.close()
+    view.say("unheard")
+    view.stop()
+    assert isinstance(view.lost, ValueError)
+
+
+def test_the_thread_survives_failing_totals_and_many_speakers(tmp_path: Path) -> None:
+    leave_word(tmp_path, "a", "a")
+    screen, turns, enough = Screen(), iter(range(10**6)), threading.Event()
+
+    def totals() -> str:
+        turn = next(turns)
+        if turn > 20:
+            enough.set()
+        return f"{1 // (turn % 2)}"
+
+    def speak(name: str) -> None:
+        for n in range(30):
+            view.say(f"{name}{n}")
+
+    view = LiveView(tmp_path, totals, screen, interval=0.0005)
+    view.start()
+    speakers = [threading.Thread(target=speak, args=name) for name in "xyz"]
+    for speaker in speakers:
+        speaker.start()
+    for speaker in speakers:
+        speaker.join()
+    assert enough.wait(10)
+    view.stop()
+    lines = screen.shown()
+    said = [line for line in lines if line and not line.startswith("note")]
+    assert sorted(said) == sorted(f"{name}{n}" for name in "xyz" for n in range(30))
+    assert sum("ZeroDivisionError" in line for line in lines) == 1
+    assert view.lost is None

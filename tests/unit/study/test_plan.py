@@ -1,0 +1,157 @@
+"""The text of `cl2r plan`: counts from the plans of all runs; nothing is written."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+
+from cl2r.config.builtin import ABLATION_CELLS
+from cl2r.engine.plan import Plan
+from cl2r.errors import InputError
+from cl2r.study import plan as plan_module
+from cl2r.study.folder import StudyFolder
+from cl2r.study.jobs import Job, grid_jobs, representative_jobs
+from cl2r.study.plan import plan_text
+from cl2r.study.resources import Resources
+from cl2r.study.session import StudySession
+from cl2r.study.spec import StudySpec
+from tests.support.small_study import finish, small_study, tree
+
+
+def text_of(spec: StudySpec, jobs: Sequence[Job], folder: StudyFolder, resources: Resources, price: float) -> str:
+    return plan_text(StudySession(spec, folder, resources, list(jobs)), price)
+
+
+@pytest.fixture
+def calibrated(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
+    """Plans whose speed was measured; measuring takes no time."""
+    plans: list[Plan] = []
+
+    def measure_flops(plan: Plan, device: torch.device) -> float:
+        assert device == torch.device("cpu"), "no GPU was asked for"
+        plans.append(plan)
+        return 1000.0
+
+    monkeypatch.setattr("cl2r.study.plan.measure_flops", measure_flops)
+    return plans
+
+
+@pytest.fixture
+def study(tiny: Path) -> StudySpec:
+    return small_study(tiny, grid={"method.name": list(ABLATION_CELLS)}, seeds=[0, 1])
+
+
+def keys_of(jobs: Sequence[Job]) -> set[str]:
+    return {key for job in jobs for run in job.runs for key in run.keys}
+
+
+def lines_of(text: str) -> dict[str, str]:
+    """The aligned lines by their first words."""
+    return {line[:12].strip(): line[12:].strip() for line in text.splitlines()[1:]}
+
+
+def have_links(storage: Path, keys: set[str]) -> None:
+    for key in keys:
+        (storage / "links" / key).mkdir(parents=True)
+        (storage / "links" / key / "manifest.json").write_text("{}")
+
+
+def test_counts_are_those_of_the_plans(study: StudySpec, tmp_path: Path, calibrated: list[Plan]) -> None:
+    jobs = grid_jobs(study)
+    folder = StudyFolder(tmp_path / "results", "name")
+    text = text_of(study, jobs, folder, Resources(max_concurrent=3), 2.5)
+    assert text.splitlines()[0] == "study name"
+    lines = lines_of(text)
+    assert lines["runs"] == "12"
+    total = len(keys_of(jobs))
+    assert total == 2 * (2 + 6 * 2)
+    assert lines["links"] == f"{total} to train, 0 of {total} present"
+    assert "3 at a time" in lines["this machine"]
+    assert "$2.50 per hour" in lines["A100"]
+    assert lines["finished"] == "0 of 12 runs; nothing was started"
+    assert not list(tmp_path.iterdir())
+    assert len(calibrated) == 1, "one speed for all cells"
+
+
+def test_adapters_need_no_links_of_their_own(tiny: Path, tmp_path: Path, calibrated: list[Plan]) -> None:
+    """WA and LwF begin alike, and slerp needs the links of WA only."""
+    names = ["wa", "wa+slerp", "lwf_er"]
+    jobs = grid_jobs(small_study(tiny, grid={"method.name": names}, seeds=[0]))
+    lines = lines_of(text_of(small_study(tiny), jobs, StudyFolder(tmp_path, "name"), Resources(), 4.1))
+    assert lines["runs"] == "3"
+    assert lines["links"] == "5 to train, 0 of 5 present"
+
+
+def test_stored_links_are_not_trained_again(study: StudySpec, tmp_path: Path, calibrated: list[Plan]) -> None:
+    jobs = grid_jobs(study)
+    present = keys_of(jobs[:2])
+    have_links(tmp_path, present)
+    folder = StudyFolder(tmp_path, "name")
+    finish(folder, jobs[0], {})
+    before = tree(tmp_path)
+    lines = lines_of(text_of(study, jobs, folder, Resources(), 4.1))
+    total = len(keys_of(jobs))
+    assert lines["links"] == f"{total - len(present)} to train, {len(present)} of {total} present"
+    assert lines["finished"] == "1 of 12 runs; nothing was started"
+    assert tree(tmp_path) == before
+
+
+def test_a_repeated_study_costs_nothing(study: StudySpec, tmp_path: Path, calibrated: list[Plan]) -> None:
+    jobs = grid_jobs(study)
+    have_links(tmp_path, keys_of(jobs))
+    folder = StudyFolder(tmp_path, "name")
+    for job in jobs:
+        finish(folder, job, {})
+    lines = lines_of(text_of(study, jobs, folder, Resources(), 4.1))
+    assert lines["links"].startswith("0 to train")
+    assert lines["images"] == "0 to train on, 0 to extract"
+    assert lines["this machine"].startswith("0 s")
+    assert lines["finished"] == "12 of 12 runs; nothing was started"
+    assert calibrated == []
+
+
+def test_a_sweep_is_planned_by_points_drawn_at_random(tiny: Path, tmp_path: Path, calibrated: list[Plan]) -> None:
+    space = {"method.lambda_base": {"low": 0.1, "high": 10.0}, "memory.per_class": {"low": 1, "high": 9}}
+    sweep = small_study(tiny, space=space, search={"trials": 5}, seeds=[0, 1])
+    text = text_of(sweep, representative_jobs(sweep), StudyFolder(tmp_path, "name"), Resources(), 4.1)
+    assert text.splitlines()[0] == "study name (about: 5 points of the space drawn at random)"
+    lines = lines_of(text)
+    assert lines["runs"] == "10"
+    assert lines["links"] == "22 to train, 0 of 22 present", "two first tasks, and ten times two others"
+    assert not list(tmp_path.iterdir())
+
+
+def test_workers_share_a_run(study: StudySpec, tmp_path: Path, calibrated: list[Plan]) -> None:
+    folder, jobs = StudyFolder(tmp_path, "name"), grid_jobs(study)
+    one, two = (
+        lines_of(text_of(study, jobs, folder, Resources(workers=workers, max_concurrent=1), 4.1))["this machine"]
+        for workers in (1, 2)
+    )
+    assert float(one.split()[0].replace(",", "")) == pytest.approx(2 * float(two.split()[0].replace(",", "")), rel=0.01)
+    assert "2 workers" in two
+    assert "calibrated in 2 s" in two
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.0, "0 s"), (0.2, "under 1 s"), (59.4, "59 s"), (119.6, "2 min 0 s"), (5400.0, "1.5 h"), (7.2e6, "2,000.0 h")],
+)
+def test_durations(seconds: float, text: str) -> None:
+    assert plan_module._duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "0 bytes"), (1500, "1.5 kB"), (187_600_000, "188 MB"), (3 * 10**12, "3,000 GB")]
+)
+def test_sizes(count: int, text: str) -> None:
+    assert plan_module._size(count) == text
+
+
+def test_workers_that_do_not_fit_into_this_machine_are_refused(
+    study: StudySpec, tmp_path: Path, calibrated: list[Plan]
+) -> None:
+    folder, jobs = StudyFolder(tmp_path, "name"), grid_jobs(study)[:1]
+    with pytest.raises(InputError, match="4096 workers do not fit into this machine"):
+        text_of(study, jobs, folder, Resources(workers=4096), 4.1)
+    assert "2 at a time" in text_of(study, jobs, folder, Resources(workers=4096, max_concurrent=2), 4.1)

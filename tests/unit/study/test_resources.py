@@ -1,0 +1,82 @@
+"""What a run may use of the cluster."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from cl2r.errors import InputError
+from cl2r.study.resources import Resources
+
+
+@pytest.mark.parametrize(
+    ("options", "fault"),
+    [
+        ({"workers": 0}, "--workers 0"),
+        ({"cpus_per_worker": 0}, "--cpus-per-worker 0"),
+        ({"max_concurrent": -1}, "--max-concurrent -1"),
+        ({"gpus_per_worker": -1}, "--gpus-per-worker"),
+        ({"retries": -1}, "--retries"),
+        ({"accelerator": "A100"}, "--gpus-per-worker"),
+        ({"workers": 2, "gpus_per_worker": 0.5}, "--gpus-per-worker 0.5"),
+        ({"workers": 2, "sync_batchnorm": True}, "--sync-batchnorm"),
+    ],
+)
+def test_impossible_values_are_refused(options: dict[str, Any], fault: str) -> None:
+    with pytest.raises(InputError) as refused:
+        Resources(**options)
+    assert fault in str(refused.value)
+
+
+def test_a_single_worker_is_the_trial_itself() -> None:
+    assert Resources(cpus_per_worker=3).per_trial() == {"CPU": 3}
+    gpu = Resources(gpus_per_worker=0.5, accelerator="A100")
+    assert gpu.per_trial() == gpu.per_worker() == {"CPU": 1, "GPU": 0.5, "accelerator_type:A100": 0.001}
+
+
+def test_the_driver_of_several_workers_takes_no_cpu() -> None:
+    assert Resources(workers=2, cpus_per_worker=4).per_trial().keys() == {"node:__internal_head__"}
+    assert Resources(workers=2, cpus_per_worker=4).per_worker() == {"CPU": 4}
+
+
+@pytest.mark.parametrize(
+    ("options", "cluster", "trials"),
+    [
+        ({}, {"CPU": 2.0}, 2),
+        ({"cpus_per_worker": 2}, {"CPU": 7.0}, 3),
+        ({"workers": 2}, {"CPU": 5.0, "GPU": 8.0}, 2),
+        ({"workers": 3}, {"CPU": 2.0}, 0),
+        ({"gpus_per_worker": 1}, {"CPU": 64.0, "GPU": 8.0}, 8),
+        ({"gpus_per_worker": 1}, {"CPU": 4.0, "GPU": 8.0}, 4),
+        ({"gpus_per_worker": 0.5}, {"CPU": 64.0, "GPU": 1.0}, 2),
+        ({"gpus_per_worker": 1}, {"CPU": 64.0}, 0),
+        ({"workers": 2, "gpus_per_worker": 1, "accelerator": "A100"}, {"CPU": 64.0, "GPU": 8.0}, 4),
+        ({}, {}, 0),
+    ],
+)
+def test_how_many_trials_fit(options: dict[str, Any], cluster: dict[str, float], trials: int) -> None:
+    assert Resources(**options).fit_into(cluster) == trials
+
+
+def test_options_come_before_the_environment_and_that_before_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CL2R_WORKERS", "2")
+    monkeypatch.setenv("CL2R_GPUS_PER_WORKER", "1")
+    monkeypatch.setenv("CL2R_SYNC_BATCHNORM", "true")
+    found = Resources.from_options({"gpus_per_worker": 3.0, "retries": None, "preset": "icons"})
+    assert found == Resources(workers=2, gpus_per_worker=3.0, sync_batchnorm=True)
+
+
+def test_a_bad_value_in_the_environment_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CL2R_WORKERS", "two")
+    with pytest.raises(InputError, match=r"--workers.*two"):
+        Resources.from_options({})
+
+
+def test_a_gpu_is_used_only_if_it_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert Resources().device() == torch.device("cpu")
+    assert Resources(gpus_per_worker=1).device() == torch.device("cuda")
+    assert Resources(workers=2, gpus_per_worker=1, backend="gloo").device() == torch.device("cpu")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(InputError, match="no GPU"):
+        Resources(gpus_per_worker=1).device()

@@ -1,0 +1,132 @@
+"""The model of a step shared by workers: formula by hand, fit, and prediction for GPUs."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from cl2r.errors import InputError
+from cl2r.study.cost import GpuAssumption
+from cl2r.study.scaling_model import AllReduceCost, Sample, StepModel, fit, gpu_model, predict
+
+RING = AllReduceCost(1e-3, 1e-8)
+MODEL = StepModel(seconds_per_flop=1e-10, fixed_seconds=0.02, ring=RING)
+SIZE = 4_000_000.0
+
+
+def made(model: StepModel, noise: float = 0.0) -> list[Sample]:
+    """Return steps and all-reduces of the model, each off by up to a share `noise`."""
+    rng, found = np.random.default_rng(0), []
+    for world in (1, 2, 4):
+        for flops in (4e9, 2e9, 1e9):
+            found.append(Sample("step", flops, world, SIZE, model.seconds(world, world * flops, SIZE)))
+        for size in (4.0, 1e5, 1e7):
+            found.append(Sample("all-reduce", 0.0, world, size, model.ring.seconds(world, size), step=False))
+    return [
+        replace(sample, seconds=sample.seconds * (1 + noise * rng.uniform(-1, 1))) for sample in found if sample.seconds
+    ]
+
+
+def test_a_ring_by_hand() -> None:
+    """Four workers: 6 messages of a quarter of the bytes."""
+    assert RING.seconds(1, 1e9) == 0
+    assert RING.seconds(4, 1e6) == pytest.approx(6 * 1e-3 + 6 * 0.25e6 * 1e-8)
+    assert RING.seconds(4, 3e6, times=3) == pytest.approx(3 * RING.seconds(4, 1e6))
+
+
+def test_a_step_by_hand() -> None:
+    assert MODEL.seconds(1, 4e9, SIZE) == pytest.approx(0.4 + 0.02)
+    assert MODEL.seconds(2, 4e9, SIZE) == pytest.approx(0.2 + 0.02 + 2e-3 + 0.04)
+    assert MODEL.seconds(2, 4e10, 10 * SIZE, steps=10) == pytest.approx(10 * MODEL.seconds(2, 4e9, SIZE))
+    assert replace(MODEL, floor_seconds=0.3).seconds(2, 4e9, SIZE) == pytest.approx(0.3 + 0.02 + 2e-3 + 0.04)
+
+
+def test_groups_that_span_nodes_use_the_slower_link() -> None:
+    slow = AllReduceCost(1e-2, 1e-7)
+    model = replace(MODEL, between=slow, node_workers=4)
+    assert model.seconds(4, 4e9, SIZE) == MODEL.seconds(4, 4e9, SIZE)
+    assert model.seconds(5, 4e9, SIZE) == pytest.approx(4e9 / 5 * 1e-10 + 0.02 + slow.seconds(5, SIZE))
+
+
+def test_the_fit_finds_the_constants_behind_its_samples() -> None:
+    found = fit(made(MODEL))
+    assert found.model.seconds_per_flop == pytest.approx(1e-10)
+    assert found.model.fixed_seconds == pytest.approx(0.02)
+    assert found.model.ring.latency_seconds == pytest.approx(1e-3)
+    assert found.model.ring.seconds_per_byte == pytest.approx(1e-8)
+    assert np.abs(found.residuals).max() < 1e-9
+
+
+def test_residuals_show_noise() -> None:
+    found = fit(made(MODEL, noise=0.1))
+    assert 0.005 < np.abs(found.residuals).max() < 0.2
+    assert found.model.seconds_per_flop == pytest.approx(1e-10, rel=0.1)
+
+
+def test_no_constant_is_negative() -> None:
+    """Steps of twice the FLOPs that take more than twice as long would need a negative fixed time."""
+    samples = [replace(s, seconds=s.seconds * s.flops / 2e9) if s.step else s for s in made(MODEL)]
+    found = fit(samples).model
+    assert found.fixed_seconds == 0
+    assert min(found.seconds_per_flop, found.ring.latency_seconds, found.ring.seconds_per_byte) >= 0
+
+
+@pytest.mark.parametrize(
+    ("keep", "told"),
+    [
+        (lambda s: False, "0 samples determine 0 of the 4 constants"),
+        (lambda s: s.world == 1, "3 samples determine 2 of the 4 constants"),
+        (lambda s: s.step and s.world < 3, "6 samples determine 3 of the 4 constants"),
+        (lambda s: not s.step, "6 samples determine 2 of the 4 constants"),
+    ],
+    ids=["none", "one worker", "two workers, one size", "no steps"],
+)
+def test_too_few_samples_are_refused(keep: object, told: str) -> None:
+    assert callable(keep)
+    with pytest.raises(InputError, match=told):
+        fit([sample for sample in made(MODEL) if keep(sample)])
+
+
+def test_a_sample_without_time_is_refused() -> None:
+    with pytest.raises(InputError, match="took no time"):
+        fit([*made(MODEL), Sample("broken", 1.0, 1, 0.0, 0.0)])
+
+
+@pytest.mark.parametrize("weak", [False, True])
+def test_efficiency_falls_with_workers(weak: bool) -> None:
+    steps = predict(gpu_model(GpuAssumption()), 2e9, 1e8, 128, (1, 4, 8, 16, 32, 64), weak)
+    assert steps[0].efficiency == steps[0].speed_up == 1
+    assert steps[0].communication == 0
+    for few, more in pairwise(steps):
+        assert more.efficiency < few.efficiency
+        assert more.communication > few.communication
+        assert more.rows == (128 if weak else 128 / more.workers)
+
+
+def test_a_prediction_by_hand() -> None:
+    step = predict(MODEL, 1e8, SIZE, 40, [2], weak=False)[0]
+    assert step.seconds == pytest.approx(0.2 + 0.02 + 0.042)
+    assert step.images_per_second == pytest.approx(40 / step.seconds)
+    assert step.speed_up == pytest.approx(0.42 / step.seconds)
+    assert step.efficiency == pytest.approx(step.speed_up / 2)
+    assert step.communication == pytest.approx(0.042 / step.seconds)
+
+
+def test_weak_scaling_keeps_the_rows_of_a_worker() -> None:
+    """So its computation takes as long as that of one."""
+    step = predict(MODEL, 1e8, SIZE, 40, [4], weak=True)[0]
+    assert step.seconds == pytest.approx(0.42 + RING.seconds(4, SIZE))
+    assert step.images_per_second == pytest.approx(160 / step.seconds)
+
+
+@pytest.mark.parametrize(
+    ("ring", "text"),
+    [
+        (AllReduceCost(3e-6, 5e-12), "3 µs per message, 200 GB/s"),
+        (AllReduceCost(1.5e-4, 1.25e-9), "0.15 ms per message, 0.8 GB/s"),
+        (AllReduceCost(2e-3, 0.0), "2 ms per message, whatever its size"),
+    ],
+)
+def test_a_ring_in_words(ring: AllReduceCost, text: str) -> None:
+    assert str(ring) == text

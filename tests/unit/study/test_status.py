@@ -1,0 +1,132 @@
+"""The state of studies, as text."""
+
+import json
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from cl2r.errors import InputError
+from cl2r.study.folder import StudyFolder
+from cl2r.study.status import overview, status
+from tests.support.small_study import tree
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> StudyFolder:
+    return make(tmp_path, "ablation-icons")
+
+
+def make(storage: Path, name: str) -> StudyFolder:
+    folder = StudyFolder(storage, name)
+    folder.claim_name({"seeds": [0]})
+    return folder
+
+
+def open_it(folder: StudyFolder, runs: int = 6) -> None:
+    folder.ledger.write("opened", "driver", {"runs": runs, "resources": {}})
+
+
+def without_times(text: str) -> str:
+    return re.sub(r"\d+:\d\d ago", "… ago", re.sub(r"interrupted: [\w ]*", "interrupted", text))
+
+
+def test_no_studies(tmp_path: Path) -> None:
+    for storage in (tmp_path, tmp_path / "nowhere"):
+        with pytest.raises(InputError, match=f"no studies below {storage / 'studies'}"):
+            overview(storage)
+
+
+def test_an_unknown_study_names_the_nearest(folder: StudyFolder) -> None:
+    with pytest.raises(InputError, match=r"no study 'ablation-icon' below .* \(did you mean 'ablation-icons'\?\)"):
+        status(folder.storage, "ablation-icon")
+
+
+def test_a_study_that_never_began(folder: StudyFolder) -> None:
+    assert overview(folder.storage).startswith("ablation-icons  0 of 0 runs finished, interrupted")
+
+
+def test_one_line_per_study(folder: StudyFolder, tmp_path: Path) -> None:
+    open_it(folder)
+    folder.ledger.write("closed", "driver", {})
+    other = make(tmp_path, "b")
+    open_it(other, 2)
+    (tmp_path / "studies" / "no study").mkdir()
+    assert [without_times(line) for line in overview(tmp_path).splitlines()] == [
+        "ablation-icons  0 of 6 runs finished; last event … ago",
+        "b               0 of 2 runs finished, interrupted; last event … ago",
+    ]
+
+
+def test_the_life_of_a_study(folder: StudyFolder) -> None:
+    """Opened, driven, killed, opened again with more runs, closed."""
+
+    def line() -> str:
+        return (
+            without_times(overview(folder.storage)).removeprefix("ablation-icons  ").removesuffix("; last event … ago")
+        )
+
+    open_it(folder, 4)
+    with folder.driver_lock():
+        assert line() == "0 of 4 runs finished, running"
+        folder.ledger.write("finished", "one", {})
+        folder.ledger.write("started", "two", {})
+    assert line() == "1 of 4 runs finished, interrupted"
+    folder.ledger.write("closed", "driver", {})
+    assert line() == "1 of 4 runs finished"
+    open_it(folder, 5)
+    folder.ledger.write("failed", "two", {"reason": "loss"})
+    folder.ledger.write("pruned", "three", {"reason": "poor"})
+    folder.ledger.write("failed", "four", {"reason": "its process died"})
+    assert line() == "1 of 5 runs finished, 2 failed, 1 stopped early, interrupted"
+    folder.ledger.write("finished", "four", {})
+    folder.ledger.write("closed", "driver", {})
+    assert line() == "2 of 5 runs finished, 1 failed, 1 stopped early"
+
+
+def test_the_last_event_is_the_latest(folder: StudyFolder) -> None:
+    ledger = folder.ledger.folder
+    ledger.mkdir()
+    for seconds_ago in (500, 75, 300):
+        when = time.time_ns() - seconds_ago * 10**9
+        (ledger / f"{when:020d}.noted.run.00000000.json").write_text("{}")
+    assert re.search(r"last event 1:1[5-9] ago$", overview(folder.storage))
+
+
+def test_one_study_in_detail(folder: StudyFolder) -> None:
+    open_it(folder, 4)
+    folder.ledger.write("finished", "one", {})
+    folder.ledger.write("failed", "two", {"reason": "task 1, epoch 1: loss term 'ce' is nan"})
+    folder.ledger.write("pruned", "three", {"reason": "stopped early after task 2"})
+    folder.live.mkdir()
+    row = {"label": "four", "run": "four", "title": "cl2r seed 0", "pid": 1, "host": "here"}
+    row |= {"time": time.time(), "task": 2, "tasks": 5, "epoch": 4, "epochs": 10, "images_per_second": 1500.0}
+    row |= {"loss": 1.25, "seconds_left": 72.0}
+    (folder.live / "four.json").write_text(json.dumps(row))
+    head, *lines = status(folder.storage, folder.name).splitlines()
+    assert without_times(head) == (
+        "ablation-icons: 1 of 4 runs finished, 1 failed, 1 stopped early, interrupted; last event … ago"
+    )
+    assert lines == [
+        "  cl2r seed 0   task 2/5 · epoch 4/10 · 1,500 images/s · loss 1.250 · 1:12 left",
+        "  two failed: task 1, epoch 1: loss term 'ce' is nan",
+        "  three pruned: stopped early after task 2",
+    ]
+
+
+def test_status_changes_nothing(folder: StudyFolder) -> None:
+    open_it(folder)
+    before = tree(folder.storage)
+    overview(folder.storage)
+    status(folder.storage, folder.name)
+    assert tree(folder.storage) == before
+
+
+def test_it_needs_neither_torch_nor_ray() -> None:
+    heavy = "{'torch', 'ray', 'optuna', 'pandas'}"
+    script = f"import sys, cl2r.cli.main, cl2r.study.status; print(*({heavy} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []

@@ -1,0 +1,121 @@
+"""The Python API: what `from cl2r import ...` offers, and the examples in its docstrings."""
+
+import doctest
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+import analysis
+import cl2r
+from cl2r.errors import InputError
+from cl2r.runtime.environment import ROOT
+from tests.support.quick import QUICK, flat_quick, quick_config
+
+SEARCHED = {**os.environ, "PYTHONPATH": str(ROOT)}
+"""The environment of processes that must find this checkout."""
+
+
+@pytest.fixture
+def small(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working directory with a preset of one's own, small.yaml."""
+    optim = {"epochs": 1, "milestones": []}
+    preset = {**QUICK, "data": {"name": str(tiny)}, "optim": optim}
+    (tmp_path / "small.yaml").write_text(yaml.safe_dump(preset))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("cl2r.study.plan.measure_flops", lambda *_: 1000.0)
+    return tmp_path
+
+
+def run_examples(function: Any) -> None:
+    """Run the examples in a docstring."""
+    runner = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE)
+    (example,) = doctest.DocTestFinder(recurse=False).find(function, globs={})
+    assert example.examples
+    assert runner.run(example).failed == 0
+
+
+@pytest.mark.parametrize("name", ["run", "plan_study"])
+@pytest.mark.usefixtures("small")
+def test_examples(name: str) -> None:
+    run_examples(getattr(cl2r, name))
+
+
+@pytest.mark.usefixtures("small")
+def test_a_preset_a_mapping_and_a_config_make_the_same_run(tiny: Path) -> None:
+    layer = yaml.safe_load(Path("small.yaml").read_text())
+    runs = [
+        cl2r.run("small.yaml", overrides={"scenario.n_tasks": 2}),
+        cl2r.run(layer, overrides={"scenario.n_tasks": 2}),
+        cl2r.run(quick_config(tiny, {"optim": layer["optim"], "scenario": {"n_tasks": 2}})),
+    ]
+    assert len({run.folder for run in runs}) == 1
+    first = runs[0]
+    assert isinstance(first.config, cl2r.Config)
+    assert all(np.array_equal(run.matrix, first.matrix, equal_nan=True) for run in runs)
+    row = first.frames.runs.iloc[0]
+    assert {name: row[name] for name in first.metrics} == pytest.approx(first.metrics, nan_ok=True)
+    assert list(runs[1].frames.tasks["reused"]) == [True, True], "found in the storage"
+
+
+@pytest.mark.parametrize(
+    ("config", "overrides", "fault"),
+    [
+        ("iconz", {}, "icons"),
+        ("icons", {"optim.epoch": 1}, "optim.epochs"),
+        ({"method": {"name": "lfw"}}, {}, "lwf"),
+    ],
+)
+def test_bad_input_names_what_is_wrong(config: Any, overrides: dict[str, Any], fault: str) -> None:
+    with pytest.raises(InputError, match=fault):
+        cl2r.run(config, overrides=overrides)
+
+
+def test_a_plan_counts_runs_and_links_and_writes_nothing(small: Path, tiny: Path) -> None:
+    spec = {"set": {**flat_quick(), "data.name": str(tiny)}, "grid": {"method.name": ["er", "er_fd"]}, "seeds": [0, 1]}
+    plan = cl2r.plan_study(spec, name="mine", changes={"tasks": 2})
+    assert (plan.name, plan.runs, plan.finished, plan.links, plan.missing) == ("mine", 4, 0, 6, 6)
+    assert plan.text == str(plan)
+    assert [path.name for path in small.iterdir()] == ["small.yaml"]
+    sweep = {**spec, "space": {"optim.lr": {"low": 0.1, "high": 0.2}}, "search": {"trials": 3}}
+    del sweep["grid"]
+    plan = cl2r.plan_study(sweep)
+    assert (plan.runs, plan.links) == (6, None)
+
+
+@pytest.mark.usefixtures("small")
+def test_a_study_can_be_planned_by_name_and_by_file(tiny: Path) -> None:
+    changes = {"preset": "small.yaml", "grid": {"method.name": ["er"]}}
+    Path("mine.yaml").write_text(yaml.safe_dump(changes))
+    for plan in (cl2r.plan_study("ablation", changes=changes), cl2r.plan_study(Path("mine.yaml"))):
+        assert (plan.runs, plan.links) == (1, 3)
+    with pytest.raises(InputError, match="ablation"):
+        cl2r.plan_study("ablatoin")
+
+
+def test_importing_takes_no_time() -> None:
+    """No library is loaded before a name is used: that is what keeps it under a tenth of a second."""
+    script = "import sys; before = set(sys.modules); import cl2r; print(*sorted(set(sys.modules) - before))"
+    done = subprocess.run([sys.executable, "-c", script], env=SEARCHED, capture_output=True, text=True, check=True)
+    assert {name.split(".")[0] for name in done.stdout.split()} <= {"cl2r", *sys.stdlib_module_names}
+
+
+def test_a_module_of_the_user_that_hides_the_project_is_named(tmp_path: Path) -> None:
+    (tmp_path / "analysis.py").touch()
+    (tmp_path / "script.py").write_text("from cl2r import load_study")
+    words = [sys.executable, str(tmp_path / "script.py")]
+    done = subprocess.run(words, env=SEARCHED, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert str(tmp_path / "analysis.py") in done.stderr.splitlines()[-1]
+
+
+def test_names() -> None:
+    assert set(cl2r.__all__) <= set(dir(cl2r))
+    assert cl2r.load_study is analysis.load_study
+    with pytest.raises(AttributeError, match="run_studies"):
+        cl2r.run_studies  # noqa: B018
