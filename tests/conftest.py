@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+import signal
 import sys
 import tempfile
 import uuid
@@ -25,6 +26,8 @@ from tests.support.quick import blobs, quick_config, train
 
 _CACHE = tempfile.TemporaryDirectory(prefix="cl2r-cache-")
 os.environ["XDG_CACHE_HOME"] = _CACHE.name  # for this process and those it starts
+# A shell starts background jobs with SIGINT ignored, and processes that tests start and interrupt would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 torch.set_num_threads(1)  # tensors are small: a second thread would only cost time
 faiss.omp_set_num_threads(1)
 

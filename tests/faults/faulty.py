@@ -114,9 +114,6 @@ class Faulty:
         assert list((self.storage / "partials").iterdir()) == []
 
     def end(self, process: subprocess.Popen[bytes], kind: signal.Signals) -> int:
-        """Send a signal, wait for the end, and return the exit code. A Ctrl-C that has no effect is sent again."""
-        for _ in range(4 if kind == signal.SIGINT else 1):
-            process.send_signal(kind)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                return process.wait(PATIENCE_SECONDS / 8 if kind == signal.SIGINT else PATIENCE_SECONDS)
+        """Send a signal, wait for the end, and return the exit code."""
+        process.send_signal(kind)
         return process.wait(PATIENCE_SECONDS)

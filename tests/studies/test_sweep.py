@@ -1,6 +1,5 @@
 """Sweeps: points from Optuna on tuning pairs, shared first tasks, more trials later, early stopping."""
 
-import contextlib
 import itertools
 import os
 import signal
@@ -91,25 +90,25 @@ def test_an_interrupted_sweep_with_two_objectives_resumes(
         driver = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, "RAY_ADDRESS": "local"})
         while driver.poll() is None and not finished_events(tmp_path / "out", "pareto"):
             time.sleep(0.05)
-        while driver.poll() is None:  # a callback of a library may swallow the first Ctrl-C
-            driver.send_signal(signal.SIGINT)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                driver.wait(5)
-        assert driver.returncode == 130, (tmp_path / "log").read_text()
+        driver.send_signal(signal.SIGINT)
+        assert driver.wait(60) == 130, (tmp_path / "log").read_text()
     before = open_journal(tmp_path / "out", "pareto").trials
     assert 0 < len(finished_events(tmp_path / "out", "pareto")) < 6
     assert sweep.main(words) == 0
     trials = open_journal(tmp_path / "out", "pareto").trials
     assert [trial.state for trial in trials] == [TrialState.COMPLETE] * 6
     assert [trial.params for trial in trials[: len(before)]] == [trial.params for trial in before]
+    # A point of the second generation may repeat one of the first, and is not trained twice.
+    first = {tuple(trial.params.values()): trial.number for trial in reversed(trials)}
     runs = finished_events(tmp_path / "out", "pareto")
-    assert len(runs) == len(set(runs)) == 6
-    assert len(list((tmp_path / "out" / "links").iterdir())) == 1 + 6 * (TASKS - 1)
-    study = load_study(tmp_path / "out" / "studies" / "pareto")
+    assert len(runs) == len(set(runs)) == len(first)
+    assert len(list((tmp_path / "out" / "links").iterdir())) == 1 + len(first) * (TASKS - 1)
+    by_trial = load_study(tmp_path / "out" / "studies" / "pareto").runs.set_index("trial")
     for trial in trials:
-        row = study.runs.set_index("trial").loc[trial.number]
+        row = by_trial.loc[first[tuple(trial.params.values())]]
         assert trial.values == [row["tuning_BC"], row["stored_bytes"]]
-    assert len(open_journal(tmp_path / "out", "pareto").best_trials) == len(table_rows(capsys.readouterr().out))
+    best = {tuple(trial.params.values()) for trial in open_journal(tmp_path / "out", "pareto").best_trials}
+    assert len(best) == len(table_rows(capsys.readouterr().out))
 
 
 def test_poor_trials_stop_early_and_several_seeds_are_averaged(small_ray: None, spec: Path, tmp_path: Path) -> None:
