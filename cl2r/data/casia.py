@@ -15,8 +15,9 @@ import numpy as np
 from cl2r.data.dataset import Dataset, ImageSet, Labels, MissingDataError, require_disjoint
 from cl2r.data.folders import dataset_parent, find_folder, list_folders, only_folder
 from cl2r.data.images import EncodedImages, images_of
-from cl2r.data.lfw import BIN, CROP, find_lfw, read_packed
+from cl2r.data.lfw import BIN, CROP, UNCROPPED, find_lfw, read_packed
 from cl2r.data.lfw import FOLDERS as LFW_FOLDERS
+from cl2r.data.lfw import LAYOUT as LFW_LAYOUT
 from cl2r.data.recordio import read_record_file
 from cl2r.errors import InputError
 
@@ -27,17 +28,17 @@ LAYOUT = f"ROOT/{'|'.join(FOLDERS)}/<id>/*.jpg, or ROOT/{PACKED}/{RECORDS} and t
 
 @dataclass(frozen=True, eq=False)
 class Casia:
-    """The people of CASIA-WebFace."""
+    """The people of CASIA-WebFace; `path` is the train.rec, or the folder that holds the people's folders."""
 
     path: Path
-    """The train.rec, or the folder that holds the people's folders."""
     images: EncodedImages
     labels: Labels
     names: tuple[str, ...]
+    notes: tuple[str, ...] = ()
 
 
 def find_casia(root: Path) -> Casia:
-    """Return CASIA-WebFace below `root`."""
+    """Return CASIA-WebFace below `root`: a train.rec if there is one, otherwise the folders of people."""
     packed, folder = (only_folder(root, names, "CASIA-WebFace") for names in ((PACKED,), FOLDERS))
     records = [place / RECORDS for place in (packed, folder) if place is not None and (place / RECORDS).is_file()]
     if len(records) > 1:
@@ -45,7 +46,9 @@ def find_casia(root: Path) -> Casia:
     if records:
         file = read_record_file(records[0])
         numbers, labels = np.unique(file.labels, return_inverse=True)
-        return Casia(records[0], file, labels.astype(np.int64), tuple(map(str, numbers.tolist())))
+        unused = folder is not None and folder != records[0].parent
+        notes = (f"{folder}: not used, {records[0]} comes first",) if unused else ()
+        return Casia(records[0], file, labels.astype(np.int64), tuple(map(str, numbers.tolist())), notes)
     if folder is None:
         raise MissingDataError(f"{root}: no CASIA-WebFace in it; expected {LAYOUT}")
     people = list_folders(folder, LAYOUT)
@@ -57,13 +60,17 @@ def load_casia_lfw(root: Path, size: int, channels: int, decode: bool = True) ->
     # in `root`, or beside it if `root` is the other one
     own = (*FOLDERS, PACKED)
     casia = find_casia(root if find_folder(root, *own) else dataset_parent(root, *LFW_FOLDERS))
-    packed = casia.path.parent / BIN
+    packed, notes = casia.path.parent / BIN, casia.notes
     if casia.path.name == RECORDS and packed.is_file():
         faces = read_packed(packed)
         open_images: EncodedImages = faces
         open_labels, pairs = faces.labels, faces.pairs
+        notes += (f"{packed}: has no images besides those of its pairs, so there are no tuning pairs",)
+        if unused := find_folder(root, *LFW_FOLDERS):
+            notes += (f"{unused}: not used, {BIN} is cropped like {RECORDS}",)
     else:
-        people, pairs = find_lfw(root if find_folder(root, *LFW_FOLDERS) else dataset_parent(root, *own))
+        beside = root if find_folder(root, *LFW_FOLDERS) else dataset_parent(root, *own)
+        people, pairs = find_lfw(beside, f"{LFW_LAYOUT}, or {BIN} beside {RECORDS}")
         open_images, open_labels = people.files, people.labels
         require_disjoint(str(root), casia.names, people.classes)
     return ImageSet(
@@ -74,6 +81,7 @@ def load_casia_lfw(root: Path, size: int, channels: int, decode: bool = True) ->
         y_open=open_labels,
         class_names=casia.names,
         pairs=pairs,
+        notes=notes,
     )
 
 
@@ -94,4 +102,5 @@ CASIA_LFW = Dataset(
     layout="casia-webface/<id> or faces_webface_112x112/train.rec; lfw/<name> with pairs.txt, "
     "or lfw.bin beside train.rec",
     how_to_get=f"{HOW_TO_GET}; `cl2r datasets download lfw DIR` fetches LFW",
+    uncropped=UNCROPPED,
 )

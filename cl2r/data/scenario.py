@@ -59,8 +59,7 @@ def class_increments(
         raise InputError(f"scenario.increment = {increment}: must be at least 1")
     first = increment if initial is None else initial
     if not 1 <= first <= num_classes:
-        found = f"the first task would have {first} classes"
-        raise InputError(f"scenario: {found}, must be between 1 and the {num_classes} training classes")
+        raise InputError(f"scenario: the first task has {first} classes, must be between 1 and all {num_classes}")
     full, rest = divmod(num_classes - first, increment)
     return (first, *[increment] * full, *[rest] * (rest > 0))
 
@@ -115,15 +114,10 @@ def _split(y_train: Labels, increments: list[int], order: list[int]) -> list[tup
 
 
 def _continuum_tasks(y_train: Labels, increments: list[int], order: list[int]) -> list[tuple[Labels, Labels]]:
-    """Return rows and labels of every task. continuum accepts explicit task sizes only as a list."""
     # imported here: continuum loads scipy and matplotlib, which most commands can do without
     from continuum import ClassIncremental, TaskType, datasets
 
-    rows = np.arange(len(y_train), dtype=np.int64)
-    stream = ClassIncremental(
-        datasets.InMemoryDataset(rows, y_train, data_type=TaskType.TENSOR),
-        increment=increments,
-        class_order=order,
-    )
+    rows = datasets.InMemoryDataset(np.arange(len(y_train), dtype=np.int64), y_train, data_type=TaskType.TENSOR)
+    stream = ClassIncremental(rows, increment=increments, class_order=order)
     raw = [stream[index].get_raw_samples() for index in range(len(stream))]
     return [(np.asarray(x, np.int64), np.asarray(y, np.int64)) for x, y, _ in raw]

@@ -56,16 +56,22 @@ def test_records_come_first_and_bring_their_own_pairs(tmp_path: Path) -> None:
     write_records(packed, [0, 1, 1])
     data = load_casia_lfw(tmp_path, 4, 3)
     assert (len(data.y_train), len(data.y_open)) == (3, 4)
-    (packed / "lfw.bin").write_bytes(pickle.dumps(([jpeg(9)] * 20, [True, False] * 5)))
+    (packed / "lfw.bin").write_bytes(pickle.dumps(([jpeg(9, (250, 250))] * 20, [True, False] * 5)))
     assert len(load_casia_lfw(tmp_path, 4, 3).y_open) == 20
-    assert any(str(packed / "lfw.bin") in line for line in check_dataset("casia_lfw", tmp_path).found)
+    found = check_dataset("casia_lfw", tmp_path).found
+    assert f"{tmp_path / 'casia-webface'}: not used, {packed / 'train.rec'} comes first" in found
+    assert any(f"{packed / 'lfw.bin'}: " in line and "no tuning pairs" in line for line in found)
+    assert any(line.startswith(f"{tmp_path / 'lfw'}: not used") for line in found)
+    assert ["aligned crops" in line for line in found if "first" in line and "image:" in line] == [False, True]
 
 
 def test_a_lfw_bin_without_its_train_rec_is_not_read(tmp_path: Path) -> None:
     write_casia(tmp_path / "casia-webface")
     for folder in (tmp_path, tmp_path / "casia-webface"):
         (folder / "lfw.bin").write_bytes(b"never read")
-    assert "no LFW" in refusal(lambda: load_casia_lfw(tmp_path, 4, 3))
+    message = refusal(lambda: load_casia_lfw(tmp_path, 4, 3))
+    assert "no LFW" in message
+    assert "lfw.bin beside train.rec" in message
 
 
 def test_a_person_in_both_sets_is_refused(tmp_path: Path) -> None:

@@ -101,11 +101,30 @@ def test_a_complete_data_set(toy: Path) -> None:
     assert "4 of 4 training images decoded" in check_dataset("toy", toy, full=True).found
 
 
-def test_other_counts_than_the_published_ones_are_no_problem(toy: Path) -> None:
-    (toy / "e.jpg").write_bytes(jpeg(3))
+@pytest.mark.parametrize(
+    ("about", "images", "published"),
+    [(False, 8, ""), (False, 9, "2 classes, 9 images"), (True, 8, ""), (True, 9, "2 classes, about 9 images")],
+)
+def test_other_counts_than_the_published_ones_are_no_problem(
+    toy: Path, monkeypatch: pytest.MonkeyPatch, about: bool, images: int, published: str
+) -> None:
+    entry = replace(data_module.DATASETS["toy"], images=images, about=about)
+    monkeypatch.setattr(data_module, "DATASETS", {"toy": entry})
     check = check_dataset("toy", toy)
     assert check.complete
-    assert any("2 classes, 8 images" in line for line in check.found)
+    assert ["counts differ" in line and published in line for line in check.found].count(True) == bool(published)
+    monkeypatch.setattr(data_module, "ROUNDING", 0.2)
+    assert any("counts differ" in line for line in check_dataset("toy", toy).found) == (images == 9 and not about)
+
+
+def test_uncropped_photographs_are_told_from_aligned_crops(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for side, hinted in ((8, False), (9, True)):
+        entry = replace(data_module.DATASETS["toy"], uncropped=9)
+        monkeypatch.setattr(data_module, "DATASETS", {"toy": entry})
+        (toy / "a.jpg").write_bytes(jpeg(3, (side, side)))
+        [line] = [line for line in check_dataset("toy", toy).found if "first training image" in line]
+        assert f"a.jpg, {side} × {side} pixels" in line
+        assert ("aligned crops" in line) == hinted
 
 
 def test_a_full_check_names_every_broken_image(toy: Path) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from cl2r.data import check_dataset, imagenet
 from cl2r.data.imagenet import IMAGENET20, imagenet100_places, load_imagenet900, load_tiny_imagenet200
 from tests.support.miniatures import (
     OPEN_WNIDS,
@@ -97,6 +98,19 @@ def test_imagenet100_is_the_permutation_of_seed_1993(whole: tuple[Path, list[str
     assert greys(data.x_train) == (places900 // 4).tolist()
     assert np.array_equal(data.y_open, np.repeat(np.arange(100), 2))
     assert greys(data.x_open)[::2] == (places100 // 4).tolist()
+
+
+def test_exact_counts_are_compared_with_the_published_ones(
+    whole: tuple[Path, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train, val = (whole[0] / "imagenet" / part for part in ("train", "val"))
+    found = check_dataset("imagenet900", whole[0]).found
+    assert any(f"{train}: 1,000 images of 1000 classes, published are 1,281,167" in line for line in found)
+    assert any(f"{val}: 200 images of 100 classes, published are 5,000" in line for line in found)
+    assert any("900 classes, about 1,158,000 images" in line for line in found)
+    monkeypatch.setattr(imagenet, "TRAIN_IMAGES", 1000)
+    monkeypatch.setattr(imagenet, "VAL_IMAGES", 2)
+    assert sum("as published" in line for line in check_dataset("imagenet900", whole[0]).found) == 2
 
 
 def test_one_list_alone(whole: tuple[Path, list[str]], tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from cl2r.data.images import ArrayImages, Crop, ImageFiles, LazyImages, Paths, images_of, resized
+from cl2r.data.images import ArrayImages, Crop, ImageFiles, LazyImages, images_of, resized
 from tests.support.miniatures import refusal
 
 SHAPES = [(40, 20), (20, 40), (33, 31), (8, 8), (5, 3), (1, 1)]
@@ -163,26 +163,15 @@ def test_identity_does_not_depend_on_where_the_folder_lies(files: ImageFiles, tm
 ODD = ["a/b.jpg", "é/ß.png", "longer/than/the/others.JPEG", os.fsdecode(b"\xff.jpg")]
 
 
-def test_packed_paths_are_read_as_text() -> None:
-    paths = Paths.of(ODD)
-    assert list(paths) == ODD
-    assert len(paths) == 4
-    assert (paths[1], paths[-1]) == (ODD[1], ODD[3])
-    assert list(paths[1:3]) == ODD[1:3]
-    assert ODD[2] in paths
-    assert list(Paths.of([])) == []
-    with pytest.raises(IndexError):
-        paths[4]
-
-
-def test_files_hold_packed_paths(tmp_path: Path) -> None:
+def test_paths_are_packed_and_read_as_text(tmp_path: Path) -> None:
     files = ImageFiles(tmp_path, ODD)
-    again = pickle.loads(pickle.dumps(files))
-    for held in (files, again):
-        assert isinstance(held.paths, Paths)
-        assert list(held.paths) == ODD
+    for held in (files, pickle.loads(pickle.dumps(files))):
+        assert held.packed.dtype.kind == "S"
+        assert [held.path(row) for row in range(len(held))] == ODD
         assert held.name(0) == str(tmp_path / "a" / "b.jpg")
-    assert ImageFiles(tmp_path, files.paths).paths is files.paths
+        with pytest.raises(IndexError):
+            held.path(4)
+    assert len(ImageFiles(tmp_path, [])) == 0
 
 
 def test_a_name_that_is_not_utf8_is_read(tmp_path: Path) -> None:

@@ -230,7 +230,7 @@ def test_a_compressed_npz_is_read(tmp_path: Path) -> None:
 def test_an_npz_bomb_is_refused_before_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(npz, "ALWAYS_BYTES", 2**20)
     opened: list[str] = []
-    monkeypatch.setattr(npz, "_require_content", lambda archive, key: opened.append(key))
+    monkeypatch.setattr(npz, "_read_array", lambda path, archive, key, member: opened.append(key))
     write_npz(tmp_path / "a.npz", x_train=np.zeros((2, 2000, 2000), np.uint8))
     message = refusal(lambda: load_npz(tmp_path / "a.npz"))
     assert "GB of arrays in a file of" in message
