@@ -3,6 +3,8 @@
 import io
 import pickle
 import struct
+import tarfile
+import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -51,6 +53,35 @@ def full_check(name: str, root: Path) -> Check:
     check = check_dataset(name, root, full=True)
     assert not any("\n" in line for line in check.problems)
     return check
+
+
+def member(name: str, content: bytes = b"", **fields: object) -> tuple[tarfile.TarInfo, bytes]:
+    """Return a file for `tar`, or something else by its header's fields."""
+    info = tarfile.TarInfo(name)
+    info.size = len(content)
+    for field, value in fields.items():
+        setattr(info, field, value)
+    return info, content
+
+
+def tar(*members: tuple[tarfile.TarInfo, bytes]) -> bytes:
+    """Return a gzipped tar."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as packed:
+        for info, content in members:
+            packed.addfile(info, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+def zipped(members: dict[str, bytes], mode: int = 0o644) -> bytes:
+    """Return a zip file whose members have that file mode."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as packed:
+        for name, content in members.items():
+            info = zipfile.ZipInfo(name)
+            info.external_attr = mode << 16
+            packed.writestr(info, content, zipfile.ZIP_DEFLATED)
+    return buffer.getvalue()
 
 
 # ---------------------------------------------------------------- faces
