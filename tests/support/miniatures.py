@@ -84,8 +84,6 @@ def zipped(members: dict[str, bytes], mode: int = 0o644) -> bytes:
     return buffer.getvalue()
 
 
-# ---------------------------------------------------------------- faces
-
 LFW_PEOPLE = {"Al_B": 2, "Cy": 2}
 LFW_FOLDS = (("Al_B\t1\t2", "Al_B\t1\tCy\t1"), ("Cy\t1\t2", "Cy\t2\tAl_B\t2"))
 CASIA_PEOPLE = {"0000045": 3, "0000099": 1, "0000100": 2}
@@ -176,8 +174,6 @@ def write_casia_ijbc(root: Path) -> None:
         Image.fromarray(draw.integers(0, 256, (130, 120, 3), np.uint8)).save(root / "ijbc" / "loose_crop" / name)
 
 
-# ---------------------------------------------------------------- objects
-
 TRAIN_WNIDS, OPEN_WNIDS = ("n01440764", "n02119789", "n03000000"), ("n01500000", "n04000000")
 TINY_WNIDS = ("n02124075", "n04067472", "n01443537")  # as in wnids.txt, not sorted
 
@@ -198,9 +194,9 @@ def write_wnid_lists(root: Path) -> None:
     (root / "imagenet100.txt").write_text("\n".join(OPEN_WNIDS))
 
 
-def write_imagenet900(root: Path) -> None:
+def write_imagenet900(root: Path, folder: str = "imagenet") -> None:
     """Write ImageNet with lists of its classes."""
-    write_imagenet(root / "imagenet")
+    write_imagenet(root / folder)
     write_wnid_lists(root)
 
 
@@ -237,27 +233,23 @@ def write_cifar100(root: Path) -> None:
         write(root / path, pickle.dumps(held, 2))
 
 
-# ---------------------------------------------------------------- all of them
-
-
 @dataclass(frozen=True)
 class Miniature:
-    """A small copy of a data set, and what the contract of all data sets does to it."""
+    """A small copy of a data set, and what the contract of all data sets does to it.
+
+    It cannot be loaded without the `needed` files and folders. The file `damaged` is cut short, which shows when the
+    set is loaded unless it `decodes`. The class folder `empty` is emptied, `roots` may be given as ROOT themselves, and
+    a `twin`, a folder by another name, is refused.
+    """
 
     dataset: str
     write: Callable[[Path], None]
     needed: tuple[str, ...]
-    """Files and folders without which it cannot be loaded."""
     damaged: str
-    """A file that is cut short."""
     decodes: bool = True
-    """Whether the damage shows only when images are decoded."""
     empty: str = ""
-    """A class folder that is emptied."""
     roots: tuple[str, ...] = ()
-    """Folders that may be given as ROOT themselves."""
     twin: tuple[str, str] | None = None
-    """A folder and another name for it: two copies are refused."""
 
 
 MINIATURES = {

@@ -9,20 +9,12 @@ import numpy as np
 import pytest
 
 from cl2r.data.cifar import load_cifar100
-from tests.support.miniatures import (
-    CIFAR_META,
-    CIFAR_OPEN,
-    CIFAR_TRAIN,
-    cifar_pixels,
-    full_check,
-    refusal,
-    write_cifar100,
-)
+from tests.support.miniatures import CIFAR_META, CIFAR_OPEN, CIFAR_TRAIN, MINIATURES, cifar_pixels, full_check, refusal
 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    write_cifar100(tmp_path)
+    MINIATURES["cifar100"].write(tmp_path)
     return tmp_path
 
 

@@ -9,18 +9,7 @@ import numpy as np
 import pytest
 
 from cl2r import data as data_module
-from cl2r.data import (
-    DATASETS,
-    SHOWN,
-    Check,
-    Dataset,
-    ImageSet,
-    check_dataset,
-    data_root,
-    find_dataset,
-    load_dataset,
-    load_errors,
-)
+from cl2r.data import DATASETS, SHOWN, Check, ImageSet, check_dataset, data_root, find_dataset, load_dataset
 from cl2r.data.icons import load_icons
 from cl2r.data.images import ArrayImages, ImageFiles, LazyImages
 from cl2r.errors import InputError
@@ -69,9 +58,6 @@ def test_every_data_set_says_how_to_get_it() -> None:
         assert (f"cl2r datasets download {name}" in entry.instructions) == bool(entry.archives)
 
 
-# ---------------------------------------------------------------- check
-
-
 @pytest.fixture
 def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A data set `toy` of the files in a folder, two classes of half of them each."""
@@ -93,12 +79,15 @@ def names(check: Check) -> list[str]:
     return [Path(line.split(": ")[0]).name for line in check.problems]
 
 
-def test_a_complete_data_set(toy: Path) -> None:
+def test_a_complete_data_set(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     check = check_dataset("toy", toy)
     assert check.complete
     assert not any("published" in line for line in check.found)
     assert "1 of 4 training images decoded" in check.found
-    assert "4 of 4 training images decoded" in check_dataset("toy", toy, full=True).found
+    monkeypatch.setattr(data_module, "PROGRESS_EVERY", 2)
+    lines: list[str] = []
+    assert "4 of 4 training images decoded" in check_dataset("toy", toy, True, lines.append).found
+    assert lines == ["2 of 4 training images decoded"]
 
 
 @pytest.mark.parametrize(
@@ -145,13 +134,6 @@ def test_many_broken_images_are_counted(toy: Path, more: int) -> None:
     assert [f"{more} more" in line for line in check.problems[SHOWN:]] == [True] * (more > 0)
 
 
-def test_a_long_check_reports_its_progress(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(data_module, "PROGRESS_EVERY", 2)
-    lines: list[str] = []
-    check_dataset("toy", toy, True, lines.append)
-    assert lines == ["2 of 4 training images decoded"]
-
-
 def test_images_are_decoded_by_several_threads(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.cpu_count", lambda: 4)
     together = threading.Barrier(4, timeout=10)
@@ -174,9 +156,6 @@ def test_a_check_does_not_hide_other_errors(toy: Path, monkeypatch: pytest.Monke
         check_dataset("toy", toy)
 
 
-# ---------------------------------------------------------------- entry points
-
-
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
@@ -195,8 +174,7 @@ def test_a_faulty_entry_point_is_named_and_stops_nothing(
     monkeypatch.setattr(data_module, "_REGISTRY", registry)
     monkeypatch.setattr(data_module, "DATASETS", registry)
     assert set(registry) == {entry.name for entry in data_module.BUILT_IN}
-    [line] = load_errors()
+    [line] = data_module.load_errors()
     assert f"mine ({value})" in line
     assert reason in line
     assert line in refusal(lambda: find_dataset("mine"))
-    assert all(isinstance(entry, Dataset) for entry in registry.values())
