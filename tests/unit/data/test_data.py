@@ -1,6 +1,5 @@
 """Data sets by name or path: the registry, loading, and the check of a folder."""
 
-import threading
 from dataclasses import replace
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -12,7 +11,6 @@ from cl2r import data as data_module
 from cl2r.data import DATASETS, SHOWN, Check, ImageSet, check_dataset, data_root, find_dataset, load_dataset
 from cl2r.data.icons import load_icons
 from cl2r.data.images import ArrayImages, ImageFiles, LazyImages
-from cl2r.errors import InputError
 from tests.support.miniatures import jpeg, refusal
 
 
@@ -132,19 +130,6 @@ def test_many_broken_images_are_counted(toy: Path, more: int) -> None:
     check = check_dataset("toy", toy, full=True)
     assert names(check)[:SHOWN] == [f"z{number:02d}.jpg" for number in range(SHOWN)]
     assert [f"{more} more" in line for line in check.problems[SHOWN:]] == [True] * (more > 0)
-
-
-def test_images_are_decoded_by_several_threads(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.cpu_count", lambda: 4)
-    together = threading.Barrier(4, timeout=10)
-
-    def resized(self: LazyImages, row: int) -> None:
-        together.wait()
-        if row == 2:
-            raise InputError("c.jpg: broken")
-
-    monkeypatch.setattr(LazyImages, "resized", resized)
-    assert check_dataset("toy", toy, full=True).problems == ["c.jpg: broken"]
 
 
 def test_a_check_does_not_hide_other_errors(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:

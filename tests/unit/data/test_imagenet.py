@@ -10,24 +10,13 @@ from PIL import Image
 
 from cl2r.data import check_dataset, imagenet
 from cl2r.data.imagenet import IMAGENET20, imagenet100_places, load_imagenet900, load_tiny_imagenet200
-from tests.support.miniatures import (
-    OPEN_WNIDS,
-    TINY_WNIDS,
-    TRAIN_WNIDS,
-    full_check,
-    greys,
-    jpeg,
-    refusal,
-    write,
-    write_imagenet900,
-    write_tiny_imagenet200,
-    write_wnid_lists,
-)
+from tests.support import miniatures
+from tests.support.miniatures import TINY_WNIDS, TRAIN_WNIDS, full_check, greys, jpeg, refusal, write
 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    write_imagenet900(tmp_path)
+    miniatures.write_imagenet900(tmp_path)
     return tmp_path
 
 
@@ -62,8 +51,8 @@ def test_labels_and_order(root: Path) -> None:
 
 @pytest.mark.parametrize("layout", ["imagenet", "ILSVRC2012", "ILSVRC/Data/CLS-LOC"])
 def test_layouts(tmp_path: Path, layout: str) -> None:
-    write_imagenet900(tmp_path, layout)
-    write_wnid_lists(tmp_path / layout)
+    miniatures.write_imagenet900(tmp_path, layout)
+    miniatures.write_wnid_lists(tmp_path / layout)
     write(tmp_path / layout / "train" / "n09999999" / "x.JPEG", b"a class of neither list")
     write(tmp_path / layout / "train" / "stray.JPEG", b"beside the class folders")
     for root in (tmp_path, tmp_path / layout):
@@ -163,7 +152,7 @@ def test_images_of_val_that_are_not_sorted_into_folders(root: Path) -> None:
         ("n01500000\ntench\n", r"imagenet100\.txt.*line 2: 'tench'"),
         ("n01500000\nn04000000\nn01500000\n", r"imagenet100\.txt.*line 3: n01500000"),
         ("\n \n", r"imagenet100\.txt.*no wnids"),
-        ("\n".join((*OPEN_WNIDS, TRAIN_WNIDS[2], TRAIN_WNIDS[1])), rf"imagenet900\.txt.*{TRAIN_WNIDS[1]}"),
+        ("\n".join((*miniatures.OPEN_WNIDS, TRAIN_WNIDS[2], TRAIN_WNIDS[1])), rf"imagenet900\.txt.*{TRAIN_WNIDS[1]}"),
     ],
 )
 def test_broken_lists(root: Path, text: str, named: str) -> None:
@@ -173,7 +162,7 @@ def test_broken_lists(root: Path, text: str, named: str) -> None:
 
 @pytest.fixture
 def tiny_root(tmp_path: Path) -> Path:
-    write_tiny_imagenet200(tmp_path)
+    miniatures.write_tiny_imagenet200(tmp_path)
     return tmp_path
 
 

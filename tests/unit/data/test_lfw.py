@@ -40,20 +40,16 @@ def test_official_pairs_of_all_others_keep_their_folds(root: Path) -> None:
     assert data.pairs.folds.tolist() == [0, 0, 1, 2]
 
 
-def test_all_of_lfw(root: Path) -> None:
+@pytest.mark.parametrize("name", ["lfw-deepfunneled", "lfw_funneled", "lfw64", "lfw-112x112"])
+def test_all_of_lfw_by_other_names_of_the_folder(root: Path, name: str) -> None:
+    (root / "lfw").rename(root / name)
+    assert len(find_lfw(root / name)[0].labels) == 65
+    (root / name / "pairs.txt").rename(root / "pairs.txt")
     people, pairs = find_lfw(root)
     assert people.classes == ("Ann", "Bo", "Cy_D", "Di", "Ed")
     assert np.bincount(people.labels).tolist() == [20, 3, 21, 2, 19]
     assert pairs.folds.tolist() == [0, 0, 1, 1, 2, 2]
     assert (people.labels[pairs.query] == people.labels[pairs.gallery]).tolist() == [True, False] * 3
-
-
-@pytest.mark.parametrize("name", ["lfw-deepfunneled", "lfw_funneled", "lfw64", "lfw-112x112"])
-def test_other_names_of_the_folder(root: Path, name: str) -> None:
-    (root / "lfw").rename(root / name)
-    assert len(find_lfw(root / name)[0].labels) == 65
-    (root / name / "pairs.txt").rename(root / "pairs.txt")
-    assert len(find_lfw(root)[0].labels) == 65
 
 
 @pytest.mark.parametrize("as_dot", [False, True])
