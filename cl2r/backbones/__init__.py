@@ -10,24 +10,20 @@ from collections.abc import Callable
 from functools import partial
 from importlib.metadata import entry_points
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 from torch import nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from cl2r.backbones.base import Backbone, PlainBackbone, ResidualBackbone
+from cl2r.backbones.base import Backbone, PlainBackbone, ResidualBackbone, Stem
 from cl2r.backbones.resnet_cifar import ResNetCifar
 from cl2r.errors import InputError, nearest
-
-if TYPE_CHECKING:
-    from cl2r.backbones.resnet import Stem
 
 Build = Callable[[int, bool], nn.Module]
 GROUP = "cl2r.backbones"
 RECOMPILE_LIMIT = 64  # kinds of calls (training or not, rows, layout, backbone) until torch stops compiling
 
 
-def _resnet(depth: int, stem: "Stem", channels: int, last_relu: bool) -> Backbone:
+def _resnet(depth: int, stem: Stem, channels: int, last_relu: bool) -> Backbone:
     # imported here: torchvision takes seconds, which every process of a study would spend
     from cl2r.backbones.resnet import ResNet
 

@@ -2,10 +2,13 @@
 
 import abc
 from collections.abc import Iterable
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+
+Stem = Literal["7x7/2", "3x3"]
 
 
 class Backbone(nn.Module):

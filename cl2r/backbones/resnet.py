@@ -6,13 +6,12 @@ for smaller ones a 3×3 convolution of stride 1; a max pooling that halves the r
 """
 
 from itertools import accumulate
-from typing import Literal
 
 from torch import Tensor, nn
 from torch.nn import functional
 from torchvision.models import resnet
 
-from cl2r.backbones.base import ResidualBackbone, ResidualBlock
+from cl2r.backbones.base import ResidualBackbone, ResidualBlock, Stem
 
 
 class _Block(ResidualBlock):
@@ -41,7 +40,6 @@ class Bottleneck(_Block, resnet.Bottleneck):  # type: ignore[misc]
     layers = *BasicBlock.layers, ("conv3", "bn3")
 
 
-Stem = Literal["7x7/2", "3x3"]
 BLOCKS_PER_STAGE = {18: (BasicBlock, (2, 2, 2, 2)), 50: (Bottleneck, (3, 4, 6, 3))}
 
 

@@ -29,7 +29,6 @@ from cl2r.errors import InputError, nearest
 __all__ = ["DATASETS", "Archive", "ArrayImages", "Dataset", "ImageSet", "check_dataset", "load_dataset"]
 
 GROUP = "cl2r.datasets"
-ROOT_VARIABLE, DEFAULT_ROOT = "CL2R_DATA", "data"
 BUILT_IN = (ICONS, CIFAR100, TINY_IMAGENET200, IMAGENET900, CASIA_LFW, CASIA_IJBC, LFW)
 PROGRESS_EVERY = 10_000  # images decoded by a full check between two progress lines
 SHOWN = 20  # undecodable images that a check names per part; the others are counted
@@ -84,7 +83,7 @@ def find_dataset(name: str) -> Dataset:
 
 def data_root(given: str | Path | None = None) -> Path:
     """Return the folder of the benchmarks: as given, or $CL2R_DATA, or `data`."""
-    return Path(given or os.environ.get(ROOT_VARIABLE) or DEFAULT_ROOT).expanduser()
+    return Path(given or os.environ.get("CL2R_DATA") or "data").expanduser()
 
 
 def load_dataset(name_or_path: str, size: int = 32, channels: int = 3, root: str | None = None) -> ImageSet:
@@ -143,15 +142,14 @@ def check_dataset(
         check.problems.append(str(error))
         return check
     check.found.append(f"{len(data.y_train):,} training images of {data.num_classes:,} classes")
-    open_classes = f"{len(np.unique(data.y_open)):,} classes"
-    grouped = open_classes if data.templates is None else f"{len(data.templates):,} templates"
-    check.found.append(f"{len(data.y_open):,} open images of {grouped}")
+    kind = "classes" if data.templates is None else "templates"  # the label of an image is its template
+    check.found.append(f"{len(data.y_open):,} open images of {len(np.unique(data.y_open)):,} {kind}")
     if data.pairs is not None:
         same, folds = int(data.pairs.same.sum()), int(data.pairs.folds.max()) + 1
         kinds = f"{same:,} same, {len(data.pairs) - same:,} different"
         check.found.append(f"{len(data.pairs):,} official pairs ({kinds}) in {folds} folds")
-    more = abs(len(data.y_train) + len(data.y_open) - entry.images)
-    if data.num_classes != entry.classes or more > (ROUNDING * entry.images if entry.about else 0):
+    difference = abs(len(data.y_train) + len(data.y_open) - entry.images)
+    if data.num_classes != entry.classes or difference > (ROUNDING * entry.images if entry.about else 0):
         published = f"{entry.classes:,} classes, {entry.images_text}"
         check.found.append(f"counts differ from the published ones ({published}): results may not compare")
     check.found += data.notes

@@ -46,11 +46,6 @@ class Archive:
     or_at: tuple[str, ...] = ()
     algorithm: Literal["md5", "sha256"] = "md5"
 
-    def found(self, root: Path) -> Path | None:
-        """Return where it is below `root`, or None."""
-        places = [root / place for place in (self.target, *self.or_at)]
-        return next((path for path in places if path.exists()), None)
-
 
 @dataclass(frozen=True)
 class Dataset:

@@ -39,15 +39,18 @@ def download(dataset: Dataset, root: Path, report: Report) -> None:
     """Fetch the archives of a data set into `root`, except those whose content is there already."""
     if not dataset.archives:
         raise InputError(f"{dataset.name}: nothing to download; {dataset.instructions}")
+
+    def there(archive: Archive) -> list[Path]:
+        return [root / place for place in (archive.target, *archive.or_at) if (root / place).exists()]
+
     for archive in dataset.archives:  # files that are fetched into the data set itself would become a part of it
         parent = dataset_parent(root, archive.target, *archive.or_at)
-        if parent != root and archive.found(root) is None and root.is_dir() and any(root.iterdir()):
+        if parent != root and not there(archive) and root.is_dir() and any(root.iterdir()):
             raise InputError(f"{root}: is the data set itself; give the folder that holds it: {parent}")
     root.mkdir(parents=True, exist_ok=True)
     for archive in dataset.archives:
-        there = archive.found(root)
-        if there is not None:
-            report(f"{there}: already there, left as it is")
+        if found := there(archive):
+            report(f"{found[0]}: already there, left as it is")
         else:
             _fetch(archive, root, report)
     if dataset.how_to_get:

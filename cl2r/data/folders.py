@@ -91,21 +91,18 @@ def image_paths(folder: Path, name: str, deep: bool = False) -> Iterator[str]:
             return
 
 
-def find_folder(root: Path, *names: str) -> Path | None:
-    """Return the first of `names` that is a folder below `root`, or `root` itself if it has such a name, or None."""
-    for name in names:
-        if (root / name).is_dir():
-            return root / name
-    return root if root.is_dir() and dataset_parent(root, *names) != root else None
+def find_folder(root: Path, *names: str, only: str = "") -> Path | None:
+    """Return the first of `names` that is a folder below `root`, or `root` itself if it has such a name, or None.
 
-
-def only_folder(root: Path, names: tuple[str, ...], what: str) -> Path | None:
-    """Return `find_folder`, or raise InputError if there are two copies."""
+    Raises InputError if there are two copies of what may be there `only` once.
+    """
     below = [root / name for name in names if (root / name).is_dir()]
-    for other in below[1:]:
-        if not other.samefile(below[0]):  # a file system may not tell upper from lower case
-            raise InputError(f"{below[0]} and {other}: two copies of {what}; move or remove one")
-    return find_folder(root, *names)
+    copies = [path for path in below if not path.samefile(below[0])]  # some file systems ignore upper and lower case
+    if only and copies:
+        raise InputError(f"{below[0]} and {copies[0]}: two copies of {only}; move or remove one")
+    if below:
+        return below[0]
+    return root if root.is_dir() and dataset_parent(root, *names) != root else None
 
 
 def dataset_parent(root: Path, *names: str) -> Path:
@@ -125,16 +122,9 @@ def listed_set(
     pairs: Pairs | None = None,
 ) -> ImageSet:
     """Return the data set of two listings."""
-    return ImageSet(
-        name=name,
-        x_train=images_of(train.files, size, channels, crop, decode),
-        y_train=train.labels,
-        x_open=images_of(open_set.files, size, channels, crop, decode),
-        y_open=open_set.labels,
-        class_names=train.classes,
-        pairs=pairs,
-        open_names=open_set.classes,
-    )
+    x_train, x_open = (images_of(part.files, size, channels, crop, decode) for part in (train, open_set))
+    y_train, y_open, open_names = train.labels, open_set.labels, open_set.classes
+    return ImageSet(name, x_train, y_train, x_open, y_open, train.classes, pairs, open_names=open_names)
 
 
 def load_folder(root: Path, size: int = 32, channels: int = 3) -> ImageSet:

@@ -49,8 +49,6 @@ FORMS = {
     "float32": r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?",
 }
 
-IMAGE_COLUMNS: Columns = {"name": "str", "tid": "int32", "mid": "int32"}
-PAIR_COLUMNS: Columns = {"tid1": "int32", "tid2": "int32", "label": "int32"}
 COORDINATES = [f"{axis}{point}" for point in range(1, 6) for axis in "xy"]
 LANDMARK_COLUMNS: Columns = {"name": "str", **dict.fromkeys(COORDINATES, "float32"), "score": "float32"}
 
@@ -60,7 +58,7 @@ def read_images(path: Path) -> tuple[list[str], Templates, Labels]:
 
     The row is -1 if no image has the id; the last entry stands for all ids out of range.
     """
-    table = _columns(path, IMAGE_COLUMNS)
+    table = _columns(path, {"name": "str", "tid": "int32", "mid": "int32"})
     tid = table["tid"].to_numpy(np.int32)
     outside = (tid < 0) | (tid >= LARGEST_TID)
     _refuse(path, outside, lambda row: f"template id {tid[row]} is not in 0..{LARGEST_TID - 1}")
@@ -71,11 +69,8 @@ def read_images(path: Path) -> tuple[list[str], Templates, Labels]:
 
 
 def read_pairs(path: Path, row_of_tid: Labels) -> Pairs:
-    """Read the list of template pairs; the first of a pair is the query.
-
-    Rates need no folds: one number stands for all of them, so that they take no memory.
-    """
-    table = _columns(path, PAIR_COLUMNS)
+    """Read the list of template pairs; the first of a pair is the query. Rates need no folds, so all are in one."""
+    table = _columns(path, dict.fromkeys(("tid1", "tid2", "label"), "int32"))
     label = table["label"].to_numpy(np.int32)
     _refuse(path, (label != 0) & (label != 1), lambda row: f"label {label[row]} is neither 1 (same person) nor 0")
     if label.min() == label.max():
@@ -87,7 +82,7 @@ def read_pairs(path: Path, row_of_tid: Labels) -> Pairs:
         return found
 
     query, gallery = (rows(table[name].to_numpy(np.int32)) for name in ("tid1", "tid2"))
-    return Pairs(query, gallery, label == 1, np.broadcast_to(np.int64(0), len(label)))
+    return Pairs(query, gallery, label == 1, np.broadcast_to(np.int64(0), len(label)))  # folds that take no memory
 
 
 def read_landmarks(path: Path, names: list[str]) -> Landmarks:
@@ -162,14 +157,13 @@ def open_images(folder: Path, names: list[str], size: int, channels: int) -> Laz
     files = ImageFiles(folder / ("aligned" if ready else "loose_crop"), names)
     if not files.root.is_dir():
         raise MissingDataError(f"{files.root}: no such folder, nor aligned/ beside it")
-    outside = next((name for name in names if "/" in name or name in (".", "..")), None)
-    if outside is not None:
-        raise InputError(f"{files.root}: {IMAGES_LIST} names {outside[:80]!r}, expected files in this folder")
+    outside = [name for name in names if "/" in name or name in (".", "..")]
+    if outside:
+        raise InputError(f"{files.root}: {IMAGES_LIST} names {outside[0][:80]!r}, expected files in this folder")
     there = set(os.listdir(files.root))
-    missing = [name for name in names if name not in there]
+    missing = [files.root / name for name in names if name not in there]
     if missing:
-        such = f"{IMAGES_LIST} names it, but it is missing ({len(missing)} such)"
-        raise MissingDataError(f"{files.root / missing[0]}: {such}")
+        raise MissingDataError(f"{missing[0]}: {IMAGES_LIST} names it, but it is missing ({len(missing)} such)")
     if ready:
         return LazyImages(files, size, channels, CROP)
     return AlignedImages(files, size, channels, landmarks=read_landmarks(folder / LANDMARKS_LIST, names))
@@ -183,17 +177,9 @@ def load_casia_ijbc(root: Path, size: int, channels: int, decode: bool = True) -
     names, templates, row_of_tid = read_images(folder / IMAGES_LIST)
     pairs = read_pairs(folder / PAIRS_LIST, row_of_tid)
     casia = find_casia(dataset_parent(root, *FOLDERS))
-    return ImageSet(
-        name="casia_ijbc",
-        x_train=images_of(casia.images, size, channels, CROP, decode),
-        y_train=casia.labels,
-        x_open=open_images(folder, names, size, channels),
-        y_open=templates.template,
-        class_names=casia.names,
-        pairs=pairs,
-        templates=templates,
-        notes=casia.notes,
-    )
+    x_train, y_train = images_of(casia.images, size, channels, CROP, decode), casia.labels
+    x_open, y_open = open_images(folder, names, size, channels), templates.template
+    return ImageSet("casia_ijbc", x_train, y_train, x_open, y_open, casia.names, pairs, templates, notes=casia.notes)
 
 
 CASIA_IJBC = Dataset(

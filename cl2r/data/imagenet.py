@@ -55,15 +55,14 @@ def load_imagenet900(root: Path, size: int, channels: int, decode: bool = True) 
     data = listed_set("imagenet900", train, open_set, size, channels, decode=decode)
     if decode:
         return data
-    found = {"val": (len(open_set.labels), VAL_IMAGES * len(open_wnids), len(open_wnids))}
+    counts = {"val": (len(open_wnids), len(open_set.labels), VAL_IMAGES * len(open_wnids))}
     if wnids:  # how many images the 900 classes have is not published, but the number of all is
         others = sum(1 for wnid in set(wnids) - set(trained) for _ in image_paths(imagenet / "train", wnid))
-        found["train"] = len(train.labels) + others, TRAIN_IMAGES, NUM_CLASSES
-    notes = (
-        f"{imagenet / part}: {images:,} images of {classes} classes, "
-        + ("as published" if images == published else f"published are {published:,}: results may not compare")
-        for part, (images, published, classes) in found.items()
-    )
+        counts["train"] = NUM_CLASSES, len(train.labels) + others, TRAIN_IMAGES
+    notes = []
+    for part, (classes, images, published) in counts.items():
+        same = "as published" if images == published else f"published are {published:,}: results may not compare"
+        notes.append(f"{imagenet / part}: {images:,} images of {classes} classes, {same}")
     return replace(data, notes=tuple(notes))
 
 
@@ -116,10 +115,7 @@ def _wnid_folders(folder: Path) -> list[str]:
 
 
 def class_folders(folder: Path) -> list[str]:
-    """Return the sorted wnids that are folders in `folder`.
-
-    Raises MissingDataError if there are none, also if images are not sorted by class (as val/ is when unpacked).
-    """
+    """Return the sorted wnids that are folders in `folder`; raise MissingDataError if there are none."""
     expected = f"{folder}/<wnid>/*.JPEG"
     if not folder.is_dir():
         raise MissingDataError(f"{folder}: no such folder; expected {expected}")
@@ -128,10 +124,8 @@ def class_folders(folder: Path) -> list[str]:
     flat = next((path.name for path in folder.iterdir() if path.suffix.lower() in EXTENSIONS), None)
     if flat is None:
         raise MissingDataError(f"{folder}: no wnid folders in it; expected {expected}")
-    raise MissingDataError(
-        f"{folder}: its images ({flat}, ...) must be sorted into wnid folders, {expected}: "
-        "torchvision.datasets.ImageNet does so when it unpacks val, the usual valprep script does so afterwards"
-    )
+    how = "torchvision.datasets.ImageNet does so when it unpacks val, the usual valprep script does so afterwards"
+    raise MissingDataError(f"{folder}: its images ({flat}, ...) must be sorted into wnid folders, {expected}: {how}")
 
 
 def _listed(folder: Path, wnids: Sequence[str], inside: str = "") -> Listing:

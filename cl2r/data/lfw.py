@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from cl2r.data.dataset import Archive, Dataset, ImageSet, Labels, MissingDataError
-from cl2r.data.folders import Listing, dataset_parent, list_folders, listed_set, only_folder
+from cl2r.data.folders import Listing, dataset_parent, find_folder, list_folders, listed_set
 from cl2r.data.images import Crop
 from cl2r.data.pair_list import PAIR_LIST, official_pairs
 from cl2r.data.pickles import load_plain
@@ -51,7 +51,7 @@ def load_lfw(root: Path, size: int, channels: int, decode: bool = True) -> Image
 
 def find_lfw(root: Path, expected: str = LAYOUT) -> tuple[Listing, Pairs]:
     """Return the people of LFW below `root`, and the official pairs as rows of their images."""
-    folder = only_folder(root, FOLDERS, "LFW")
+    folder = find_folder(root, *FOLDERS, only="LFW")
     if folder is None:
         raise MissingDataError(f"{root}: no LFW in it; expected {expected}")
     people = list_folders(folder, LAYOUT)

@@ -33,14 +33,8 @@ def load_npz(path: Path) -> ImageSet:
     if names.dtype.kind != "U" or names.shape != (len(train_names),):
         expected = f"{len(train_names)} strings, one per training label in sorted order"
         raise InputError(f"{path}: class_names must be {expected}, found {names.dtype} of shape {names.shape}")
-    return ImageSet(
-        name=path.stem,
-        x_train=_images(path, "x_train", arrays["x_train"]),
-        y_train=y_train,
-        x_open=_images(path, "x_open", arrays["x_open"]),
-        y_open=y_open,
-        class_names=tuple(map(str, names)),
-    )
+    x_train, x_open = (_images(path, key, arrays[key]) for key in ("x_train", "x_open"))
+    return ImageSet(path.stem, x_train, y_train, x_open, y_open, tuple(map(str, names)))
 
 
 def _read(path: Path) -> dict[str, Array]:

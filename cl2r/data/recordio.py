@@ -87,10 +87,7 @@ class RecordFile:
 
 
 def read_record_file(path: Path) -> RecordFile:
-    """Return the images of a .rec file, found by the .idx beside it.
-
-    Checks the beginning of every record. Records are a few pages long: unless the file is cached, most of it is read.
-    """
+    """Return the images of a .rec file, found by the .idx beside it; check the beginning of every record."""
     keys, offsets = _read_index(path.with_suffix(".idx"))
     if not path.is_file():
         raise InputError(f"{path}: no such file")

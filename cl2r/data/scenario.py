@@ -2,7 +2,6 @@
 
 Task t brings D_t, the images of the next classes in the class order; no class returns in a later task.
 Labels are positions in that order, so task t always owns consecutive labels and consecutive simplex vertices.
-continuum makes the split; it gets row numbers instead of images, so that no pixel is copied.
 """
 
 import contextlib
@@ -34,12 +33,10 @@ class Task:
 
 @dataclass(frozen=True, eq=False)
 class Scenario:
-    """All tasks, and the label and the task (from 1) of every training row."""
+    """All tasks, and the label of every training row."""
 
     tasks: tuple[Task, ...]
-    num_classes: int
     labels: Labels
-    task_of_row: Labels
 
 
 def class_increments(
@@ -82,14 +79,12 @@ def build_scenario(y_train: Labels, increments: Sequence[int], order: Sequence[i
     if min(increments, default=0) < 1 or sum(increments) != len(order):
         raise InputError(f"task sizes {list(increments)} must be positive and add up to {len(order)} classes")
     raw = _split(y_train, list(increments), list(order))
-    labels, task_of_row = np.empty(len(y_train), np.int64), np.empty(len(y_train), np.int64)
-    tasks, start = [], 0
+    labels, tasks, start = np.empty(len(y_train), np.int64), list[Task](), 0
     for index, (count, (rows, row_labels)) in enumerate(zip(increments, raw, strict=True), start=1):
-        labels[rows], task_of_row[rows] = row_labels, index
-        stop = start + count
+        labels[rows], stop = row_labels, start + count
         tasks.append(Task(index, tuple(order[start:stop]), range(start, stop), rows))
         start = stop
-    return Scenario(tuple(tasks), len(order), labels, task_of_row)
+    return Scenario(tuple(tasks), labels)
 
 
 def _split(y_train: Labels, increments: list[int], order: list[int]) -> list[tuple[Labels, Labels]]:
@@ -117,6 +112,7 @@ def _continuum_tasks(y_train: Labels, increments: list[int], order: list[int]) -
     # imported here: continuum loads scipy and matplotlib, which most commands can do without
     from continuum import ClassIncremental, TaskType, datasets
 
+    # continuum gets row numbers instead of images, so that no pixel is copied
     rows = datasets.InMemoryDataset(np.arange(len(y_train), dtype=np.int64), y_train, data_type=TaskType.TENSOR)
     stream = ClassIncremental(rows, increment=increments, class_order=order)
     raw = [stream[index].get_raw_samples() for index in range(len(stream))]

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from cl2r.data import load_dataset
-from cl2r.data.folders import dataset_parent, find_folder, load_folder, only_folder
+from cl2r.data.folders import dataset_parent, find_folder, load_folder
 from cl2r.data.images import LazyImages
 from tests.support.miniatures import refusal, write
 
@@ -118,9 +118,9 @@ def test_the_first_folder_of_several_names_is_found(tmp_path: Path) -> None:
     (tmp_path / "one").write_text("a file")
     assert find_folder(tmp_path, "one", "two", "three") == tmp_path / "two"
     assert find_folder(tmp_path, "four") is None
-    assert "two copies" in refusal(lambda: only_folder(tmp_path, ("two", "three"), "it"))
+    assert "two copies" in refusal(lambda: find_folder(tmp_path, "two", "three", only="it"))
     (tmp_path / "copy").symlink_to(tmp_path / "two")
-    assert only_folder(tmp_path, ("two", "copy"), "it") == tmp_path / "two"
+    assert find_folder(tmp_path, "two", "copy", only="it") == tmp_path / "two"
 
 
 def test_the_root_may_be_the_folder_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

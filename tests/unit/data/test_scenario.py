@@ -91,7 +91,6 @@ def test_split_equals_plain_numpy(num_classes: int, seed: int, data: st.DataObje
     sizes = class_increments(num_classes, data.draw(st.integers(1, num_classes)))
     order = tuple(rng.permutation(num_classes).tolist())
     scenario = build_scenario(y, sizes, order)
-    assert scenario.num_classes == num_classes
     assert scenario.labels.tolist() == [order.index(label) for label in y]
     assert [task.index for task in scenario.tasks] == list(range(1, len(sizes) + 1))
     start = 0
@@ -99,16 +98,15 @@ def test_split_equals_plain_numpy(num_classes: int, seed: int, data: st.DataObje
         assert task.classes == order[start : start + size]
         assert task.labels == range(start, start + size)
         assert task.rows.tolist() == [row for row, label in enumerate(y) if label in task.classes]
-        assert all(scenario.task_of_row[task.rows] == task.index)
         start += size
     assert sum(len(task.rows) for task in scenario.tasks) == len(y)
-    assert scenario.labels.dtype == scenario.task_of_row.dtype == scenario.tasks[0].rows.dtype == np.int64
+    assert scenario.labels.dtype == scenario.tasks[0].rows.dtype == np.int64
 
 
 def test_one_task_per_unequal_size() -> None:
     scenario = build_scenario(np.array([2, 0, 1, 3, 2]), (3, 1), (2, 0, 3, 1))
     assert scenario.labels.tolist() == [0, 1, 3, 2, 0]
-    assert scenario.task_of_row.tolist() == [1, 1, 2, 1, 1]
+    assert [task.rows.tolist() for task in scenario.tasks] == [[0, 1, 3, 4], [2]]
 
 
 @pytest.mark.parametrize(
