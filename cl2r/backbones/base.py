@@ -55,7 +55,7 @@ class ResidualBlock(nn.Module, abc.ABC):
 
 
 class ResidualBackbone(MappedBackbone):
-    """A stem, residual blocks, and the mean of the last map. `folded` relies on it that `bnN` follows `convN`."""
+    """A stem, residual blocks, and the mean of the last map. `folded` relies on every `bnN` following its `convN`."""
 
     mapped: tuple[int, ...]  # numbers of the blocks whose maps PODNet distils
 

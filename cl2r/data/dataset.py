@@ -186,12 +186,12 @@ class ImageSet:
 
     @cached_property
     def moments(self) -> Moments:
-        """The moments of x_train."""
+        """Return the moments of x_train."""
         return _moments(self.x_train)
 
     @cached_property
     def open_moments(self) -> Moments:
-        """The moments of x_open."""
+        """Return the moments of x_open."""
         return _moments(self.x_open)
 
     @cached_property

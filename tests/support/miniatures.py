@@ -237,9 +237,8 @@ def write_cifar100(root: Path) -> None:
 class Miniature:
     """A small copy of a data set, and what the contract of all data sets does to it.
 
-    It cannot be loaded without the `needed` files and folders. The file `damaged` is cut short, which shows when the
-    set is loaded unless it `decodes`. The class folder `empty` is emptied, `roots` may be given as ROOT themselves, and
-    a `twin`, a folder by another name, is refused.
+    It needs the files and folders `needed`. The file `damaged` is cut short, which a loader sees unless it `decodes`.
+    The class folder `empty` is emptied, `roots` may be given as ROOT, and a `twin` by another name is refused.
     """
 
     dataset: str

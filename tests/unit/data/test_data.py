@@ -105,9 +105,8 @@ def test_other_counts_than_the_published_ones_are_no_problem(
 
 
 def test_uncropped_photographs_are_told_from_aligned_crops(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data_module, "DATASETS", {"toy": replace(data_module.DATASETS["toy"], uncropped=9)})
     for side, hinted in ((8, False), (9, True)):
-        entry = replace(data_module.DATASETS["toy"], uncropped=9)
-        monkeypatch.setattr(data_module, "DATASETS", {"toy": entry})
         (toy / "a.jpg").write_bytes(jpeg(3, (side, side)))
         [line] = [line for line in check_dataset("toy", toy).found if "first training image" in line]
         assert f"a.jpg, {side} × {side} pixels" in line

@@ -54,7 +54,9 @@ def toy(tmp_path: Path) -> Toy:
 @pytest.mark.parametrize("file", PACKERS)
 def test_archives_are_unpacked_and_nothing_else_is_left(toy: Toy, file: str) -> None:
     toy.publish(file, PACKERS[file]({"toy/a/1.bin": b"one", "toy/2.bin": b"two" * 10**6}))
+    toy.dataset = replace(toy.dataset, how_to_get="ask the owner of the rest")
     toy.fetch()
+    assert "ask the owner of the rest" in toy.reports[-1]
     assert toy.left() == ["toy", "toy/2.bin", "toy/a", "toy/a/1.bin"]
     assert (toy.root / "toy" / "2.bin").read_bytes() == b"two" * 10**6
     assert toy.reports[0].startswith(f"{toy.dataset.archives[0].url}: fetching {file}, ")
@@ -177,10 +179,3 @@ def test_what_is_not_free_says_where_to_ask(tmp_path: Path, name: str, where: st
     with pytest.raises(InputError, match=f"{name}: nothing to download; .*{where}"):
         download(DATASETS[name], tmp_path / "root", print)
     assert not (tmp_path / "root").exists()
-
-
-def test_what_is_left_to_get_is_reported(toy: Toy) -> None:
-    toy.publish("toy.zip", zipped({"toy/x": b""}))
-    toy.dataset = replace(toy.dataset, how_to_get="ask the owner of the rest")
-    toy.fetch()
-    assert "ask the owner of the rest" in toy.reports[-1]
