@@ -1,9 +1,8 @@
 """Backbones by name, and their forms for evaluation and for compiled training.
 
-Installed packages add backbones through the entry point group `cl2r.backbones`. An entry point names a function of
-(channels, last_relu) that returns any `nn.Module` with an attribute `dim`, the size of its output rows. With
-`last_relu=False` the output should be signed. Links are keyed by the backbone's name, so a backbone that computes
-something else needs a new name. Subclass `base.MappedBackbone` if PODNet shall train it.
+An entry point of the group `cl2r.backbones` names a function of (channels, last_relu) that returns any `nn.Module` with
+an attribute `dim`, the size of its output rows; without the last ReLU the output should be signed. Links are keyed by
+the backbone's name, so one that computes something else needs a new name. PODNet needs a `base.MappedBackbone`.
 """
 
 import copy
@@ -11,25 +10,20 @@ from collections.abc import Callable
 from functools import partial
 from importlib.metadata import entry_points
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 from torch import nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from cl2r.backbones.base import Backbone, PlainBackbone, ResidualBackbone
+from cl2r.backbones.base import Backbone, PlainBackbone, ResidualBackbone, Stem
 from cl2r.backbones.resnet_cifar import ResNetCifar
 from cl2r.errors import InputError, nearest
 
-if TYPE_CHECKING:
-    from cl2r.backbones.resnet import Stem
-
 Build = Callable[[int, bool], nn.Module]
 GROUP = "cl2r.backbones"
-RECOMPILE_LIMIT = 64
-"""Kinds of calls (training or not, rows, layout, backbone) per process; beyond that torch would stop compiling."""
+RECOMPILE_LIMIT = 64  # kinds of calls (training or not, rows, layout, backbone) until torch stops compiling
 
 
-def _resnet(depth: int, stem: "Stem", channels: int, last_relu: bool) -> Backbone:
+def _resnet(depth: int, stem: Stem, channels: int, last_relu: bool) -> Backbone:
     # imported here: torchvision takes seconds, which every process of a study would spend
     from cl2r.backbones.resnet import ResNet
 
@@ -75,14 +69,11 @@ def build_backbone(name: str, channels: int, last_relu: bool = True) -> Backbone
 
 
 def folded(module: nn.Module) -> nn.Module:
-    """Return a frozen copy for evaluation in which convolutions absorb their batch norms: same values, fewer passes.
-
-    Pairs are neighbours in a sequence and, in residual backbones only, `convN` and `bnN`: elsewhere names do not tell
-    which part follows which.
-    """
+    """Return a frozen copy for evaluation in which convolutions absorb their batch norms: same values, fewer passes."""
     frozen = copy.deepcopy(module).eval().requires_grad_(False)
     backbones = [part for part in frozen.modules() if isinstance(part, ResidualBackbone)]
     named = {id(part) for backbone in backbones for part in backbone.modules()}
+    # neighbours in a sequence, and convN and bnN; elsewhere names do not tell which part follows which
     for part in list(frozen.modules()):
         names = [name for name, _ in part.named_children()]
         pairs = [(name, name.replace("conv", "bn")) for name in names if name.startswith("conv") and id(part) in named]
@@ -97,8 +88,7 @@ def folded(module: nn.Module) -> nn.Module:
 def compile_backbones(module: nn.Module) -> None:
     """Have torch compile every backbone of `module` at its next call, in place; weights and names stay as they are.
 
-    Only backbones: heads grow from task to task and would be compiled again each time. Modules of one kind share their
-    compiled code, so later tasks of a process, and its other runs, reuse it.
+    Heads grow from task to task and would be compiled again each time. Modules of one kind share their compiled code.
     """
     # imported here: it takes seconds, which every process would spend
     from torch._dynamo import config

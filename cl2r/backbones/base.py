@@ -2,10 +2,13 @@
 
 import abc
 from collections.abc import Iterable
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+
+Stem = Literal["7x7/2", "3x3"]
 
 
 class Backbone(nn.Module):
@@ -22,7 +25,6 @@ class PlainBackbone(Backbone):
         self.module, self.dim = module, dim
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return b(x)."""
         out: Tensor = self.module(x)
         return out
 
@@ -36,7 +38,7 @@ class MappedBackbone(Backbone, abc.ABC):
 
 
 class ResidualBlock(nn.Module, abc.ABC):
-    """A block that can return its sum before the ReLU."""
+    """A block that returns ReLU(F(x) + shortcut(x)), or the sum itself without the last ReLU."""
 
     last_relu = True
 
@@ -49,17 +51,13 @@ class ResidualBlock(nn.Module, abc.ABC):
         return functional.relu(out, inplace=inplace) if self.last_relu else out
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return ReLU(F(x) + shortcut(x)), or the sum itself without the last ReLU."""
         return self.activate(self.pre_activation(x), inplace=True)
 
 
 class ResidualBackbone(MappedBackbone):
-    """A stem, residual blocks, and the mean of the last map; `mapped` are the numbers of the blocks whose maps count.
+    """A stem, residual blocks, and the mean of the last map. `folded` relies on every `bnN` following its `convN`."""
 
-    In all its parts a batch norm `bnN` directly follows the convolution `convN`, so that `folded` can join them.
-    """
-
-    mapped: tuple[int, ...]
+    mapped: tuple[int, ...]  # numbers of the blocks whose maps PODNet distils
 
     @abc.abstractmethod
     def stem(self, x: Tensor) -> Tensor:
@@ -70,7 +68,6 @@ class ResidualBackbone(MappedBackbone):
         """Return all blocks in order."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return b(x), the mean of the last map; signed if the last block has no ReLU."""
         out = self.stem(x)
         for block in self.residual_blocks():
             out = block(out)

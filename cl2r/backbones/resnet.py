@@ -1,67 +1,50 @@
 """ResNet-18 and ResNet-50 for larger images: torchvision's blocks, stages and initial weights, with a stem to choose.
 
-The names of the weights are torchvision's, without `fc`. As in torchvision the stride of a Bottleneck is in its 3×3
-convolution. The stem for 224×224 images is a 7×7 convolution of stride 2, for smaller ones a 3×3 convolution of stride
-1; then comes a max pooling that halves the resolution, so that the stages see 1/4, 1/8, 1/16 and 1/32 of 224, and 1/2,
-1/4, 1/8 and 1/16 of 64 or 112.
+The names of the weights are torchvision's, without `fc`. The stem for 224×224 images is a 7×7 convolution of stride 2,
+for smaller ones a 3×3 convolution of stride 1; a max pooling that halves the resolution follows. So the stages see 1/4,
+1/8, 1/16 and 1/32 of 224, and 1/2, 1/4, 1/8 and 1/16 of 64 or 112.
 """
 
 from itertools import accumulate
-from typing import Literal
 
 from torch import Tensor, nn
 from torch.nn import functional
 from torchvision.models import resnet
 
-from cl2r.backbones.base import ResidualBackbone, ResidualBlock
+from cl2r.backbones.base import ResidualBackbone, ResidualBlock, Stem
 
 
 class _Block(ResidualBlock):
-    """The common parts of torchvision's blocks."""
+    """One of torchvision's blocks; `downsample` is a 1×1 convolution if stride or width change."""
 
-    conv1: nn.Module
-    bn1: nn.Module
-    conv2: nn.Module
-    bn2: nn.Module
     relu: nn.Module
     downsample: nn.Module | None
+    layers: tuple[tuple[str, str], ...]  # names of convolutions and their batch norms
 
-    def shortcut(self, x: Tensor) -> Tensor:
-        """Return x, or a 1×1 convolution of it if stride or width change."""
-        return x if self.downsample is None else self.downsample(x)
+    def pre_activation(self, x: Tensor) -> Tensor:
+        out = x
+        for number, (conv, norm) in enumerate(self.layers):
+            out = getattr(self, norm)(getattr(self, conv)(self.relu(out) if number else out))
+        return out + (x if self.downsample is None else self.downsample(x))
 
 
 class BasicBlock(_Block, resnet.BasicBlock):  # type: ignore[misc]
     """Two 3×3 convolutions."""
 
-    def pre_activation(self, x: Tensor) -> Tensor:
-        out = self.relu(self.bn1(self.conv1(x)))
-        residual: Tensor = self.bn2(self.conv2(out))
-        return residual + self.shortcut(x)
+    layers = ("conv1", "bn1"), ("conv2", "bn2")
 
 
 class Bottleneck(_Block, resnet.Bottleneck):  # type: ignore[misc]
-    """Convolutions 1×1, 3×3, 1×1."""
+    """Convolutions 1×1, 3×3, 1×1; the second has the stride."""
 
-    conv3: nn.Module
-    bn3: nn.Module
-
-    def pre_activation(self, x: Tensor) -> Tensor:
-        out = self.relu(self.bn1(self.conv1(x)))
-        out = self.relu(self.bn2(self.conv2(out)))
-        residual: Tensor = self.bn3(self.conv3(out))
-        return residual + self.shortcut(x)
+    layers = *BasicBlock.layers, ("conv3", "bn3")
 
 
-Stem = Literal["7x7/2", "3x3"]
 BLOCKS_PER_STAGE = {18: (BasicBlock, (2, 2, 2, 2)), 50: (Bottleneck, (3, 4, 6, 3))}
 
 
 class ResNet(ResidualBackbone):
-    """ResNet of `depth` 18 or 50. The stem "7x7/2" is the usual one, "3x3" is for small images.
-
-    Without `last_relu` b(x) is signed, as in LUCIR and PODNet.
-    """
+    """ResNet of `depth` 18 or 50. Without `last_relu` b(x) is signed, as in LUCIR and PODNet."""
 
     def __init__(self, depth: int, channels: int, stem: Stem, last_relu: bool = True) -> None:
         super().__init__()

@@ -10,13 +10,6 @@ from cl2r.backbones.base import ResidualBackbone, ResidualBlock
 WIDTHS = (16, 32, 64)
 
 
-def mapped_blocks(per_stage: int) -> tuple[int, ...]:
-    """Return the last block of every stage and, if the last stage has several, its last but one: 3 or 4 maps."""
-    last = [per_stage * stage - 1 for stage in range(1, len(WIDTHS) + 1)]
-    before = [last[-1] - 1] if per_stage > 1 else []
-    return (*last[:-1], *before, last[-1])
-
-
 class BasicBlock(ResidualBlock):
     """Two 3×3 convolutions and a shortcut that subsamples and pads the new channels with zeros."""
 
@@ -39,10 +32,7 @@ class BasicBlock(ResidualBlock):
 
 
 class ResNetCifar(ResidualBackbone):
-    """ResNet of `depth` = 6n + 2. `stem_stride` 2 halves the resolution of every stage: a quarter of the work.
-
-    Without `last_relu` b(x) is signed, as in LUCIR and PODNet.
-    """
+    """ResNet of `depth` = 6n + 2; `stem_stride` 2 halves all resolutions, without `last_relu` b(x) is signed."""
 
     def __init__(self, depth: int, channels: int = 3, stem_stride: int = 1, last_relu: bool = True) -> None:
         super().__init__()
@@ -50,14 +40,16 @@ class ResNetCifar(ResidualBackbone):
             raise ValueError(f"a CIFAR ResNet has 6n+2 layers, not {depth}")
         self.conv1 = nn.Conv2d(channels, WIDTHS[0], 3, stem_stride, 1, bias=False)
         self.bn1 = nn.BatchNorm2d(WIDTHS[0])
-        blocks, width = [], WIDTHS[0]
+        blocks, width, per_stage = [], WIDTHS[0], (depth - 2) // 6
         for stage, out in enumerate(WIDTHS):
-            for block in range((depth - 2) // 6):
+            for block in range(per_stage):
                 blocks.append(BasicBlock(width, out, 2 if stage and not block else 1))
                 width = out
         blocks[-1].last_relu = last_relu
-        self.blocks = nn.Sequential(*blocks)
-        self.dim, self.mapped = width, mapped_blocks((depth - 2) // 6)
+        self.blocks, self.dim = nn.Sequential(*blocks), width
+        # the last block of every stage and, if the last stage has several, its last but one
+        last = range(per_stage - 1, len(blocks), per_stage)
+        self.mapped = (*last[:-1], last[-1] - 1, last[-1]) if per_stage > 1 else tuple(last)
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")

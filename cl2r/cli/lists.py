@@ -67,7 +67,7 @@ def list_datasets() -> None:
     margin = max(map(len, DATASETS)) + 1
     for name, entry in DATASETS.items():
         height, width, channels = entry.image_shape
-        size = f"{entry.images:,} images of {height}x{width}x{channels}"
+        size = f"{entry.images_text} of {height}x{width}x{channels}"
         lines = [entry.description, f"{entry.classes:,} classes to learn; open: {entry.open_set}; {size}"]
         lines += [f"below the root: {entry.layout}"] if entry.layout else []
         _print_entry(name, margin, [*lines, f"licence: {entry.licence}"])

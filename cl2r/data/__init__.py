@@ -3,6 +3,7 @@
 Other packages join through the entry point group `cl2r.datasets`, which names a `Dataset` (see README.md).
 """
 
+import contextlib
 import os
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -20,30 +21,19 @@ from cl2r.data.folders import LAYOUT, load_folder
 from cl2r.data.icons import ICONS
 from cl2r.data.ijbc import CASIA_IJBC
 from cl2r.data.imagenet import IMAGENET900, TINY_IMAGENET200
-from cl2r.data.images import ArrayImages, Images, LazyImages
+from cl2r.data.images import WHOLE, ArrayImages, LazyImages
 from cl2r.data.lfw import LFW
 from cl2r.data.npz import load_npz
 from cl2r.errors import InputError, nearest
 
-__all__ = [
-    "DATASETS",
-    "Archive",
-    "ArrayImages",
-    "Check",
-    "Dataset",
-    "ImageSet",
-    "check_dataset",
-    "data_root",
-    "find_dataset",
-    "load_dataset",
-    "load_errors",
-]
+__all__ = ["DATASETS", "Archive", "ArrayImages", "Dataset", "ImageSet", "check_dataset", "load_dataset"]
 
 GROUP = "cl2r.datasets"
-ROOT_VARIABLE, DEFAULT_ROOT = "CL2R_DATA", "data"
 BUILT_IN = (ICONS, CIFAR100, TINY_IMAGENET200, IMAGENET900, CASIA_LFW, CASIA_IJBC, LFW)
 PROGRESS_EVERY = 10_000  # images decoded by a full check between two progress lines
 SHOWN = 20  # undecodable images that a check names per part; the others are counted
+ROUNDING = 0.01  # share by which a count may differ from a published one that is rounded
+UNCROPPED = ": an uncropped photograph; papers use aligned crops, the same for training and test faces"
 
 
 class _Registry(Mapping[str, Dataset]):
@@ -51,7 +41,6 @@ class _Registry(Mapping[str, Dataset]):
 
     @cached_property
     def found(self) -> tuple[dict[str, Dataset], list[str]]:
-        """Data sets by name, and one line for every entry point that could not be used."""
         datasets: dict[str, Dataset] = {entry.name: entry for entry in BUILT_IN}
         errors: list[str] = []
         for point in entry_points(group=GROUP):
@@ -94,14 +83,11 @@ def find_dataset(name: str) -> Dataset:
 
 def data_root(given: str | Path | None = None) -> Path:
     """Return the folder of the benchmarks: as given, or $CL2R_DATA, or `data`."""
-    return Path(given or os.environ.get(ROOT_VARIABLE) or DEFAULT_ROOT).expanduser()
+    return Path(given or os.environ.get("CL2R_DATA") or "data").expanduser()
 
 
 def load_dataset(name_or_path: str, size: int = 32, channels: int = 3, root: str | None = None) -> ImageSet:
-    """Load a data set by name, an .npz file or a folder.
-
-    `root` is the folder of the benchmarks; `size` and `channels` apply to images that are decoded from files.
-    """
+    """Load a data set by name (below `root`), an .npz file or a folder; images in files become size × size."""
     return _load(name_or_path, size, channels, data_root(root))
 
 
@@ -120,10 +106,8 @@ def _load(name_or_path: str, size: int, channels: int, root: Path) -> ImageSet:
         return load_npz(path)
     if path.exists():
         raise InputError(f"{path}: a data set is an .npz file or a folder")
-    own = f"or give an .npz file, or a folder laid out as {LAYOUT}"
-    raise InputError(
-        f"no data set, file or folder {name_or_path!r}{nearest(name_or_path, DATASETS)}; {_known()}; {own}"
-    )
+    unknown = f"no data set, file or folder {name_or_path!r}{nearest(name_or_path, DATASETS)}; {_known()}"
+    raise InputError(f"{unknown}; or give an .npz file, or a folder laid out as {LAYOUT}")
 
 
 def _known() -> str:
@@ -132,11 +116,10 @@ def _known() -> str:
 
 @dataclass
 class Check:
-    """What was found of a data set, and what is wrong with it."""
+    """What was found of a data set, and its problems: files that are missing or broken, and what was expected."""
 
     found: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
-    """Each names a file or folder that is missing or broken, and what was expected."""
 
     @property
     def complete(self) -> bool:
@@ -144,7 +127,9 @@ class Check:
         return not self.problems
 
 
-def check_dataset(name: str, root: Path, full: bool = False, report: Callable[[str], None] | None = None) -> Check:
+def check_dataset(
+    name: str, root: Path, full: bool = False, report: Callable[[str], None] = lambda line: None
+) -> Check:
     """Load a data set without decoding it, compare its counts with the published ones, and decode its images.
 
     Only the first image of each part is decoded, or all of them if `full`. `report` receives progress lines.
@@ -156,29 +141,30 @@ def check_dataset(name: str, root: Path, full: bool = False, report: Callable[[s
     except InputError as error:
         check.problems.append(str(error))
         return check
-    open_classes = len(np.unique(data.y_open))
-    counts = (data.num_classes, len(data.y_train) + len(data.y_open))
     check.found.append(f"{len(data.y_train):,} training images of {data.num_classes:,} classes")
-    grouped = f"{open_classes:,} classes" if data.templates is None else f"{len(data.templates):,} templates"
-    check.found.append(f"{len(data.y_open):,} open images of {grouped}")
+    kind = "classes" if data.templates is None else "templates"  # the label of an image is its template
+    check.found.append(f"{len(data.y_open):,} open images of {len(np.unique(data.y_open)):,} {kind}")
     if data.pairs is not None:
         same, folds = int(data.pairs.same.sum()), int(data.pairs.folds.max()) + 1
         kinds = f"{same:,} same, {len(data.pairs) - same:,} different"
         check.found.append(f"{len(data.pairs):,} official pairs ({kinds}) in {folds} folds")
-    if counts != (entry.classes, entry.images):
-        published = f"{entry.classes:,} classes, {entry.images:,} images"
+    difference = abs(len(data.y_train) + len(data.y_open) - entry.images)
+    if data.num_classes != entry.classes or difference > (ROUNDING * entry.images if entry.about else 0):
+        published = f"{entry.classes:,} classes, {entry.images_text}"
         check.found.append(f"counts differ from the published ones ({published}): results may not compare")
+    check.found += data.notes
     for part, images in (("training", data.x_train), ("open", data.x_open)):
-        _check_images(check, part, images, full, report or (lambda line: None))
+        if isinstance(images, LazyImages):
+            with contextlib.suppress(InputError):  # a broken image is named below
+                width, height = LazyImages.open(images, 0, WHOLE).size  # before any alignment
+                hint = UNCROPPED if width == height == entry.uncropped else ""
+                check.found.append(f"first {part} image: {images.encoded.name(0)}, {width} × {height} pixels{hint}")
+            _decode(check, part, images, len(images) if full else 1, report)
     return check
 
 
-def _check_images(check: Check, part: str, images: Images, full: bool, report: Callable[[str], None]) -> None:
-    if not isinstance(images, LazyImages):
-        return
-    count = len(images) if full else 1
-    if not full:
-        check.found.append(f"first {part} image: {images.encoded.name(0)}")
+def _decode(check: Check, part: str, images: LazyImages, count: int, report: Callable[[str], None]) -> None:
+    """Decode the first `count` images and note those that are broken."""
 
     def problem(row: int) -> str | None:
         try:
@@ -191,7 +177,7 @@ def _check_images(check: Check, part: str, images: Images, full: bool, report: C
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for start in range(0, count, PROGRESS_EVERY):
             stop = min(start + PROGRESS_EVERY, count)
-            problems += [text for text in pool.map(problem, range(start, stop)) if text is not None]
+            problems += filter(None, pool.map(problem, range(start, stop)))
             if stop < count:
                 report(f"{stop:,} of {count:,} {part} images decoded")
     check.problems += problems[:SHOWN]

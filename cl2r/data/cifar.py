@@ -35,10 +35,9 @@ def load_cifar100(root: Path, size: int, channels: int, decode: bool = True) -> 
     x_train, y_train = _read_batch(folder / TRAIN, "fine_labels", CLASSES)
     x_open, y_open = _read_batch(folder / OPEN, "labels", OPEN_CLASSES)
     names = _read_dict(folder / META, NAMES)[NAMES]
-    if not isinstance(names, list) or not all(isinstance(name, bytes) and name.isascii() for name in names):
-        raise _broken(folder / META, f"{NAMES} must be a list of names in ASCII, as bytes")
-    if len(names) != CLASSES or len(set(names)) != len(names):
-        raise _broken(folder / META, f"{NAMES} must be {CLASSES} different names, found {len(set(names))}")
+    ascii_names = isinstance(names, list) and all(isinstance(name, bytes) and name.isascii() for name in names)
+    if not ascii_names or len(names) != CLASSES or len(set(names)) != CLASSES:
+        raise _broken(folder / META, f"{NAMES} must be a list of {CLASSES} different names in ASCII, as bytes")
     return ImageSet("cifar100", x_train, y_train, x_open, y_open, tuple(name.decode("ascii") for name in names))
 
 
@@ -48,12 +47,10 @@ def _read_batch(path: Path, key: str, classes: int) -> tuple[ArrayImages, Labels
     data, labels, width = held["data"], held[key], CHANNELS * SIZE * SIZE
     if not isinstance(labels, list) or not all(type(label) is int for label in labels):
         raise _broken(path, f"{key} must be a list of integers")
-    outside = [label for label in labels if not 0 <= label < classes]
-    if outside:
-        raise _broken(path, f"{key} holds {outside[0]}, expected 0..{classes - 1}")
-    lacking = sorted(set(range(classes)) - set(labels))
-    if lacking:
-        raise _broken(path, f"no image has label {lacking[0]} ({len(lacking)} of {classes} labels are missing)")
+    wrong = sorted(set(labels) ^ set(range(classes)))
+    if wrong:
+        fault = "is missing" if 0 <= wrong[0] < classes else "is none of them"
+        raise _broken(path, f"{key} must hold all numbers 0..{classes - 1}, but {wrong[0]} {fault}")
     if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.shape != (len(labels), width):
         found = f"{data.dtype} of shape {data.shape}" if isinstance(data, np.ndarray) else type(data).__name__
         raise _broken(path, f"data must be uint8 of shape ({len(labels)}, {width}), one row per label, found {found}")
@@ -76,8 +73,6 @@ def _broken(path: Path, why: str) -> InputError:
     return InputError(f"{path}: not as published: {why}; get it again")
 
 
-_TORONTO = "https://www.cs.toronto.edu/~kriz"
-
 CIFAR100 = Dataset(
     name="cifar100",
     description="CIFAR-100, verified on CIFAR-10",
@@ -88,18 +83,11 @@ CIFAR100 = Dataset(
     licence="none stated by its authors",
     load=load_cifar100,
     layout="cifar-100-python/{train,meta} and cifar-10-batches-py/test_batch",
-    archives=(
-        Archive(
-            file="cifar-100-python.tar.gz",
-            url=f"{_TORONTO}/cifar-100-python.tar.gz",
-            digest="eb9058c3a382ffc7106e4002c42a8d85",
-            target=FOLDER_100,
-        ),
-        Archive(
-            file="cifar-10-python.tar.gz",
-            url=f"{_TORONTO}/cifar-10-python.tar.gz",
-            digest="c58f30108f718f92721af3b95e74349a",
-            target=FOLDER_10,
-        ),
+    archives=tuple(
+        Archive(file, f"https://www.cs.toronto.edu/~kriz/{file}", digest, target)
+        for file, digest, target in (
+            ("cifar-100-python.tar.gz", "eb9058c3a382ffc7106e4002c42a8d85", FOLDER_100),
+            ("cifar-10-python.tar.gz", "c58f30108f718f92721af3b95e74349a", FOLDER_10),
+        )
     ),
 )

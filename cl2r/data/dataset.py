@@ -20,6 +20,8 @@ from cl2r.seeding import numpy_stream
 from cl2r.verification import Pairs
 
 Labels = npt.NDArray[np.int64]
+Moments = tuple[tuple[float, ...], tuple[float, ...]]
+"""Mean and standard deviation of every channel, pixel values in 0..1; a deviation is at least one grey level."""
 
 HISTOGRAM_CHUNK = 2**22  # pixels counted at a time, so that the 8-byte copies of bincount stay small
 SAMPLE = 1024  # images that mean and deviation of a lazy set are computed from
@@ -32,64 +34,65 @@ class MissingDataError(InputError):
 
 @dataclass(frozen=True)
 class Archive:
-    """A published file that `cl2r datasets download` fetches."""
+    """A published file that `cl2r datasets download` fetches.
+
+    `target` is the folder that it unpacks to, or the file itself; `or_at` are other places where a user may have it.
+    """
 
     file: str
-    """Its name, which the URL need not contain."""
     url: str
     digest: str
     target: str
-    """The folder that it unpacks to, or the file itself, below the root."""
     or_at: tuple[str, ...] = ()
-    """Other places below the root where a user may have it."""
     algorithm: Literal["md5", "sha256"] = "md5"
-
-    @property
-    def places(self) -> tuple[str, ...]:
-        """All places below the root where it may be."""
-        return self.target, *self.or_at
-
-    def found(self, root: Path) -> Path | None:
-        """Return where it is below `root`, or None."""
-        return next((root / place for place in self.places if (root / place).exists()), None)
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """A data set that is known by name: what it is, how to get it, how to load it. Counts are the published ones."""
+    """A data set that is known by name: what it is, how to get it, how to load it.
+
+    `classes` (to train on) and `images` (training and open ones) are the published numbers; `about` says that `images`
+    is rounded. `load` takes root, size, channels and decode; with decode=False images are listed, not decoded. It
+    raises InputError. `layout` is what is expected below the root, empty if the data set comes with its package.
+    `how_to_get` tells where to get what is not among the archives. `uncropped` is the number of pixels per side of the
+    published photographs, if papers use aligned crops of them.
+    """
 
     name: str
     description: str
     classes: int
-    """Classes to train on."""
     images: int
-    """Training and open images."""
     open_set: str
     image_shape: tuple[int, int, int]
     licence: str
     load: Callable[[Path, int, int, bool], "ImageSet"]
-    """Takes root, size, channels and decode; with decode=False images are listed, not decoded. Raises InputError."""
     layout: str = ""
-    """What is expected below the root; empty if the data set comes with its package."""
     archives: tuple[Archive, ...] = ()
     how_to_get: str = ""
-    """Where to get what is not among the archives."""
+    about: bool = False
+    uncropped: int = 0
+
+    @property
+    def images_text(self) -> str:
+        """Return the published number of images as text."""
+        return f"{'about ' if self.about else ''}{self.images:,} images"
 
     @property
     def instructions(self) -> str:
-        """How to get the data set, in one line."""
+        """Return how to get the data set, in one line."""
         fetched = f"`cl2r datasets download {self.name} DIR` fetches it" if self.archives else ""
         return "; ".join(filter(None, [fetched, self.how_to_get])) or "it comes with its package"
 
 
 @dataclass(frozen=True, eq=False)
 class Templates:
-    """Sets of open images that are compared as one: their features are pooled, frames of one video first."""
+    """Sets of open images that are compared as one: their features are pooled, frames of one video first.
+
+    Open image i belongs to `template[i]` in 0..M-1 and comes from photo or video `media[i]` of that template.
+    """
 
     template: Labels
-    """Row 0..M-1 of the template that an open image belongs to."""
     media: Labels
-    """Number of the photo or video that the image comes from, unique inside its template."""
 
     def __len__(self) -> int:
         return int(self.template.max()) + 1
@@ -109,6 +112,8 @@ class Templates:
 class ImageSet:
     """Images (N, H, W, C) with labels 0..K-1 to train on, and open images with labels of their own.
 
+    `pairs` are official ones, if the data set has any. `templates` are set if they, not single images, are compared.
+    Names of open classes may be unknown. `notes` is what `cl2r datasets check` shall also tell.
     Raises InputError if images, labels, templates and pairs do not fit each other.
     """
 
@@ -119,48 +124,45 @@ class ImageSet:
     y_open: Labels
     class_names: tuple[str, ...]
     pairs: Pairs | None = None
-    """Official pairs, if the data set has any."""
     templates: Templates | None = None
-    """Set if templates, not single images, are compared; they need official pairs."""
     open_names: tuple[str, ...] = ()
-    """Names of the open classes, if they are known."""
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        if fault := self._fault():
+            raise InputError(f"{self.name}: {fault}")
+
+    def _fault(self) -> str | None:
+        """Return what does not fit, or None."""
         for part, x, y in (("train", self.x_train, self.y_train), ("open", self.x_open, self.y_open)):
             if y.dtype != np.int64 or y.ndim != 1:
-                found = f"{y.dtype} of shape {y.shape}"
-                raise InputError(f"{self.name}: y_{part} must be int64 of shape (N,), found {found}")
+                return f"y_{part} must be int64 of shape (N,), found {y.dtype} of shape {y.shape}"
             if len(x) != len(y):
-                raise InputError(f"{self.name}: x_{part} has {len(x)} images but y_{part} has {len(y)} labels")
-        if self.x_train.shape[1:] != self.x_open.shape[1:]:
-            sizes = f"{self.x_train.shape[1:]} and {self.x_open.shape[1:]}"
-            raise InputError(f"{self.name}: x_train and x_open differ in height, width or channels: {sizes}")
-        if len(self.y_open) < 2:
-            raise InputError(f"{self.name}: x_open has {len(self.y_open)} images, a pair needs at least 2")
+                return f"x_{part} has {len(x)} images but y_{part} has {len(y)} labels"
+        train, shown, count = self.x_train.shape[1:], self.x_open.shape[1:], len(self.y_open)
+        if train != shown:
+            return f"x_train and x_open differ in height, width or channels: {train} and {shown}"
+        if count < 2:
+            return f"x_open has {count} images, a pair needs at least 2"
         if self.num_classes < 2:
-            raise InputError(f"{self.name}: {self.num_classes} training classes, at least 2 are needed")
+            return f"{self.num_classes} training classes, at least 2 are needed"
         if not np.array_equal(np.unique(self.y_train), np.arange(self.num_classes)):
-            raise InputError(f"{self.name}: y_train must hold every label 0..{self.num_classes - 1} of its class names")
-        self._check_pairs()
-
-    def _check_pairs(self) -> None:
-        templates, pairs, count = self.templates, self.pairs, len(self.y_open)
+            return f"y_train must hold every label 0..{self.num_classes - 1} of its class names"
+        templates, pairs = self.templates, self.pairs
         if templates is not None:
             if not len(templates.template) == len(templates.media) == count:
-                raise InputError(f"{self.name}: every one of the {count} open images needs a template and a medium")
+                return f"every one of the {count} open images needs a template and a medium"
             if not np.array_equal(np.unique(templates.template), np.arange(len(templates))):
-                raise InputError(f"{self.name}: templates must be numbered 0..{len(templates) - 1}, none of them empty")
-            if pairs is None:
-                raise InputError(f"{self.name}: templates need a list of pairs")
+                return f"templates must be numbered 0..{len(templates) - 1}, none of them empty"
         if pairs is None:
-            return
+            return None if templates is None else "templates need a list of pairs"
         if not len(pairs.query) == len(pairs.gallery) == len(pairs.same) == len(pairs.folds) > 0:
-            raise InputError(f"{self.name}: query, gallery, same and folds of the pairs must have one length above 0")
-        for rows in (pairs.query, pairs.gallery):
-            for row in (int(rows.min()), int(rows.max())):
-                if not 0 <= row < self.num_items:
-                    there = f"there are {self.num_items} to compare"
-                    raise InputError(f"{self.name}: the pair list names row {row}, but {there}")
+            return "query, gallery, same and folds of the pairs must have one length above 0"
+        ends = [int(row) for rows in (pairs.query, pairs.gallery) for row in (rows.min(), rows.max())]
+        outside = [row for row in ends if not 0 <= row < self.num_items]
+        if outside:
+            return f"the pair list names row {outside[0]}, but there are {self.num_items} to compare"
+        return None
 
     @property
     def num_items(self) -> int:
@@ -182,32 +184,19 @@ class ImageSet:
         """Height and width in pixels."""
         return int(self.x_train.shape[1]), int(self.x_train.shape[2])
 
-    @property
-    def mean(self) -> tuple[float, ...]:
-        """Mean of every channel of x_train, pixel values in 0..1."""
-        return self.moments[0]
-
-    @property
-    def std(self) -> tuple[float, ...]:
-        """Standard deviation of every channel of x_train, pixel values in 0..1, at least one grey level."""
-        return self.moments[1]
-
     @cached_property
-    def moments(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """`mean` and `std` of x_train."""
+    def moments(self) -> Moments:
+        """Return the moments of x_train."""
         return _moments(self.x_train)
 
     @cached_property
-    def open_moments(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """`mean` and `std` of x_open."""
+    def open_moments(self) -> Moments:
+        """Return the moments of x_open."""
         return _moments(self.x_open)
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 of what a stored link depends on: training images and labels, open images, templates.
-
-        Images that are not held in memory are identified by names and sizes of their files.
-        """
+        """SHA-256 of what a stored link depends on: training images and labels, open images, templates."""
         digest = hashlib.sha256()
         parts: list[Images | Labels] = [self.x_train, self.y_train, self.x_open]
         if self.templates is not None:
@@ -227,13 +216,11 @@ def require_disjoint(where: str, train: Iterable[str], open_set: Iterable[str]) 
     """Raise InputError if a class is both trained on and used for open-set verification."""
     shared = sorted(set(train) & set(open_set))
     if shared:
-        raise InputError(
-            f"{where}: class {shared[0]!r} is in both the training and the open set ({len(shared)} such), "
-            "but verification needs unseen classes: remove it from one, or rename it if it is another class"
-        )
+        both = f"class {shared[0]!r} is in both the training and the open set ({len(shared)} such)"
+        raise InputError(f"{where}: {both}, but verification needs unseen classes; remove it from one, or rename it")
 
 
-def _moments(x: Images) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def _moments(x: Images) -> Moments:
     if x.in_memory:
         pixels = x.all()
     else:  # a sample: decoding all images takes as long as an epoch

@@ -4,7 +4,7 @@ An archive is streamed aside, compared with its published digest, unpacked aside
 is there as a whole or not at all. What is there already stays as it is.
 
 Members are checked before anything is written: they must be plain files and folders below the target, and must not take
-more room than an archive of images can. An archive of JPEGs hardly grows when it is unpacked.
+more room than an archive of images can.
 """
 
 import gzip
@@ -26,12 +26,9 @@ from cl2r.errors import InputError
 
 CHUNK = 2**20
 TIMEOUT = 60.0  # seconds without a byte
-LARGEST = 2**31
-"""Most bytes of an archive; the published ones have an eighth of it."""
-GROWTH = 20
-"""How many times larger than its archive the content may be."""
-ALWAYS_BYTES = 2**26
-"""Content of this size is never too large."""
+LARGEST = 2**31  # bytes of an archive; the published ones have an eighth of it
+GROWTH = 20  # how many times larger than its archive the content may be
+ALWAYS_BYTES = 2**26  # content of this size is never too large
 MOST_MEMBERS = 10**6
 DAMAGED = (tarfile.TarError, zipfile.BadZipFile, gzip.BadGzipFile, zlib.error, EOFError, NotImplementedError)
 
@@ -42,15 +39,18 @@ def download(dataset: Dataset, root: Path, report: Report) -> None:
     """Fetch the archives of a data set into `root`, except those whose content is there already."""
     if not dataset.archives:
         raise InputError(f"{dataset.name}: nothing to download; {dataset.instructions}")
+
+    def there(archive: Archive) -> list[Path]:
+        return [root / place for place in (archive.target, *archive.or_at) if (root / place).exists()]
+
     for archive in dataset.archives:  # files that are fetched into the data set itself would become a part of it
-        parent = dataset_parent(root, *archive.places)
-        if parent != root and archive.found(root) is None and root.is_dir() and any(root.iterdir()):
+        parent = dataset_parent(root, archive.target, *archive.or_at)
+        if parent != root and not there(archive) and root.is_dir() and any(root.iterdir()):
             raise InputError(f"{root}: is the data set itself; give the folder that holds it: {parent}")
     root.mkdir(parents=True, exist_ok=True)
     for archive in dataset.archives:
-        there = archive.found(root)
-        if there is not None:
-            report(f"{there}: already there, left as it is")
+        if found := there(archive):
+            report(f"{found[0]}: already there, left as it is")
         else:
             _fetch(archive, root, report)
     if dataset.how_to_get:
@@ -60,11 +60,24 @@ def download(dataset: Dataset, root: Path, report: Report) -> None:
 def _fetch(archive: Archive, root: Path, report: Report) -> None:
     part, aside = root / f"{archive.file}.part", root / f"{archive.target}.unpacking"
     shutil.rmtree(aside, ignore_errors=True)  # left by a download that was killed
+    unknown = f"not the published {archive.file}; nothing was kept"
+    digest = hashlib.new(archive.algorithm, usedforsecurity=False)
     try:
-        digest = _stream(archive, root, part, report)
-        if digest != archive.digest:
-            differs = f"{archive.algorithm} {digest}, expected {archive.digest}"
-            raise InputError(f"{archive.url}: {differs}: not the published {archive.file}; nothing was kept")
+        try:
+            with urlopen(archive.url, timeout=TIMEOUT) as response, part.open("wb") as file:
+                size = int(response.headers.get("Content-Length", 0)) / 1e6
+                report(f"{archive.url}: fetching {archive.file}, {size:.1f} MB")
+                while chunk := response.read(CHUNK):
+                    if file.tell() + len(chunk) > LARGEST:
+                        raise InputError(f"{archive.url}: more than {LARGEST / 1e9:.1f} GB: {unknown}")
+                    digest.update(chunk)
+                    file.write(chunk)
+        except (OSError, http.client.HTTPException) as error:
+            by_hand = f"try again, or get {archive.target} by hand and put it into {root}"
+            raise OSError(f"{archive.url}: cannot be fetched ({error}); {by_hand}") from error
+        if digest.hexdigest() != archive.digest:
+            differs = f"{archive.algorithm} {digest.hexdigest()}, expected {archive.digest}"
+            raise InputError(f"{archive.url}: {differs}: {unknown}")
         if archive.file == archive.target:
             part.rename(root / archive.target)
         else:
@@ -77,25 +90,6 @@ def _fetch(archive: Archive, root: Path, report: Report) -> None:
     finally:
         part.unlink(missing_ok=True)
         shutil.rmtree(aside, ignore_errors=True)
-
-
-def _stream(archive: Archive, root: Path, part: Path, report: Report) -> str:
-    """Download to `part` and return the digest of what was written."""
-    digest = hashlib.new(archive.algorithm, usedforsecurity=False)
-    try:
-        with urlopen(archive.url, timeout=TIMEOUT) as response, part.open("wb") as file:
-            size = int(response.headers.get("Content-Length", 0)) / 1e6
-            report(f"{archive.url}: fetching {archive.file}, {size:.1f} MB")
-            while chunk := response.read(CHUNK):
-                if file.tell() + len(chunk) > LARGEST:
-                    limit = f"more than {LARGEST / 1e9:.1f} GB"
-                    raise InputError(f"{archive.url}: {limit}: not the published {archive.file}; nothing was kept")
-                digest.update(chunk)
-                file.write(chunk)
-    except (OSError, http.client.HTTPException) as error:
-        by_hand = f"try again, or get {archive.target} by hand and put it into {root}"
-        raise OSError(f"{archive.url}: cannot be fetched ({error}); {by_hand}") from error
-    return digest.hexdigest()
 
 
 class _RefusedError(Exception):
@@ -129,28 +123,21 @@ class _CappedStream:
     """A stream of at most `cap` bytes. Names of members are read as a whole, so no single read may be large."""
 
     def __init__(self, stream: BinaryIO, cap: int) -> None:
-        self.stream, self.cap = stream, cap
+        self.stream, self.cap, self.tell = stream, cap, stream.tell
 
     def read(self, size: int = -1) -> bytes:
         if not 0 <= size <= ALWAYS_BYTES:
             raise _RefusedError(f"a header of {size} bytes")
-        self._check(self.stream.tell() + size)
+        _require_below(self.cap, self.tell() + size)
         return self.stream.read(size)
 
     def seek(self, place: int, whence: int = 0) -> int:
-        self._check(place)
+        _require_below(self.cap, place)
         return self.stream.seek(place, whence)
-
-    def tell(self) -> int:
-        return self.stream.tell()
-
-    def _check(self, place: int) -> None:
-        if place > self.cap:
-            raise _RefusedError(_too_large(self.cap))
 
 
 def _check_members(members: Iterable[tuple[str, int, bool]], cap: int) -> None:
-    """Raise on the first bad member, given name, size and whether it is a plain file or folder."""
+    """Raise on the first bad member, given its name, its size and whether it is a plain file or folder."""
     total = 0
     for count, (name, size, plain) in enumerate(members, start=1):
         total += max(size, 0)
@@ -158,12 +145,12 @@ def _check_members(members: Iterable[tuple[str, int, bool]], cap: int) -> None:
             raise _RefusedError(f"member {name[:80]!r} would leave the folder")
         if not plain:
             raise _RefusedError(f"member {name[:80]!r} is neither a file nor a folder")
-        if total > cap:
-            raise _RefusedError(_too_large(cap))
+        _require_below(cap, total)
         if count > MOST_MEMBERS:
             raise _RefusedError(f"more than {MOST_MEMBERS} members")
 
 
-def _too_large(cap: int) -> str:
-    limit = f"its content takes more than {cap / 1e6:.0f} MB, {GROWTH} times its own size"
-    return f"{limit}: if that is right, unpack it by hand"
+def _require_below(cap: int, size: int) -> None:
+    if size > cap:
+        limit = f"its content takes more than {cap / 1e6:.0f} MB, {GROWTH} times its own size"
+        raise _RefusedError(f"{limit}: if that is right, unpack it by hand")

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from cl2r.data.images import LazyImages
+from cl2r.data.images import WHOLE, LazyImages
 
 Landmarks = npt.NDArray[np.float32]
 """x and y of five points: (..., 5, 2)."""
@@ -28,8 +28,6 @@ REFERENCE: Landmarks = np.array(
     [(38.2946, 51.6963), (73.5318, 51.5014), (56.0252, 71.7366), (41.5493, 92.3655), (70.7299, 92.2041)], np.float32
 )
 """Left and right eye as seen in the image, nose, left and right corner of the mouth in a crop of 112 × 112."""
-
-WHOLE = 2**16  # no JPEG is larger, so none is decoded at a fraction: landmarks refer to the full size
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,20 +44,17 @@ class AlignedImages(LazyImages):
 
     def open(self, row: int, at_least: int) -> Image.Image:
         """Return the aligned square of 112 pixels per side, as in published crops, or of `at_least` if that is more."""
+        # landmarks refer to the full size
         return aligned(super().open(row, WHOLE), self.landmarks[row], max(at_least, CROP))
 
 
 def aligned(image: Image.Image, landmarks: Landmarks, side: int) -> Image.Image:
     """Return the crop of `side` × `side` whose landmarks are nearest to the scaled reference points."""
-    inverse = inverse_map(landmarks, side)
-    return image.transform((side, side), Image.Transform.AFFINE, inverse, Image.Resampling.BILINEAR)
-
-
-def inverse_map(landmarks: Landmarks, side: int) -> tuple[float, ...]:
-    """Return c of x = c₀x' + c₁y' + c₂, y = c₃x' + c₄y' + c₅, which maps the crop to the image as Pillow counts."""
     a, b = similarity(_plane(landmarks), _plane(REFERENCE) * (side / CROP))
     slope, shift = 1 / complex(a), -complex(b) / complex(a)
-    return slope.real, -slope.imag, shift.real, slope.imag, slope.real, shift.imag
+    # c of x = c₀x' + c₁y' + c₂, y = c₃x' + c₄y' + c₅, which maps the crop to the image
+    inverse = slope.real, -slope.imag, shift.real, slope.imag, slope.real, shift.imag
+    return image.transform((side, side), Image.Transform.AFFINE, inverse, Image.Resampling.BILINEAR)
 
 
 def similarity(points: Complex, targets: Complex) -> tuple[Complex, Complex]:

@@ -12,6 +12,7 @@ The centre square of every image is scaled to `size` × `size`. A folder too lar
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from pathlib import Path, PurePath
 
 import numpy as np
@@ -29,7 +30,7 @@ LAYOUT = "DIR/train/<class>/*.jpg and DIR/open/<class>/*.jpg, optionally DIR/pai
 
 @dataclass(frozen=True, eq=False)
 class Listing:
-    """Images in sorted order, each with the position of its class in `classes`."""
+    """Images in sorted order, each with the place of its class in `classes`."""
 
     classes: tuple[str, ...]
     files: ImageFiles
@@ -40,18 +41,11 @@ class Listing:
         """The folder that holds the folders of the classes."""
         return self.files.root
 
-    @property
-    def counts(self) -> Labels:
-        """Number of images per class."""
-        return np.bincount(self.labels, minlength=len(self.classes)).astype(np.int64)
-
     def select(self, chosen: npt.NDArray[np.bool_]) -> "Listing":
         """Return the images of some classes, with new labels 0..K-1."""
-        number = np.cumsum(chosen) - 1
-        rows = np.flatnonzero(chosen[self.labels])
-        classes = tuple(name for name, wanted in zip(self.classes, chosen.tolist(), strict=True) if wanted)
-        paths = [self.files.paths[row] for row in rows.tolist()]
-        return Listing(classes, ImageFiles(self.folder, paths), number[self.labels[rows]])
+        number, rows = np.cumsum(chosen) - 1, np.flatnonzero(chosen[self.labels])
+        files = ImageFiles(self.folder, map(self.files.path, rows.tolist()))
+        return Listing(tuple(compress(self.classes, chosen)), files, number[self.labels[rows]])
 
 
 def list_folders(
@@ -73,7 +67,7 @@ def list_folders(
     if missing:
         first = PurePath(missing[0], inside)
         raise MissingDataError(f"{folder}: {len(missing)} of {len(classes)} class folders are missing, first {first}")
-    images = [sorted(_walk(folder, PurePath(name, inside).as_posix(), deep)) for name in classes]
+    images = [sorted(image_paths(folder, PurePath(name, inside).as_posix(), deep)) for name in classes]
     empty = [name for name, paths in zip(classes, images, strict=True) if not paths]
     if empty:
         known, first = " ".join(sorted(EXTENSIONS)), folder / empty[0] / inside
@@ -82,7 +76,9 @@ def list_folders(
     return Listing(tuple(classes), ImageFiles(folder, [path for paths in images for path in paths]), labels)
 
 
-def _walk(folder: Path, name: str, deep: bool) -> Iterator[str]:
+def image_paths(folder: Path, name: str, deep: bool = False) -> Iterator[str]:
+    """Yield the paths, relative to `folder`, of the images in folder/`name`, or also below it if `deep`."""
+
     def refuse(error: OSError) -> None:
         raise InputError(f"{error.filename}: cannot be read ({error.strerror})") from error
 
@@ -95,21 +91,18 @@ def _walk(folder: Path, name: str, deep: bool) -> Iterator[str]:
             return
 
 
-def find_folder(root: Path, *names: str) -> Path | None:
-    """Return the first of `names` that is a folder below `root`, or `root` itself if it has such a name, or None."""
-    for name in names:
-        if (root / name).is_dir():
-            return root / name
-    return root if root.is_dir() and dataset_parent(root, *names) != root else None
+def find_folder(root: Path, *names: str, only: str = "") -> Path | None:
+    """Return the first of `names` that is a folder below `root`, or `root` itself if it has such a name, or None.
 
-
-def only_folder(root: Path, names: tuple[str, ...], what: str) -> Path | None:
-    """Return `find_folder`, or raise InputError if there are two copies."""
+    Raises InputError if there are two copies of what may be there `only` once.
+    """
     below = [root / name for name in names if (root / name).is_dir()]
-    for other in below[1:]:
-        if not other.samefile(below[0]):  # a file system may not tell upper from lower case
-            raise InputError(f"{below[0]} and {other}: two copies of {what}; move or remove one")
-    return find_folder(root, *names)
+    copies = [path for path in below if not path.samefile(below[0])]  # some file systems ignore upper and lower case
+    if only and copies:
+        raise InputError(f"{below[0]} and {copies[0]}: two copies of {only}; move or remove one")
+    if below:
+        return below[0]
+    return root if root.is_dir() and dataset_parent(root, *names) != root else None
 
 
 def dataset_parent(root: Path, *names: str) -> Path:
@@ -129,16 +122,9 @@ def listed_set(
     pairs: Pairs | None = None,
 ) -> ImageSet:
     """Return the data set of two listings."""
-    return ImageSet(
-        name=name,
-        x_train=images_of(train.files, size, channels, crop, decode),
-        y_train=train.labels,
-        x_open=images_of(open_set.files, size, channels, crop, decode),
-        y_open=open_set.labels,
-        class_names=train.classes,
-        pairs=pairs,
-        open_names=open_set.classes,
-    )
+    x_train, x_open = (images_of(part.files, size, channels, crop, decode) for part in (train, open_set))
+    y_train, y_open, open_names = train.labels, open_set.labels, open_set.classes
+    return ImageSet(name, x_train, y_train, x_open, y_open, train.classes, pairs, open_names=open_names)
 
 
 def load_folder(root: Path, size: int = 32, channels: int = 3) -> ImageSet:

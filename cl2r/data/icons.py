@@ -17,15 +17,9 @@ def load_icons(root: Path | None = None, size: int = 32, channels: int = 1, deco
         names = [str(name) for name in archive["classes"]]
         open_from = int(archive["open_from"])
     is_open = y >= open_from
-    return ImageSet(
-        name="icons",
-        x_train=ArrayImages(x[~is_open]),
-        y_train=y[~is_open],
-        x_open=ArrayImages(x[is_open]),
-        y_open=y[is_open] - open_from,
-        class_names=tuple(names[:open_from]),
-        open_names=tuple(names[open_from:]),
-    )
+    x_train, x_open = ArrayImages(x[~is_open]), ArrayImages(x[is_open])
+    y_train, y_open, open_names = y[~is_open], y[is_open] - open_from, tuple(names[open_from:])
+    return ImageSet("icons", x_train, y_train, x_open, y_open, tuple(names[:open_from]), open_names=open_names)
 
 
 ICONS = Dataset(

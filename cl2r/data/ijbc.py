@@ -12,11 +12,11 @@ There are 16 million pairs, hence columns of numbers and no loop over lines, exc
 import os
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from csv import QUOTE_NONE
-from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NoReturn
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +27,7 @@ from cl2r.data.dataset import Dataset, ImageSet, Labels, MissingDataError, Templ
 from cl2r.data.face_alignment import AlignedImages, Landmarks, alignable
 from cl2r.data.folders import dataset_parent, find_folder
 from cl2r.data.images import ImageFiles, LazyImages, images_of
-from cl2r.data.lfw import CROP
+from cl2r.data.lfw import CROP, UNCROPPED
 from cl2r.errors import InputError
 from cl2r.verification import Pairs
 
@@ -41,7 +41,6 @@ LINES_AT_A_TIME = 10**6  # keeps the parser's own copies small
 LARGEST_TID = 10**7  # rows are looked up in an array of this length at most
 
 FOLDERS = ("ijbc", "IJBC", "IJB-C")
-Int32 = npt.NDArray[np.int32]
 Columns = dict[str, Literal["str", "int32", "float32"]]
 
 FORMS = {
@@ -50,50 +49,40 @@ FORMS = {
     "float32": r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?",
 }
 
-IMAGE_COLUMNS: Columns = {"name": "str", "tid": "int32", "mid": "int32"}
-PAIR_COLUMNS: Columns = {"tid1": "int32", "tid2": "int32", "label": "int32"}
 COORDINATES = [f"{axis}{point}" for point in range(1, 6) for axis in "xy"]
 LANDMARK_COLUMNS: Columns = {"name": "str", **dict.fromkeys(COORDINATES, "float32"), "score": "float32"}
 
 
-@dataclass(frozen=True, eq=False)
-class ImageList:
-    """The images in order, and the row of every template id."""
+def read_images(path: Path) -> tuple[list[str], Templates, Labels]:
+    """Return the names of the images, their templates, and the row of every template id.
 
-    names: list[str]
-    templates: Templates
-    row_of_tid: Labels
-    """-1 if no image has the id; the last entry stands for all ids out of range."""
-
-
-def read_images(path: Path) -> ImageList:
-    """Read the list of images with the template and the medium of each."""
-    table = _columns(path, IMAGE_COLUMNS)
-    tid, mid = _numbers(table, "tid"), _numbers(table, "mid")
-    beyond = np.flatnonzero((tid < 0) | (tid >= LARGEST_TID))
-    if beyond.size:
-        _refuse_line(path, beyond[0], f"template id {tid[beyond[0]]} is not in 0..{LARGEST_TID - 1}")
+    The row is -1 if no image has the id; the last entry stands for all ids out of range.
+    """
+    table = _columns(path, {"name": "str", "tid": "int32", "mid": "int32"})
+    tid = table["tid"].to_numpy(np.int32)
+    outside = (tid < 0) | (tid >= LARGEST_TID)
+    _refuse(path, outside, lambda row: f"template id {tid[row]} is not in 0..{LARGEST_TID - 1}")
     known, rows = np.unique(tid, return_inverse=True)
     row_of_tid = np.full(int(known[-1]) + 2, -1, np.int64)
     row_of_tid[known] = np.arange(len(known))
-    templates = Templates(rows.astype(np.int64), mid.astype(np.int64))
-    return ImageList(table["name"].tolist(), templates, row_of_tid)
+    return table["name"].tolist(), Templates(rows.astype(np.int64), table["mid"].to_numpy(np.int64)), row_of_tid
 
 
 def read_pairs(path: Path, row_of_tid: Labels) -> Pairs:
-    """Read the list of template pairs; the first of a pair is the query.
-
-    Rates need no folds: one number stands for all of them, so that they take no memory.
-    """
-    table = _columns(path, PAIR_COLUMNS)
-    label = _numbers(table, "label")
-    odd = np.flatnonzero((label != 0) & (label != 1))
-    if odd.size:
-        _refuse_line(path, odd[0], f"label {label[odd[0]]} is neither 1 (same person) nor 0")
+    """Read the list of template pairs; the first of a pair is the query. Rates need no folds, so all are in one."""
+    table = _columns(path, dict.fromkeys(("tid1", "tid2", "label"), "int32"))
+    label = table["label"].to_numpy(np.int32)
+    _refuse(path, (label != 0) & (label != 1), lambda row: f"label {label[row]} is neither 1 (same person) nor 0")
     if label.min() == label.max():
         raise InputError(f"{path}: every label is {label[0]}, but pairs of the same and of different people are needed")
-    query, gallery = (_rows(path, _numbers(table, name), row_of_tid) for name in ("tid1", "tid2"))
-    return Pairs(query, gallery, label == 1, np.broadcast_to(np.int64(0), len(label)))
+
+    def rows(tids: npt.NDArray[np.int32]) -> Labels:
+        found = row_of_tid[np.clip(tids, -1, len(row_of_tid) - 1)]
+        _refuse(path, found < 0, lambda row: f"no image of {IMAGES_LIST} belongs to template {tids[row]}")
+        return found
+
+    query, gallery = (rows(table[name].to_numpy(np.int32)) for name in ("tid1", "tid2"))
+    return Pairs(query, gallery, label == 1, np.broadcast_to(np.int64(0), len(label)))  # folds that take no memory
 
 
 def read_landmarks(path: Path, names: list[str]) -> Landmarks:
@@ -106,27 +95,18 @@ def read_landmarks(path: Path, names: list[str]) -> Landmarks:
     if missing.size:
         raise InputError(f"{path}: no landmarks of {names[missing[0]]} ({missing.size} such)")
     points: Landmarks = table[COORDINATES].to_numpy(np.float32)[rows].reshape(-1, 5, 2)
-    useless = np.flatnonzero(~alignable(points))
-    if useless.size:
-        row = useless[0]
-        _refuse_line(path, table.index[rows[row]], f"no face can be aligned by these landmarks of {names[row]}")
+    useless, lines = ~alignable(points), table.index[rows]
+    _refuse(path, useless, lambda row: f"no face can be aligned by these landmarks of {names[row]}", lines)
     return points
-
-
-def _rows(path: Path, tids: Int32, row_of_tid: Labels) -> Labels:
-    rows = row_of_tid[np.clip(tids, -1, len(row_of_tid) - 1)]
-    unknown = np.flatnonzero(rows < 0)
-    if unknown.size:
-        _refuse_line(path, unknown[0], f"no image of {IMAGES_LIST} belongs to template {tids[unknown[0]]}")
-    return rows
 
 
 def _columns(path: Path, columns: Columns) -> "pd.DataFrame":
     """Return the fields of all lines that are not empty; they are separated by spaces."""
     import pandas as pd
 
+    line_form = f"`{' '.join(columns)}`"
     if not path.is_file():
-        raise MissingDataError(f"{path}: no such file, expected lines `{' '.join(columns)}`")
+        raise MissingDataError(f"{path}: no such file, expected lines {line_form}")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", pd.errors.ParserWarning)  # pandas warns when it drops surplus fields
@@ -146,22 +126,21 @@ def _columns(path: Path, columns: Columns) -> "pd.DataFrame":
         form = re.compile(r"\s+".join(FORMS[kind] for kind in columns.values()))
         for number, line in _lines(path):
             if not form.fullmatch(line):
-                expected = f"`{' '.join(columns)}`, found {line[:80]!r}"
-                raise InputError(f"{path}: line {number} must be {expected}") from error
-        reason = str(error).splitlines()[0]
-        raise InputError(f"{path}: not a list of lines `{' '.join(columns)}` ({reason})") from error
+                raise InputError(f"{path}: line {number} must be {line_form}, found {line[:80]!r}") from error
+        raise InputError(f"{path}: not a list of lines {line_form} ({str(error).splitlines()[0]})") from error
     if table.empty:
-        raise InputError(f"{path}: empty, expected lines `{' '.join(columns)}`")
+        raise InputError(f"{path}: empty, expected lines {line_form}")
     return table
 
 
-def _numbers(table: "pd.DataFrame", name: str) -> Int32:
-    return table[name].to_numpy(np.int32)
-
-
-def _refuse_line(path: Path, row: int, reason: str) -> NoReturn:
-    number = next(number for place, (number, _) in enumerate(_lines(path)) if place == row)
-    raise InputError(f"{path}: line {number}: {reason}")
+def _refuse(
+    path: Path, bad: npt.NDArray[np.bool_], reason: Callable[[int], str], lines: Sequence[int] | None = None
+) -> None:
+    """Raise InputError for the first bad row, if any; `lines` has the place of every row among the lines."""
+    if bad.any():
+        row = int(np.argmax(bad))
+        number, _ = next(islice(_lines(path), row if lines is None else lines[row], None))
+        raise InputError(f"{path}: line {number}: {reason(row)}")
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -178,16 +157,13 @@ def open_images(folder: Path, names: list[str], size: int, channels: int) -> Laz
     files = ImageFiles(folder / ("aligned" if ready else "loose_crop"), names)
     if not files.root.is_dir():
         raise MissingDataError(f"{files.root}: no such folder, nor aligned/ beside it")
-    outside = next((name for name in names if "/" in name or name in (".", "..")), None)
-    if outside is not None:
-        expected = "expected names of files in this folder"
-        raise InputError(f"{files.root}: {IMAGES_LIST} names {outside[:80]!r}, {expected}")
-    with os.scandir(files.root) as entries:
-        there = {entry.name for entry in entries}
-    missing = [name for name in names if name not in there]
+    outside = [name for name in names if "/" in name or name in (".", "..")]
+    if outside:
+        raise InputError(f"{files.root}: {IMAGES_LIST} names {outside[0][:80]!r}, expected files in this folder")
+    there = set(os.listdir(files.root))
+    missing = [files.root / name for name in names if name not in there]
     if missing:
-        such = f"{IMAGES_LIST} names it, but it is missing ({len(missing)} such)"
-        raise MissingDataError(f"{files.root / missing[0]}: {such}")
+        raise MissingDataError(f"{missing[0]}: {IMAGES_LIST} names it, but it is missing ({len(missing)} such)")
     if ready:
         return LazyImages(files, size, channels, CROP)
     return AlignedImages(files, size, channels, landmarks=read_landmarks(folder / LANDMARKS_LIST, names))
@@ -198,19 +174,12 @@ def load_casia_ijbc(root: Path, size: int, channels: int, decode: bool = True) -
     folder = find_folder(dataset_parent(root, *CASIA_FOLDERS, PACKED), *FOLDERS)
     if folder is None:
         raise MissingDataError(f"{root / FOLDERS[0]}: no such folder")
-    listed = read_images(folder / IMAGES_LIST)
-    pairs = read_pairs(folder / PAIRS_LIST, listed.row_of_tid)
+    names, templates, row_of_tid = read_images(folder / IMAGES_LIST)
+    pairs = read_pairs(folder / PAIRS_LIST, row_of_tid)
     casia = find_casia(dataset_parent(root, *FOLDERS))
-    return ImageSet(
-        name="casia_ijbc",
-        x_train=images_of(casia.images, size, channels, CROP, decode),
-        y_train=casia.labels,
-        x_open=open_images(folder, listed.names, size, channels),
-        y_open=listed.templates.template,
-        class_names=casia.names,
-        pairs=pairs,
-        templates=listed.templates,
-    )
+    x_train, y_train = images_of(casia.images, size, channels, CROP, decode), casia.labels
+    x_open, y_open = open_images(folder, names, size, channels), templates.template
+    return ImageSet("casia_ijbc", x_train, y_train, x_open, y_open, casia.names, pairs, templates, notes=casia.notes)
 
 
 CASIA_IJBC = Dataset(
@@ -222,6 +191,7 @@ CASIA_IJBC = Dataset(
     image_shape=(112, 112, 3),
     licence=CASIA_LFW.licence,
     load=load_casia_ijbc,
+    uncropped=UNCROPPED,
     layout="CASIA-WebFace as above; ijbc/meta/*.txt with ijbc/loose_crop or ijbc/aligned",
     how_to_get=f"{HOW_TO_GET}; request IJB-C from NIST, https://www.nist.gov/programs-projects/face-challenges; "
     "recognition/_evaluation_/ijb of InsightFace describes its release with meta/ and loose_crop/",

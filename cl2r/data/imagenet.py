@@ -15,15 +15,15 @@ Tiny-ImageNet200 is verified on the 20 classes of ImageNet that it lacks (ImageN
     ROOT/imagenet/val/<wnid>/*.JPEG                      or, without ImageNet, ROOT/imagenet20/<wnid>/*.JPEG
 """
 
-import os
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from cl2r.data.dataset import Archive, Dataset, ImageSet, MissingDataError, require_disjoint
-from cl2r.data.folders import EXTENSIONS, Listing, dataset_parent, find_folder, list_folders, listed_set
+from cl2r.data.folders import EXTENSIONS, Listing, dataset_parent, find_folder, image_paths, list_folders, listed_set
 from cl2r.errors import InputError
 
 IMAGENET20 = (
@@ -36,6 +36,7 @@ IMAGENET20 = (
 WNID = re.compile(r"n\d{8}")
 FOLDERS = ("imagenet", "ILSVRC2012", "ILSVRC/Data/CLS-LOC")
 NUM_CLASSES = 1000
+TRAIN_IMAGES, VAL_IMAGES = 1_281_167, 50  # of all classes, per class
 TINY = "tiny-imagenet-200"
 
 
@@ -44,9 +45,25 @@ def load_imagenet900(root: Path, size: int, channels: int, decode: bool = True) 
     imagenet = find_folder(root, *FOLDERS)
     if imagenet is None:
         raise MissingDataError(f"{root}: none of the folders {', '.join(FOLDERS)} in it")
-    wnids, open_wnids = _split(root, imagenet)
-    train, open_set = _listed(imagenet / "train", wnids), _listed(imagenet / "val", open_wnids)
-    return listed_set("imagenet900", train, open_set, size, channels, decode=decode)
+    own100, own900 = (_own_list(f"imagenet{count}.txt", root, imagenet) for count in (100, 900))
+    wnids = [] if own100 and own900 else _all_wnids(imagenet)
+    open_wnids = own100[1] if own100 else [wnids[place] for place in imagenet100_places()]
+    if own900:
+        require_disjoint(str(own900[0]), own900[1], open_wnids)
+    trained = own900[1] if own900 else [wnid for wnid in wnids if wnid not in open_wnids]
+    train, open_set = _listed(imagenet / "train", trained), _listed(imagenet / "val", open_wnids)
+    data = listed_set("imagenet900", train, open_set, size, channels, decode=decode)
+    if decode:
+        return data
+    counts = {"val": (len(open_wnids), len(open_set.labels), VAL_IMAGES * len(open_wnids))}
+    if wnids:  # how many images the 900 classes have is not published, but the number of all is
+        others = sum(1 for wnid in set(wnids) - set(trained) for _ in image_paths(imagenet / "train", wnid))
+        counts["train"] = NUM_CLASSES, len(train.labels) + others, TRAIN_IMAGES
+    notes = []
+    for part, (classes, images, published) in counts.items():
+        same = "as published" if images == published else f"published are {published:,}: results may not compare"
+        notes.append(f"{imagenet / part}: {images:,} images of {classes} classes, {same}")
+    return replace(data, notes=tuple(notes))
 
 
 def load_tiny_imagenet200(root: Path, size: int, channels: int, decode: bool = True) -> ImageSet:
@@ -58,8 +75,7 @@ def load_tiny_imagenet200(root: Path, size: int, channels: int, decode: bool = T
     if imagenet is None and not prepared.is_dir():
         expected = "imagenet/val/<wnid>/*.JPEG or imagenet20/<wnid>/*.JPEG"
         raise MissingDataError(f"{parent}: no ImageNet20, expected {expected}")
-    folders = class_folders(tiny / "train")
-    train = _listed(tiny / "train", read_wnids(tiny / "wnids.txt") or folders, inside="images")
+    train = _listed(tiny / "train", read_wnids(tiny / "wnids.txt") or class_folders(tiny / "train"), inside="images")
     require_disjoint(str(tiny), train.classes, IMAGENET20)
     open_set = _listed(prepared if prepared.is_dir() or imagenet is None else imagenet / "val", IMAGENET20)
     return listed_set("tiny_imagenet200", train, open_set, size, channels, decode=decode)
@@ -69,17 +85,6 @@ def imagenet100_places() -> list[int]:
     """Return the places of ImageNet100's classes among the 1000 wnids in sorted order."""
     places: list[int] = np.random.RandomState(1993).permutation(NUM_CLASSES)[:100].tolist()
     return places
-
-
-def _split(root: Path, imagenet: Path) -> tuple[Sequence[str], Sequence[str]]:
-    """Return the classes to train on and those to verify."""
-    own100, own900 = (_own_list(f"imagenet{count}.txt", root, imagenet) for count in (100, 900))
-    wnids = _all_wnids(imagenet) if own100 is None or own900 is None else []
-    open_set = own100[1] if own100 else [wnids[place] for place in imagenet100_places()]
-    if own900 is None:
-        return [wnid for wnid in wnids if wnid not in open_set], open_set
-    require_disjoint(str(own900[0]), own900[1], open_set)
-    return own900[1], open_set
 
 
 def _own_list(name: str, root: Path, imagenet: Path) -> tuple[Path, Sequence[str]] | None:
@@ -106,27 +111,21 @@ def _all_wnids(imagenet: Path) -> list[str]:
 
 
 def _wnid_folders(folder: Path) -> list[str]:
-    with os.scandir(folder) as entries:
-        return sorted(entry.name for entry in entries if WNID.fullmatch(entry.name) and entry.is_dir())
+    return sorted(path.name for path in folder.iterdir() if WNID.fullmatch(path.name) and path.is_dir())
 
 
 def class_folders(folder: Path) -> list[str]:
-    """Return the sorted wnids that are folders in `folder`.
-
-    Raises MissingDataError if there are none, also if images are not sorted by class (as val/ is when unpacked).
-    """
+    """Return the sorted wnids that are folders in `folder`; raise MissingDataError if there are none."""
+    expected = f"{folder}/<wnid>/*.JPEG"
     if not folder.is_dir():
-        raise MissingDataError(f"{folder}: no such folder; expected {folder}/<wnid>/*.JPEG")
-    wnids = _wnid_folders(folder)
-    if wnids:
+        raise MissingDataError(f"{folder}: no such folder; expected {expected}")
+    if wnids := _wnid_folders(folder):
         return wnids
-    flat = next((name for name in os.listdir(folder) if Path(name).suffix.lower() in EXTENSIONS), None)
+    flat = next((path.name for path in folder.iterdir() if path.suffix.lower() in EXTENSIONS), None)
     if flat is None:
-        raise MissingDataError(f"{folder}: no wnid folders in it; expected {folder}/<wnid>/*.JPEG")
-    raise MissingDataError(
-        f"{folder}: its images ({flat}, ...) must be sorted into wnid folders, {folder}/<wnid>/*.JPEG: "
-        "torchvision.datasets.ImageNet does so when it unpacks val, the usual valprep script does so afterwards"
-    )
+        raise MissingDataError(f"{folder}: no wnid folders in it; expected {expected}")
+    how = "torchvision.datasets.ImageNet does so when it unpacks val, the usual valprep script does so afterwards"
+    raise MissingDataError(f"{folder}: its images ({flat}, ...) must be sorted into wnid folders, {expected}: {how}")
 
 
 def _listed(folder: Path, wnids: Sequence[str], inside: str = "") -> Listing:
@@ -138,26 +137,28 @@ def read_wnids(path: Path) -> Sequence[str] | None:
     """Return the wnids of a file with one per line, or None if there is no such file."""
     if not path.is_file():
         return None
-    wnids: dict[str, None] = {}
+    wnids: list[str] = []
     for number, line in enumerate(path.read_text("utf-8", errors="replace").splitlines(), start=1):
         wnid = line.strip()
         if wnid and not WNID.fullmatch(wnid):
             raise InputError(f"{path}, line {number}: {wnid[:40]!r} is not a wnid such as n01440764; give one per line")
         if wnid in wnids:
             raise InputError(f"{path}, line {number}: {wnid} is listed twice; remove one")
-        wnids |= {wnid: None} if wnid else {}
+        wnids += [wnid] if wnid else []
     if not wnids:
         raise InputError(f"{path}: no wnids in it, expected one per line")
-    return tuple(wnids)
+    return wnids
 
 
 _ACCESS = "request access to ImageNet at https://image-net.org/download"
+_STANFORD = "http://cs231n.stanford.edu"
 
 IMAGENET900 = Dataset(
     name="imagenet900",
     description="900 classes of ImageNet, verified on the other 100",
     classes=900,
     images=1_158_000,
+    about=True,
     open_set="100 classes, validation images",
     image_shape=(224, 224, 3),
     licence="ImageNet's terms of access",
@@ -175,13 +176,6 @@ TINY_IMAGENET200 = Dataset(
     licence="ImageNet's terms of access",
     load=load_tiny_imagenet200,
     layout="tiny-imagenet-200/train/<wnid>/images and imagenet/val/<wnid> (or imagenet20/<wnid>)",
-    archives=(
-        Archive(
-            file="tiny-imagenet-200.zip",
-            url="http://cs231n.stanford.edu/tiny-imagenet-200.zip",
-            digest="90528d7ca1a48142e341f4ef8d21d0de",
-            target=TINY,
-        ),
-    ),
+    archives=(Archive(f"{TINY}.zip", f"{_STANFORD}/{TINY}.zip", "90528d7ca1a48142e341f4ef8d21d0de", TINY),),
     how_to_get=f"its open set is a part of ImageNet: {_ACCESS}",
 )

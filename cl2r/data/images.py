@@ -4,15 +4,16 @@ A set of a million JPEGs is an `ImageFiles` or a `RecordFile` (which return byte
 has the shape of the decoded array. Small sets are decoded once into an `ArrayImages`. Both are `Images`.
 """
 
+import abc
 import io
 import os
 import struct
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol, overload
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -29,61 +30,49 @@ Crop = Literal["centre", "whole"]
 """centre: scale the centre square; whole: scale the whole image, squeezed if it is not a square."""
 
 MODES = {1: "L", 3: "RGB"}
-FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
-"""The only formats tried, whatever a file is called: Pillow would start Ghostscript to read EPS."""
-MOST_PIXELS = 2**28 // 3
-"""Pillow's own limit, 89 million: up to twice as many it only warns."""
-IN_MEMORY_BYTES = 2 * 2**30
-"""Sets up to this decoded size are held as one array."""
+FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")  # no others: Pillow starts Ghostscript to read EPS
+MOST_PIXELS = 2**28 // 3  # Pillow's own limit, 89 million: up to twice as many it only warns
+TOO_MANY = f"more than {MOST_PIXELS / 1e6:.0f} million pixels; scale it down"
+WHOLE = 2**16  # no JPEG is larger, so none is decoded at a fraction
+IN_MEMORY_BYTES = 2 * 2**30  # sets up to this decoded size are held as one array
 BLOCK = 256  # images that one job of the thread pool decodes
 STAT_THREADS, STAT_BLOCK = 16, 1024  # a network file system answers many requests at a time
-
-UNDECODABLE = (
-    OSError,
-    SyntaxError,
-    ValueError,
-    TypeError,
-    EOFError,
-    LookupError,
-    ArithmeticError,
-    struct.error,
-    zlib.error,
-)
-"""What Pillow raises for damaged images."""
+UNDECODABLE = (OSError, SyntaxError, ValueError, TypeError, EOFError, LookupError, ArithmeticError)
 
 
-class Images(Protocol):
-    """Images (N, H, W, C) in uint8, in memory or not."""
+class Images(abc.ABC):
+    """Images (N, H, W, C) in uint8, decoded already (`in_memory`) or not."""
 
-    def __len__(self) -> int: ...
+    in_memory: bool
+    crop: Crop = "centre"
+
+    def __len__(self) -> int:
+        return self.shape[0]
 
     @property
+    @abc.abstractmethod
     def shape(self) -> tuple[int, int, int, int]:
         """Shape of the decoded array."""
 
-    @property
-    def in_memory(self) -> bool:
-        """Whether the images are decoded already."""
-
-    @property
-    def crop(self) -> Crop:
-        """Which part of an original image is shown."""
-
+    @abc.abstractmethod
     def decode(self, rows: Rows, threads: int | None = 1) -> Pixels:
         """Return some rows of the decoded array."""
 
+    @abc.abstractmethod
     def all(self) -> Pixels:
         """Return the decoded array."""
 
+    @abc.abstractmethod
     def identity(self) -> Iterator[bytes | memoryview]:
         """Yield what identifies the images in a fingerprint: pixels, or names and sizes of files."""
 
 
 @dataclass(frozen=True, eq=False)
-class ArrayImages:
+class ArrayImages(Images):
     """Images in memory. Raises InputError unless they are uint8 of shape (N, height, width, channels)."""
 
     pixels: Pixels
+    in_memory = True
 
     def __post_init__(self) -> None:
         x = self.pixels
@@ -91,21 +80,10 @@ class ArrayImages:
             found = f"{x.dtype} of shape {x.shape}"
             raise InputError(f"images must be uint8 of shape (N, height, width, channels), found {found}")
 
-    def __len__(self) -> int:
-        return len(self.pixels)
-
     @property
     def shape(self) -> tuple[int, int, int, int]:
         n, height, width, channels = self.pixels.shape
         return n, height, width, channels
-
-    @property
-    def in_memory(self) -> bool:
-        return True
-
-    @property
-    def crop(self) -> Crop:
-        return "centre"
 
     def decode(self, rows: Rows, threads: int | None = 1) -> Pixels:
         return self.pixels[rows]
@@ -133,108 +111,73 @@ class EncodedImages(Protocol):
         """Yield what identifies the set without reading its pixels: names and sizes."""
 
 
-class Paths(Sequence[str]):
-    """Paths by row in one array of bytes.
+class ImageFiles:
+    """One file per image, at paths relative to `root`.
 
-    A million `str` would be copied, page by page, into every forked process: reading one counts a reference.
+    They are one array of bytes: reading a `str` counts a reference, so every forked process would copy a million.
     """
 
-    def __init__(self, encoded: npt.NDArray[np.bytes_]) -> None:
-        self.encoded = encoded
-
-    @classmethod
-    def of(cls, paths: Iterable[str]) -> "Paths":
-        """Pack paths; names that are not UTF-8 come back as the file system gave them."""
-        return cls(np.array([path.encode(errors="surrogateescape") for path in paths], np.bytes_))
+    def __init__(self, root: Path, paths: Iterable[str]) -> None:
+        self.root = root
+        self.packed = np.array([path.encode(errors="surrogateescape") for path in paths], np.bytes_)
 
     def __len__(self) -> int:
-        return len(self.encoded)
+        return len(self.packed)
 
-    @overload
-    def __getitem__(self, row: int) -> str: ...
-    @overload
-    def __getitem__(self, row: slice) -> "Paths": ...
-    def __getitem__(self, row: int | slice) -> "str | Paths":
-        if isinstance(row, slice):
-            return Paths(self.encoded[row])
-        path: bytes = self.encoded[row]
-        return path.decode(errors="surrogateescape")
-
-
-@dataclass(frozen=True, eq=False)
-class ImageFiles:
-    """One file per image."""
-
-    root: Path
-    paths: Sequence[str]
-    """Relative to `root`; held as `Paths`."""
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.paths, Paths):
-            object.__setattr__(self, "paths", Paths.of(self.paths))
-
-    def __len__(self) -> int:
-        return len(self.paths)
+    def path(self, row: int) -> str:
+        """Return a path relative to `root`, as the file system gave it even if it is not UTF-8."""
+        encoded: bytes = self.packed[row]
+        return encoded.decode(errors="surrogateescape")
 
     def read(self, row: int) -> bytes:
         try:
-            return (self.root / self.paths[row]).read_bytes()
+            return (self.root / self.path(row)).read_bytes()
         except OSError as error:
             raise InputError(f"{self.name(row)}: cannot be read ({error.strerror})") from error
 
     def name(self, row: int) -> str:
-        return str(self.root / self.paths[row])
+        return str(self.root / self.path(row))
 
     def identity(self) -> Iterator[bytes]:
-        with ThreadPoolExecutor(STAT_THREADS) as pool:
-            yield from pool.map(self._paths_and_sizes, range(0, len(self), STAT_BLOCK))
+        def paths_and_sizes(start: int) -> bytes:
+            entries = []
+            for path in map(self.path, range(start, min(start + STAT_BLOCK, len(self)))):
+                try:
+                    entries.append(f"{path}\0{os.stat(os.path.join(self.root, path)).st_size}\0")
+                except OSError as error:
+                    raise InputError(f"{self.root / path}: cannot be read ({error.strerror})") from error
+            return "".join(entries).encode(errors="surrogateescape")
 
-    def _paths_and_sizes(self, start: int) -> bytes:
-        entries = []
-        for row in range(start, min(start + STAT_BLOCK, len(self))):
-            path = self.paths[row]
-            try:
-                size = os.stat(os.path.join(self.root, path)).st_size
-            except OSError as error:
-                raise InputError(f"{self.name(row)}: cannot be read ({error.strerror})") from error
-            entries.append(f"{path}\0{size}\0".encode(errors="surrogateescape"))
-        return b"".join(entries)
+        with ThreadPoolExecutor(STAT_THREADS) as pool:
+            yield from pool.map(paths_and_sizes, range(0, len(self), STAT_BLOCK))
 
 
 @dataclass(frozen=True)
-class LazyImages:
+class LazyImages(Images):
     """Compressed images that are decoded to (size, size, channels) when they are needed."""
 
     encoded: EncodedImages
     size: int
     channels: int
     crop: Crop = "centre"
-
-    def __len__(self) -> int:
-        return len(self.encoded)
+    in_memory = False
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
-        return len(self), self.size, self.size, self.channels
-
-    @property
-    def in_memory(self) -> bool:
-        return False
+        return len(self.encoded), self.size, self.size, self.channels
 
     def identity(self) -> Iterator[bytes]:
         yield f"{self.shape}{self.crop}".encode()
         yield from self.encoded.identity()
 
     def open(self, row: int, at_least: int) -> Image.Image:
-        """Return an image with 8 bits per channel.
-
-        A JPEG is decoded at the smallest fraction of its size that has `at_least` pixels per side.
-        """
+        """Return an image; a JPEG at the smallest fraction of its size that has `at_least` pixels per side."""
         name, mode = self.encoded.name(row), MODES[self.channels]
         content = self.encoded.read(row)  # outside of try: an error of a store does not make the image a bad one
         try:
             image = Image.open(io.BytesIO(content), formats=FORMATS)
-            refuse_huge(name, image.size)
+            if image.width * image.height > MOST_PIXELS:  # a few bytes can stand for any number of equal pixels
+                raise InputError(f"{name}: {image.width} × {image.height} pixels, {TOO_MANY}")
             image.draft(mode, (at_least, at_least))
             if image.mode == "F" or image.mode.startswith("I"):  # Pillow would clip these to white, not scale them
                 raise InputError(f"{name}: more than 8 bits per channel (mode {image.mode}); save it with 8 bits")
@@ -242,8 +185,8 @@ class LazyImages:
         except InputError:
             raise
         except Image.DecompressionBombError as error:  # Pillow itself refuses twice as many
-            raise InputError(f"{name}: more than {MOST_PIXELS / 1e6:.0f} million pixels; scale it down") from error
-        except UNDECODABLE as error:
+            raise InputError(f"{name}: {TOO_MANY}") from error
+        except (*UNDECODABLE, struct.error, zlib.error) as error:  # what Pillow raises for damaged images
             why = "of no known format" if isinstance(error, UnidentifiedImageError) else error
             raise InputError(f"{name}: not a readable image; replace or remove it ({why})") from error
 
@@ -273,7 +216,7 @@ class LazyImages:
 
 
 def images_of(encoded: EncodedImages, size: int, channels: int, crop: Crop = "centre", decode: bool = True) -> Images:
-    """Return decoded images, or lazy ones if they would not fit into memory or are not to be decoded."""
+    """Return decoded images, or lazy ones if they would not fit into memory or if `decode` is False."""
     lazy = LazyImages(encoded, size, channels, crop)
     return ArrayImages(lazy.all()) if decode and np.prod(lazy.shape) <= IN_MEMORY_BYTES else lazy
 
@@ -287,13 +230,6 @@ def resized(image: Image.Image, size: int, crop: Crop) -> Image.Image:
     return image if image.size == (size, size) else image.resize((size, size), Image.Resampling.BILINEAR, box=box)
 
 
-def refuse_huge(name: str, size: tuple[int, int]) -> None:
-    """Raise InputError if an image has too many pixels: a few bytes can stand for any number of equal pixels."""
-    if size[0] * size[1] > MOST_PIXELS:
-        limit = f"more than {MOST_PIXELS / 1e6:.0f} million"
-        raise InputError(f"{name}: {size[0]} × {size[1]} pixels, {limit}; scale it down")
-
-
 def write_open_images(dataset: "ImageSet", folder: Path) -> int:
     """Write the open images as `folder`/<class>/<number>.png, exactly as models see them; return their number."""
     if folder.exists() and any(folder.iterdir()):
@@ -301,7 +237,7 @@ def write_open_images(dataset: "ImageSet", folder: Path) -> int:
     names = dataset.open_names or tuple(f"class{label:04d}" for label in range(int(dataset.y_open.max()) + 1))
     for name in names:
         (folder / name).mkdir(parents=True, exist_ok=True)
-    count, step = len(dataset.y_open), 1024
+    count, step = len(dataset.y_open), 4 * BLOCK
     for start in range(0, count, step):
         rows = np.arange(start, min(start + step, count))
         for row, image in zip(rows.tolist(), dataset.x_open.decode(rows, threads=None), strict=True):

@@ -14,10 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from cl2r.data.dataset import Archive, Dataset, ImageSet, Labels, MissingDataError
-from cl2r.data.folders import Listing, dataset_parent, list_folders, listed_set, only_folder
+from cl2r.data.folders import Listing, dataset_parent, find_folder, list_folders, listed_set
 from cl2r.data.images import Crop
 from cl2r.data.pair_list import PAIR_LIST, official_pairs
 from cl2r.data.pickles import load_plain
@@ -27,35 +26,34 @@ from cl2r.verification import Pairs
 FOLDERS = ("lfw", "lfw-deepfunneled", "lfw_funneled", "lfw64", "lfw-112x112")
 LAYOUT = f"ROOT/{'|'.join(FOLDERS)}/<Name>/<Name>_0001.jpg"
 CROP: Crop = "whole"
-PEOPLE_WITH = 20
-"""Number of images that makes a person of LFW a class to train on."""
+UNCROPPED = 250  # pixels per side as published: the face takes the middle of such an image
+PEOPLE_WITH = 20  # images that make a person of LFW a class to train on
 BIN, BIN_FOLDS = "lfw.bin", 10
 
 
 def load_lfw(root: Path, size: int, channels: int, decode: bool = True) -> ImageSet:
     """Return LFW alone: people with many images to train on, official pairs of all others to verify."""
     people, pairs = find_lfw(root)
-    trained = people.counts >= PEOPLE_WITH
+    trained = np.bincount(people.labels) >= PEOPLE_WITH
+    who = f"{trained.sum()} people with at least {PEOPLE_WITH} images"
     if trained.sum() < 2:
-        found = f"{trained.sum()} people with at least {PEOPLE_WITH} images"
-        raise InputError(f"{people.folder}: {found}, training needs 2 of them; get all of LFW")
+        raise InputError(f"{people.folder}: {who}, training needs 2 of them; get all of LFW")
     is_open = ~trained[people.labels]
     kept = is_open[pairs.query] & is_open[pairs.gallery]
     lost = np.setdiff1d(pairs.folds, pairs.folds[kept])
     if len(lost):
-        who = f"the {trained.sum()} people with at least {PEOPLE_WITH} images"
-        raise InputError(f"{people.folder}: fold {lost[0] + 1} of the pair list has no pair without {who}")
+        raise InputError(f"{people.folder}: fold {lost[0] + 1} of the pair list has no pair without the {who}")
     row = np.cumsum(is_open) - 1
     pairs = Pairs(row[pairs.query[kept]], row[pairs.gallery[kept]], pairs.same[kept], pairs.folds[kept])
     train, open_set = people.select(trained), people.select(~trained)
     return listed_set("lfw", train, open_set, size, channels, CROP, decode, pairs)
 
 
-def find_lfw(root: Path) -> tuple[Listing, Pairs]:
+def find_lfw(root: Path, expected: str = LAYOUT) -> tuple[Listing, Pairs]:
     """Return the people of LFW below `root`, and the official pairs as rows of their images."""
-    folder = only_folder(root, FOLDERS, "LFW")
+    folder = find_folder(root, *FOLDERS, only="LFW")
     if folder is None:
-        raise MissingDataError(f"{root}: no LFW in it; expected {LAYOUT}")
+        raise MissingDataError(f"{root}: no LFW in it; expected {expected}")
     people = list_folders(folder, LAYOUT)
     beside = dataset_parent(root, *FOLDERS) if people.folder == root else root
     pairs = official_pairs([people.folder / PAIR_LIST, beside / PAIR_LIST], people)
@@ -67,11 +65,15 @@ def find_lfw(root: Path) -> tuple[Listing, Pairs]:
 
 @dataclass(frozen=True, eq=False)
 class PackedPairs:
-    """The content of a lfw.bin."""
+    """The content of a lfw.bin: the pairs in ten folds, one after the other.
+
+    The two ends of a pair of one person have the same label: nothing else is known of people.
+    """
 
     path: Path
     images: list[bytes]
-    same: npt.NDArray[np.bool_]
+    labels: Labels
+    pairs: Pairs
 
     def __len__(self) -> int:
         return len(self.images)
@@ -85,20 +87,6 @@ class PackedPairs:
     def identity(self) -> Iterator[bytes]:
         yield f"{self.path.name}\0".encode()
         yield np.array([len(image) for image in self.images], np.int64).tobytes()
-
-    @property
-    def labels(self) -> Labels:
-        """A number per image, shared by the two ends of a pair of one person: nothing else is known of people."""
-        rows = np.arange(len(self), dtype=np.int64)
-        rows[1::2] -= self.same
-        return rows
-
-    @property
-    def pairs(self) -> Pairs:
-        """The pairs in ten folds, one after the other."""
-        rows = np.arange(len(self), dtype=np.int64)
-        folds = np.arange(len(self.same), dtype=np.int64) * BIN_FOLDS // len(self.same)
-        return Pairs(rows[::2], rows[1::2], self.same, folds)
 
 
 def read_packed(path: Path) -> PackedPairs:
@@ -117,13 +105,21 @@ def read_packed(path: Path) -> PackedPairs:
         flags = flags.tolist()
     if not isinstance(flags, tuple | list) or not all(isinstance(flag, int) and flag in (0, 1) for flag in flags):
         raise InputError(f"{path}: whether pairs show one person must be a list of True and False")
-    if len(images) != 2 * len(flags) or len(flags) < BIN_FOLDS:
+    count = len(flags)
+    if len(images) != 2 * count or count < BIN_FOLDS:
         expected = f"expected 2 images per pair and at least {BIN_FOLDS} pairs"
-        raise InputError(f"{path}: {len(images)} images for {len(flags)} pairs, {expected}")
-    return PackedPairs(path, images, np.array(flags, np.bool_))
+        raise InputError(f"{path}: {len(images)} images for {count} pairs, {expected}")
+    same, rows = np.array(flags, np.bool_), np.arange(len(images), dtype=np.int64)
+    labels = rows.copy()
+    labels[1::2] -= same
+    folds = np.arange(count, dtype=np.int64) * BIN_FOLDS // count
+    return PackedPairs(path, images, labels, Pairs(rows[::2], rows[1::2], same, folds))
 
 
 _FIGSHARE = "https://ndownloader.figshare.com/files"  # scikit-learn's copies of LFW; LFW's own server is gone
+_IMAGES_SHA256 = "055f7d9c632d7370e6fb4afc7468d40f970c34a80d4c6f50ffec63f5a8d536c0"
+_PAIRS_SHA256 = "ea42330c62c92989f9d7c03237ed5d591365e89b3e649747777b70e692dc1592"
+_LISTS = tuple(f"{folder}/{PAIR_LIST}" for folder in FOLDERS)
 
 LFW = Dataset(
     name="lfw",
@@ -135,22 +131,9 @@ LFW = Dataset(
     licence="research use",
     load=load_lfw,
     layout="lfw/<name>/<name>_0001.jpg, and pairs.txt in lfw or beside it",
+    uncropped=UNCROPPED,
     archives=(
-        Archive(
-            file="lfw.tgz",
-            url=f"{_FIGSHARE}/5976018",
-            digest="055f7d9c632d7370e6fb4afc7468d40f970c34a80d4c6f50ffec63f5a8d536c0",
-            target="lfw",
-            or_at=FOLDERS,
-            algorithm="sha256",
-        ),
-        Archive(
-            file=PAIR_LIST,
-            url=f"{_FIGSHARE}/5976006",
-            digest="ea42330c62c92989f9d7c03237ed5d591365e89b3e649747777b70e692dc1592",
-            target=PAIR_LIST,
-            or_at=tuple(f"{folder}/{PAIR_LIST}" for folder in FOLDERS),
-            algorithm="sha256",
-        ),
+        Archive("lfw.tgz", f"{_FIGSHARE}/5976018", _IMAGES_SHA256, "lfw", FOLDERS, "sha256"),
+        Archive(PAIR_LIST, f"{_FIGSHARE}/5976006", _PAIRS_SHA256, PAIR_LIST, _LISTS, "sha256"),
     ),
 )

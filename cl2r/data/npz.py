@@ -14,10 +14,8 @@ from cl2r.errors import InputError
 
 REQUIRED = ("x_train", "y_train", "x_open", "y_open")
 UNREADABLE = (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, MemoryError, NotImplementedError)
-GROWTH = 100
-"""How many times larger than its file the content may be; drawings of few strokes reach 50."""
-ALWAYS_BYTES = 2**32
-"""Content of this size is never too large."""
+GROWTH = 100  # how many times larger than its file the content may be; drawings of few strokes reach 50
+ALWAYS_BYTES = 2**32  # content of this size is never too large
 MAGIC = b"\x93NUMPY"
 
 Array = npt.NDArray[np.generic]
@@ -35,57 +33,54 @@ def load_npz(path: Path) -> ImageSet:
     if names.dtype.kind != "U" or names.shape != (len(train_names),):
         expected = f"{len(train_names)} strings, one per training label in sorted order"
         raise InputError(f"{path}: class_names must be {expected}, found {names.dtype} of shape {names.shape}")
-    return ImageSet(
-        name=path.stem,
-        x_train=_images(path, "x_train", arrays["x_train"]),
-        y_train=y_train,
-        x_open=_images(path, "x_open", arrays["x_open"]),
-        y_open=y_open,
-        class_names=tuple(map(str, names)),
-    )
+    x_train, x_open = (_images(path, key, arrays[key]) for key in ("x_train", "x_open"))
+    return ImageSet(path.stem, x_train, y_train, x_open, y_open, tuple(map(str, names)))
 
 
 def _read(path: Path) -> dict[str, Array]:
     """Return the known arrays of a file; no array is read before the sizes of all are checked."""
+    expected = f"expected an .npz with {', '.join(REQUIRED)}"
     if not path.is_file():
-        raise InputError(f"{path}: no such file; expected an .npz with {', '.join(REQUIRED)}")
+        raise InputError(f"{path}: no such file; {expected}")
     try:
-        with path.open("rb") as file:
-            try:
-                archive = np.load(file, allow_pickle=False)
-            except UNREADABLE as error:
-                raise InputError(f"{path}: not a readable .npz archive; write it with numpy.savez ({error})") from error
-            if not isinstance(archive, np.lib.npyio.NpzFile):
-                raise InputError(f"{path}: holds a single array, expected an .npz with {', '.join(REQUIRED)}")
-            with archive:
-                return _read_arrays(path, archive)
+        file = path.open("rb")
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error})") from error
+    with file:
+        try:
+            archive = np.load(file, allow_pickle=False)
+        except UNREADABLE as error:
+            raise InputError(f"{path}: not a readable .npz archive; write it with numpy.savez ({error})") from error
+        if not isinstance(archive, np.lib.npyio.NpzFile):
+            raise InputError(f"{path}: holds a single array, {expected}")
+        missing = [key for key in REQUIRED if key not in archive.files]
+        if missing:
+            present = ", ".join(archive.files) or "nothing"
+            raise InputError(f"{path}: {', '.join(missing)} missing; the file holds {present}")
+        assert archive.zip is not None
+        wanted, names = [key for key in (*REQUIRED, "class_names") if key in archive.files], archive.zip.namelist()
+        members = [archive.zip.getinfo(f"{key}.npy" if f"{key}.npy" in names else key) for key in wanted]
+        # sizes as declared; `zipfile` reads no more than that
+        packed, total = path.stat().st_size, sum(member.file_size for member in members)
+        if total > max(ALWAYS_BYTES, GROWTH * packed):
+            grows = f"{total / 1e9:.1f} GB of arrays in a file of {packed / 1e6:.1f} MB"
+            raise InputError(f"{path}: {grows}; if that is right, write it with numpy.savez, without compression")
+        return {key: _read_array(path, archive, key, member) for key, member in zip(wanted, members, strict=True)}
 
 
-def _read_arrays(path: Path, archive: np.lib.npyio.NpzFile) -> dict[str, Array]:
-    missing = [key for key in REQUIRED if key not in archive.files]
-    if missing:
-        present = ", ".join(archive.files) or "nothing"
-        raise InputError(f"{path}: {', '.join(missing)} missing; the file holds {present}")
-    wanted = [key for key in (*REQUIRED, "class_names") if key in archive.files]
-    packed = path.stat().st_size
-    total = sum(_member(archive, key).file_size for key in wanted)  # as declared; `zipfile` reads no more than that
-    if total > max(ALWAYS_BYTES, GROWTH * packed):
-        grows = f"{total / 1e9:.1f} GB of arrays in a file of {packed / 1e6:.1f} MB"
-        raise InputError(f"{path}: {grows}; if that is right, write it with numpy.savez, without compression")
-    return {key: _read_array(path, archive, key) for key in wanted}
-
-
-def _member(archive: np.lib.npyio.NpzFile, key: str) -> zipfile.ZipInfo:
+def _read_array(path: Path, archive: np.lib.npyio.NpzFile, key: str, member: zipfile.ZipInfo) -> Array:
     assert archive.zip is not None
-    names = archive.zip.namelist()
-    return archive.zip.getinfo(f"{key}.npy" if f"{key}.npy" in names else key)
-
-
-def _read_array(path: Path, archive: np.lib.npyio.NpzFile, key: str) -> Array:
     try:
-        _require_content(archive, key)
+        with archive.zip.open(member) as stream:
+            if stream.read(len(MAGIC)) != MAGIC:
+                raise ValueError("no array")
+            first_version = stream.read(2)[:1] == b"\1"
+            header = np.lib.format.read_array_header_1_0 if first_version else np.lib.format.read_array_header_2_0
+            shape, _, dtype = header(stream)
+            left = member.file_size - stream.tell()
+        # numpy allocates what is claimed before it reads
+        if not dtype.hasobject and math.prod(shape) * dtype.itemsize > left:
+            raise ValueError(f"it claims the shape {shape} but has {left} bytes")
         array: Array = archive[key]
     except UNREADABLE as error:
         if "allow_pickle" in str(error):
@@ -94,21 +89,6 @@ def _read_array(path: Path, archive: np.lib.npyio.NpzFile, key: str) -> Array:
             hint = f"is damaged; write the file again ({error})"
         raise InputError(f"{path}: {key} {hint}") from error
     return array
-
-
-def _require_content(archive: np.lib.npyio.NpzFile, key: str) -> None:
-    """Raise ValueError if an array claims more than it has: numpy allocates what is claimed before it reads."""
-    assert archive.zip is not None
-    member = _member(archive, key)
-    with archive.zip.open(member) as stream:
-        if stream.read(len(MAGIC)) != MAGIC:
-            raise ValueError("no array")
-        version = stream.read(2)
-        header = np.lib.format.read_array_header_1_0 if version[:1] == b"\1" else np.lib.format.read_array_header_2_0
-        shape, _, dtype = header(stream)
-        left = member.file_size - stream.tell()
-    if not dtype.hasobject and math.prod(shape) * dtype.itemsize > left:
-        raise ValueError(f"it claims the shape {shape} but has {left} bytes")
 
 
 def _images(path: Path, key: str, x: Array) -> ArrayImages:

@@ -4,7 +4,7 @@ The first line is `folds n`, or `n` alone. Each fold then has n lines `name i j`
 `name1 i name2 j` (two people); image i of a person is `name/name_%04d`. A list without folds gets 10 of them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
@@ -29,16 +29,12 @@ def official_pairs(places: Sequence[Path], listing: "Listing") -> Pairs | None:
     if not path.samefile(found[-1]):
         raise InputError(f"{path} and {found[-1]}: two pair lists; remove one")
     rows: dict[tuple[str, str], int] = {}  # class and file stem
-    for row, (label, image) in enumerate(zip(listing.labels.tolist(), listing.files.paths, strict=True)):
-        key = listing.classes[label], PurePath(image).stem
+    for place, label in enumerate(listing.labels.tolist()):
+        key = listing.classes[label], PurePath(listing.files.path(place)).stem
         if key in rows:
-            both = f"{listing.files.name(rows[key])} and {listing.files.name(row)}"
+            both = f"{listing.files.name(rows[key])} and {listing.files.name(place)}"
             raise InputError(f"{both}: two images of one name, {path} does not tell which; remove one")
-        rows[key] = row
-    return _read_pair_list(path, rows, listing.folder)
-
-
-def _read_pair_list(path: Path, rows: Mapping[tuple[str, str], int], folder: Path) -> Pairs:
+        rows[key] = place
     try:
         text = path.read_text("utf-8")
     except UnicodeDecodeError as error:
@@ -59,14 +55,14 @@ def _read_pair_list(path: Path, rows: Mapping[tuple[str, str], int], folder: Pat
             raise InputError(f"{path}: line {number}: image number {index!r} of {name} is not a number")
         stem = f"{name}_{int(index):04d}"
         if (name, stem) not in rows:
-            raise InputError(f"{path}: line {number} names image {stem}, which is missing in {folder / name}")
+            raise InputError(f"{path}: line {number} names image {stem}, which is missing in {listing.folder / name}")
         return rows[name, stem]
 
     def pair(number: int, fields: list[str], is_same: bool) -> tuple[int, int]:
         if len(fields) != (3 if is_same else 4):
             form = "`name<TAB>i<TAB>j`" if is_same else "`name1<TAB>i<TAB>name2<TAB>j`"
             raise InputError(f"{path}: line {number} must be {form}, found {fields}")
-        name1, i, name2, j = (fields[0], fields[1], fields[0], fields[2]) if is_same else fields
+        name1, i, name2, j = [*fields[:2], fields[0], fields[2]] if is_same else fields
         query, gallery = row(number, name1, i), row(number, name2, j)
         if query == gallery or (name1 == name2) != is_same:
             kind = "two images of one class" if is_same else "images of two classes"

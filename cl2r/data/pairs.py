@@ -1,8 +1,7 @@
 """Verification pairs of open-set images: same class or not, in folds.
 
-All pairs of a kind are numbered; distinct numbers are drawn and converted to pairs. So every pair is equally likely,
-none is drawn twice, none joins an image with itself, and all existing pairs can be requested.
-Folds are dealt round robin over each kind: every fold has the same share of positives (10 folds as in LFW).
+All pairs of a kind are numbered, and distinct numbers are drawn: every pair is equally likely, none is drawn twice.
+Folds are dealt round robin over each kind, so every fold has the same share of positives.
 Sweeps use tuning pairs only, tables use report pairs only, and no image is in both.
 """
 
@@ -24,10 +23,8 @@ def draw_pairs(
         asked = f"eval.folds = {folds} with {positives} positive and {negatives} negative pairs"
         raise InputError(f"{asked}: folds must be at least 1 and each needs a pair of either kind")
     if positives > supply[0] or negatives > supply[1]:
-        raise InputError(
-            f"eval.positives = {positives}, eval.negatives = {negatives}: the {len(rows)} open images to draw from "
-            f"allow {supply[0]} positive and {supply[1]} negative pairs; lower eval.positives / eval.negatives"
-        )
+        asked, allowed = f"eval.positives = {positives}, eval.negatives = {negatives}", f"{supply[0]} and {supply[1]}"
+        raise InputError(f"{asked}: the {len(rows)} open images to draw from allow {allowed} such pairs; lower them")
     same = _unrank_positives(sizes, rng.choice(supply[0], positives, replace=False))
     different = _unrank_negatives(sizes, rng.choice(supply[1], negatives, replace=False))
     first, second = np.concatenate([same, different], axis=1)
@@ -52,25 +49,23 @@ def tuning_and_report_pairs(
 ) -> tuple[Pairs | None, Pairs]:
     """Return pairs to tune on and pairs to report, without a common image; no tuning pairs if tuning_share is 0.
 
-    Official pairs are reported as they are; tuning pairs then come from the open images they do not name,
-    and there are none if those images do not suffice.
+    Official pairs are reported as they are; tuning pairs then come from other open images, if these suffice.
     """
     if not 0 <= tuning_share < 1:
         raise InputError(f"eval.tuning_share = {tuning_share}: must be at least 0 and below 1")
-    labels = dataset.y_open
-    if dataset.pairs is not None and (tuning_share == 0 or dataset.templates is not None):
-        return None, dataset.pairs  # nothing else is known of templates
-    if dataset.pairs is not None:
-        report = dataset.pairs
-        tuning_rows = np.setdiff1d(np.arange(len(labels)), np.concatenate([report.query, report.gallery]))
-        supply = available_pairs(labels, tuning_rows)
-        wanted = supply[0] >= positives and supply[1] >= negatives
-    else:
+    labels, report = dataset.y_open, dataset.pairs
+    if report is None:
         tuning_rows, report_rows = _split_images(labels, tuning_share, numpy_stream(seed, "pair_split"))
         stream = numpy_stream(seed, "report_pairs")
         report = draw_pairs(labels, report_rows, positives, negatives, folds, stream)
-        wanted = tuning_share > 0
-    if not wanted:
+    elif dataset.templates is not None:
+        return None, report  # nothing else is known of templates
+    else:
+        tuning_rows = np.setdiff1d(np.arange(len(labels)), np.concatenate([report.query, report.gallery]))
+        supply = available_pairs(labels, tuning_rows)
+        if supply[0] < positives or supply[1] < negatives:
+            return None, report
+    if tuning_share == 0:
         return None, report
     stream = numpy_stream(seed, "tuning_pairs")
     return draw_pairs(labels, tuning_rows, positives, negatives, folds, stream), report

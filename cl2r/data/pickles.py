@@ -58,11 +58,6 @@ class _Array(np.ndarray[Any, Any]):
         super().__setstate__((_ARRAY_PICKLE, shape, kind.plain(), fortran, content))
 
 
-def _reconstruct(_: object, __: object, ___: object) -> npt.NDArray[np.generic]:
-    """Return an empty array, whose state comes next."""
-    return _Array(0, np.uint8)
-
-
 def _from_buffer(
     content: bytes | bytearray, kind: _Type, shape: tuple[int, ...], order: str
 ) -> npt.NDArray[np.generic]:
@@ -87,18 +82,16 @@ _ALLOWED: dict[tuple[str, str], Any] = {
     ("_codecs", "encode"): _Call(_latin1),
     ("numpy", "dtype"): _Call(_Type),
     ("numpy", "ndarray"): None,  # an argument of _reconstruct, never called
-    ("numpy.core.multiarray", "_reconstruct"): _Call(_reconstruct),
-    ("numpy._core.multiarray", "_reconstruct"): _Call(_reconstruct),
-    ("numpy.core.numeric", "_frombuffer"): _Call(_from_buffer),
-    ("numpy._core.numeric", "_frombuffer"): _Call(_from_buffer),
 }
+for _core in ("numpy.core", "numpy._core"):  # numpy 1 and 2
+    _ALLOWED[f"{_core}.multiarray", "_reconstruct"] = _Call(lambda *_: _Array(0, np.uint8))  # its state comes next
+    _ALLOWED[f"{_core}.numeric", "_frombuffer"] = _Call(_from_buffer)
 
 
 class _PlainUnpickler(pickle._Unpickler):
     """Knows arrays and nothing else that could be called.
 
-    It is written in Python, unlike the faster one in C, which allocates 64 GB if a few bytes ask it to store a value
-    under a large number.
+    It is the one in Python: that in C allocates 64 GB if a few bytes ask it to store a value under a large number.
     """
 
     def find_class(self, module: str, name: str) -> Any:
@@ -108,10 +101,7 @@ class _PlainUnpickler(pickle._Unpickler):
 
 
 def load_plain(path: Path) -> Any:
-    """Return arrays, bytes, text, numbers, and lists, tuples and dicts of them. Text of Python 2 comes as bytes.
-
-    Raises InputError for anything else.
-    """
+    """Return arrays, bytes, text, numbers, and lists, tuples and dicts of them; raise InputError for anything else."""
     try:
         held = _PlainUnpickler(io.BytesIO(path.read_bytes()), encoding="bytes").load()
         if isinstance(held, _Call | _Type):

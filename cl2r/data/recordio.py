@@ -43,8 +43,7 @@ class RecordFile:
     path: Path
     keys: Labels
     offsets: Labels
-    labels: Labels
-    """As the file numbers its classes."""
+    labels: Labels  # as the file numbers its classes
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -62,7 +61,21 @@ class RecordFile:
         return descriptor
 
     def read(self, row: int) -> bytes:
-        payload = self._payload(row)
+        offset, parts, flag = int(self.offsets[row]), list[bytes](), FIRST
+        while flag not in (WHOLE, LAST):
+            frame = os.pread(self._descriptor, FRAME.size, offset)
+            magic, word = FRAME.unpack(frame) if len(frame) == FRAME.size else (0, 0)
+            flag, length = word >> LENGTH_BITS, min(word & ((1 << LENGTH_BITS) - 1), LARGEST + 1)
+            part = os.pread(self._descriptor, length, offset + FRAME.size) if magic == MAGIC else b""
+            if magic != MAGIC or len(part) < length:
+                raise InputError(f"{self.name(row)} at byte {offset} is cut short or no record; get the file again")
+            if (flag in (WHOLE, FIRST)) != (not parts):
+                raise InputError(f"{self.name(row)} at byte {offset} is in parts that do not fit; get the file again")
+            parts.append(part)
+            if sum(map(len, parts)) > LARGEST:
+                raise InputError(f"{self.name(row)} has more than {LARGEST} bytes; get the file again")
+            offset += FRAME.size + -(-len(part) // 4) * 4
+        payload = MAGIC.to_bytes(4, "little").join(parts)  # parts were cut at the magic word
         return payload[HEADER.size + 4 * HEADER.unpack_from(payload)[0] :]
 
     def name(self, row: int) -> str:
@@ -72,43 +85,24 @@ class RecordFile:
         yield f"{self.path.name}\0{os.stat(self.path).st_size}\0".encode()
         yield self.offsets.tobytes()
 
-    def _payload(self, row: int) -> bytes:
-        """Return all parts, joined by the magic word that they were cut at."""
-        offset = int(self.offsets[row])
-        parts: list[bytes] = []
-        while True:
-            flag, part = self._part(row, offset)
-            if (flag in (WHOLE, FIRST)) != (not parts):
-                raise InputError(f"{self.name(row)} at byte {offset} is in parts that do not fit; get the file again")
-            parts.append(part)
-            if sum(map(len, parts)) > LARGEST:
-                raise InputError(f"{self.name(row)} has more than {LARGEST} bytes; get the file again")
-            if flag in (WHOLE, LAST):
-                return MAGIC.to_bytes(4, "little").join(parts)
-            offset += FRAME.size + -(-len(part) // 4) * 4
-
-    def _part(self, row: int, offset: int) -> tuple[int, bytes]:
-        frame = os.pread(self._descriptor, FRAME.size, offset)
-        magic, word = FRAME.unpack(frame) if len(frame) == FRAME.size else (0, 0)
-        length = word & ((1 << LENGTH_BITS) - 1)
-        part = os.pread(self._descriptor, min(length, LARGEST + 1), offset + FRAME.size) if magic == MAGIC else b""
-        if magic != MAGIC or len(part) < min(length, LARGEST + 1):
-            raise InputError(f"{self.name(row)} at byte {offset} is cut short or no record; get the file again")
-        return word >> LENGTH_BITS, part
-
 
 def read_record_file(path: Path) -> RecordFile:
-    """Return the images of a .rec file, found by the .idx beside it.
-
-    Checks the beginning of every record. Records are a few pages long: unless the file is cached, most of it is read.
-    """
+    """Return the images of a .rec file, found by the .idx beside it; check the beginning of every record."""
     keys, offsets = _read_index(path.with_suffix(".idx"))
     if not path.is_file():
         raise InputError(f"{path}: no such file")
     heads = _heads(path, keys, offsets)
-    if keys[0] == 0 and heads[0, 2] > 0:
-        chosen = _image_rows(path, keys, float(heads[0, 8:].view(np.float32)[0]))
+    if keys[0] == 0 and heads[0, 2] > 0:  # the images are the keys 1..end-1
+        end = float(heads[0, 8:].view(np.float32)[0])
+        if not end.is_integer() or end < 2:
+            raise InputError(f"{path}: record 0 says that images end before key {end}, expected a whole number above 1")
+        chosen = slice(*np.searchsorted(keys, [1, int(min(end, keys[-1] + 1))]))
         keys, offsets, heads = keys[chosen], offsets[chosen], heads[chosen]
+        missing = int(end) - 1 - len(keys)
+        if missing:
+            gaps = np.flatnonzero(keys != np.arange(1, len(keys) + 1))
+            absent = (gaps[0] if len(gaps) else len(keys)) + 1
+            raise InputError(f"{path.with_suffix('.idx')}: no line for record {absent} ({missing} such)")
     labels = heads[np.arange(len(heads)), np.where(heads[:, 2] > 0, 8, 3)].view(np.float32)
     whole = np.isfinite(labels) & (labels >= 0) & (labels == np.floor(labels))
     _refuse(path, keys, ~whole, "has a label that is no class number")
@@ -137,7 +131,7 @@ def _heads(path: Path, keys: Labels, offsets: Labels) -> Words:
     if size < 4 * HEAD_WORDS:
         raise InputError(f"{path}: {size} bytes, too short for a record")
     words = np.memmap(path, np.dtype("<u4"), "r", shape=(size // 4,))
-    _refuse(path, keys, offsets % 4 != 0, "lies at an offset that is no multiple of 4")
+    _refuse(path, keys, offsets % 4 != 0, "lies at an offset that is not a multiple of 4")
     _refuse(path, keys, offsets // 4 + HEAD_WORDS > len(words), f"lies beyond the end of the file ({size} bytes)")
     heads = np.empty((len(keys), HEAD_WORDS), np.uint32)
     rising = np.argsort(offsets, kind="stable")  # in the order of the file: a disk must not seek for every record
@@ -157,16 +151,3 @@ def _refuse(path: Path, keys: Labels, bad: npt.NDArray[np.bool_], what: str) -> 
     if bad.any():
         count = f" ({bad.sum()} such)" if bad.sum() > 1 else ""
         raise InputError(f"{path}: record {keys[bad][0]} {what}{count}; get .rec and .idx again, both of one packing")
-
-
-def _image_rows(path: Path, keys: Labels, end: float) -> Labels:
-    """Return the rows of the keys 1..end-1."""
-    if not end.is_integer() or end < 2:
-        raise InputError(f"{path}: record 0 says that images end before key {end}, expected a whole number above 1")
-    first, last = np.searchsorted(keys, [1, int(min(end, keys[-1] + 1))])
-    missing = int(end) - 1 - int(last - first)
-    if missing:
-        gaps = np.flatnonzero(keys[first:last] != np.arange(1, last - first + 1))
-        absent = (gaps[0] if len(gaps) else last - first) + 1
-        raise InputError(f"{path.with_suffix('.idx')}: no line for record {absent} ({missing} such)")
-    return np.arange(first, last)

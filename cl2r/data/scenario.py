@@ -2,7 +2,6 @@
 
 Task t brings D_t, the images of the next classes in the class order; no class returns in a later task.
 Labels are positions in that order, so task t always owns consecutive labels and consecutive simplex vertices.
-continuum makes the split; it gets row numbers instead of images, so that no pixel is copied.
 """
 
 import contextlib
@@ -34,12 +33,10 @@ class Task:
 
 @dataclass(frozen=True, eq=False)
 class Scenario:
-    """All tasks, and the label and the task (from 1) of every training row."""
+    """All tasks, and the label of every training row."""
 
     tasks: tuple[Task, ...]
-    num_classes: int
     labels: Labels
-    task_of_row: Labels
 
 
 def class_increments(
@@ -59,8 +56,7 @@ def class_increments(
         raise InputError(f"scenario.increment = {increment}: must be at least 1")
     first = increment if initial is None else initial
     if not 1 <= first <= num_classes:
-        found = f"the first task would have {first} classes"
-        raise InputError(f"scenario: {found}, must be between 1 and the {num_classes} training classes")
+        raise InputError(f"scenario: the first task has {first} classes, must be between 1 and all {num_classes}")
     full, rest = divmod(num_classes - first, increment)
     return (first, *[increment] * full, *[rest] * (rest > 0))
 
@@ -83,14 +79,12 @@ def build_scenario(y_train: Labels, increments: Sequence[int], order: Sequence[i
     if min(increments, default=0) < 1 or sum(increments) != len(order):
         raise InputError(f"task sizes {list(increments)} must be positive and add up to {len(order)} classes")
     raw = _split(y_train, list(increments), list(order))
-    labels, task_of_row = np.empty(len(y_train), np.int64), np.empty(len(y_train), np.int64)
-    tasks, start = [], 0
+    labels, tasks, start = np.empty(len(y_train), np.int64), list[Task](), 0
     for index, (count, (rows, row_labels)) in enumerate(zip(increments, raw, strict=True), start=1):
-        labels[rows], task_of_row[rows] = row_labels, index
-        stop = start + count
+        labels[rows], stop = row_labels, start + count
         tasks.append(Task(index, tuple(order[start:stop]), range(start, stop), rows))
         start = stop
-    return Scenario(tuple(tasks), len(order), labels, task_of_row)
+    return Scenario(tuple(tasks), labels)
 
 
 def _split(y_train: Labels, increments: list[int], order: list[int]) -> list[tuple[Labels, Labels]]:
@@ -115,15 +109,11 @@ def _split(y_train: Labels, increments: list[int], order: list[int]) -> list[tup
 
 
 def _continuum_tasks(y_train: Labels, increments: list[int], order: list[int]) -> list[tuple[Labels, Labels]]:
-    """Return rows and labels of every task. continuum accepts explicit task sizes only as a list."""
     # imported here: continuum loads scipy and matplotlib, which most commands can do without
     from continuum import ClassIncremental, TaskType, datasets
 
-    rows = np.arange(len(y_train), dtype=np.int64)
-    stream = ClassIncremental(
-        datasets.InMemoryDataset(rows, y_train, data_type=TaskType.TENSOR),
-        increment=increments,
-        class_order=order,
-    )
+    # continuum gets row numbers instead of images, so that no pixel is copied
+    rows = datasets.InMemoryDataset(np.arange(len(y_train), dtype=np.int64), y_train, data_type=TaskType.TENSOR)
+    stream = ClassIncremental(rows, increment=increments, class_order=order)
     raw = [stream[index].get_raw_samples() for index in range(len(stream))]
     return [(np.asarray(x, np.int64), np.asarray(y, np.int64)) for x, y, _ in raw]

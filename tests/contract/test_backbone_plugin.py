@@ -1,5 +1,6 @@
-"""A backbone from an installed package: one file and an entry point."""
+"""The worked example of CONTRIBUTING.md, a backbone from an installed package: one file and an entry point."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -12,32 +13,17 @@ from cl2r.errors import InputError
 from cl2r.methods.base import build_method
 from tests.support.quick import chain_tensors, quick_config, train
 
-BACKBONE = """
-from torch import nn
-
-
-class Shallow(nn.Module):
-    dim = 12
-
-    def __init__(self, channels, last_relu):
-        super().__init__()
-        self.bn1, self.conv1 = nn.BatchNorm2d(channels), nn.Conv2d(channels, self.dim, 5, 2)  # in this order
-        self.relu = nn.ReLU() if last_relu else nn.Identity()
-
-    def forward(self, x):
-        return self.relu(self.conv1(self.bn1(x))).mean((2, 3))
-
-
-def nothing(channels, last_relu):
-    return None
-"""
+CONTRIBUTING = Path(__file__).parents[2] / "CONTRIBUTING.md"
+EXAMPLE = re.search(r"```python\n(from torch import nn.*?)```", CONTRIBUTING.read_text(), re.DOTALL)
+NOTHING = "\n\ndef nothing(channels, last_relu):\n    return None\n"
 
 
 @pytest.fixture(autouse=True)
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A distribution `shallow` with three backbones, two of them broken."""
     (tmp_path / "site" / "shallow-1.dist-info").mkdir(parents=True)
-    (tmp_path / "site" / "shallow_net.py").write_text(BACKBONE)
+    assert EXAMPLE
+    (tmp_path / "site" / "shallow_net.py").write_text(EXAMPLE[1] + NOTHING)
     metadata = tmp_path / "site" / "shallow-1.dist-info"
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: shallow\nVersion: 1\n")
     points = ["shallow = shallow_net:Shallow", "nothing = shallow_net:nothing", "missing = shallow_net:Missing"]

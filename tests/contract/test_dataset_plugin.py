@@ -60,12 +60,6 @@ def python(site: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, env=environment, cwd=site, check=False)
 
 
-def test_the_example_is_one_file_of_forty_lines() -> None:
-    module = re.search(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    assert module
-    assert len(module[1].splitlines()) <= 40
-
-
 def test_an_installed_data_set_is_listed_checked_and_trained_on(site: Path, data: Path, tmp_path: Path) -> None:
     listed = python(site, "-m", "cl2r", "datasets", "list")
     assert (listed.returncode, listed.stderr) == (0, "")

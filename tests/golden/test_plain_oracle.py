@@ -48,7 +48,7 @@ def augmented(plan: Plan, rows: np.ndarray, generator: torch.Generator) -> Tenso
         height, width = dataset.image_size
         images.append(padded[y : y + height, x : x + width])
     batch = torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2).contiguous().float() / 255
-    mean, std = (torch.tensor(v)[None, :, None, None] for v in (dataset.mean, dataset.std))
+    mean, std = (torch.tensor(v)[None, :, None, None] for v in dataset.moments)
     return (batch - mean) / std
 
 
@@ -107,7 +107,7 @@ def plain_chain(plan: Plan) -> nn.Module:
 
 def open_features(phi: nn.Module, plan: Plan) -> Tensor:
     dataset = plan.dataset
-    mean, std = (torch.tensor(v)[None, :, None, None] for v in (dataset.mean, dataset.std))
+    mean, std = (torch.tensor(v)[None, :, None, None] for v in dataset.moments)
     with torch.no_grad():
         features: Tensor = phi((torch.from_numpy(dataset.x_open.all()).permute(0, 3, 1, 2).float() / 255 - mean) / std)
     return features

@@ -3,6 +3,8 @@
 import io
 import pickle
 import struct
+import tarfile
+import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -53,7 +55,34 @@ def full_check(name: str, root: Path) -> Check:
     return check
 
 
-# ---------------------------------------------------------------- faces
+def member(name: str, content: bytes = b"", **fields: object) -> tuple[tarfile.TarInfo, bytes]:
+    """Return a file for `tar`, or something else by its header's fields."""
+    info = tarfile.TarInfo(name)
+    info.size = len(content)
+    for field, value in fields.items():
+        setattr(info, field, value)
+    return info, content
+
+
+def tar(*members: tuple[tarfile.TarInfo, bytes]) -> bytes:
+    """Return a gzipped tar."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as packed:
+        for info, content in members:
+            packed.addfile(info, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+def zipped(members: dict[str, bytes], mode: int = 0o644) -> bytes:
+    """Return a zip file whose members have that file mode."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as packed:
+        for name, content in members.items():
+            info = zipfile.ZipInfo(name)
+            info.external_attr = mode << 16
+            packed.writestr(info, content, zipfile.ZIP_DEFLATED)
+    return buffer.getvalue()
+
 
 LFW_PEOPLE = {"Al_B": 2, "Cy": 2}
 LFW_FOLDS = (("Al_B\t1\t2", "Al_B\t1\tCy\t1"), ("Cy\t1\t2", "Cy\t2\tAl_B\t2"))
@@ -145,8 +174,6 @@ def write_casia_ijbc(root: Path) -> None:
         Image.fromarray(draw.integers(0, 256, (130, 120, 3), np.uint8)).save(root / "ijbc" / "loose_crop" / name)
 
 
-# ---------------------------------------------------------------- objects
-
 TRAIN_WNIDS, OPEN_WNIDS = ("n01440764", "n02119789", "n03000000"), ("n01500000", "n04000000")
 TINY_WNIDS = ("n02124075", "n04067472", "n01443537")  # as in wnids.txt, not sorted
 
@@ -167,9 +194,9 @@ def write_wnid_lists(root: Path) -> None:
     (root / "imagenet100.txt").write_text("\n".join(OPEN_WNIDS))
 
 
-def write_imagenet900(root: Path) -> None:
+def write_imagenet900(root: Path, folder: str = "imagenet") -> None:
     """Write ImageNet with lists of its classes."""
-    write_imagenet(root / "imagenet")
+    write_imagenet(root / folder)
     write_wnid_lists(root)
 
 
@@ -206,27 +233,22 @@ def write_cifar100(root: Path) -> None:
         write(root / path, pickle.dumps(held, 2))
 
 
-# ---------------------------------------------------------------- all of them
-
-
 @dataclass(frozen=True)
 class Miniature:
-    """A small copy of a data set, and what the contract of all data sets does to it."""
+    """A small copy of a data set, and what the contract of all data sets does to it.
+
+    It needs the files and folders `needed`. The file `damaged` is cut short, which a loader sees unless it `decodes`.
+    The class folder `empty` is emptied, `roots` may be given as ROOT, and a `twin` by another name is refused.
+    """
 
     dataset: str
     write: Callable[[Path], None]
     needed: tuple[str, ...]
-    """Files and folders without which it cannot be loaded."""
     damaged: str
-    """A file that is cut short."""
     decodes: bool = True
-    """Whether the damage shows only when images are decoded."""
     empty: str = ""
-    """A class folder that is emptied."""
     roots: tuple[str, ...] = ()
-    """Folders that may be given as ROOT themselves."""
     twin: tuple[str, str] | None = None
-    """A folder and another name for it: two copies are refused."""
 
 
 MINIATURES = {

@@ -30,15 +30,15 @@ def test_only_backbones_are_compiled(compiled: list[nn.Module]) -> None:
     assert compiled == [backbone]
 
 
-def test_student_and_teacher_of_a_run_are_compiled(tiny: Path, tmp_path: Path, compiled: list[nn.Module]) -> None:
-    train(quick_config(tiny, ON, {"method": {"name": "cl2r"}, "scenario": {"stop_after": 2}}), tmp_path)
+def test_student_and_teacher_of_a_run_are_compiled_if_asked_for(
+    tiny: Path, tmp_path: Path, compiled: list[nn.Module]
+) -> None:
+    short = {"method": {"name": "cl2r"}, "scenario": {"stop_after": 2}}
+    train(quick_config(tiny, short), tmp_path / "plain")
+    assert compiled == []
+    train(quick_config(tiny, ON, short), tmp_path / "compiled")
     assert [module.training for module in compiled] == [True, False, True], "task 1; teacher and student of task 2"
     assert all(isinstance(module, Backbone) for module in compiled)
-
-
-def test_nothing_is_compiled_by_default(tiny: Path, tmp_path: Path, compiled: list[nn.Module]) -> None:
-    train(quick_config(tiny, {"scenario": {"stop_after": 2}}), tmp_path)
-    assert compiled == []
 
 
 def test_a_compiled_backbone_has_the_names_and_copies_of_a_plain_one() -> None:

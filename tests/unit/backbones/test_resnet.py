@@ -1,4 +1,4 @@
-"""ResNet-18 and ResNet-50 against torchvision: size, shape, b(x), maps, folded form; and a step of PODNet."""
+"""ResNet-18 and ResNet-50 against torchvision: size, shape, b(x), maps; and a step of PODNet."""
 
 import copy
 import math
@@ -10,32 +10,15 @@ import torch
 from torch import Tensor, nn
 from torchvision.models import resnet as torchvision_resnet
 
-from cl2r.backbones import build_backbone, folded
+from cl2r.backbones import build_backbone
 from cl2r.backbones.base import Backbone
 from cl2r.backbones.resnet import ResNet
 from cl2r.methods.podnet import Podnet
-from tests.support.method_case import Case, case
+from tests.support.method_case import case
+from tests.support.networks import as_if_trained, random_network
 
 DIMS = {"resnet18_64": 512, "resnet18_224": 512, "resnet50_112": 2048}
 TORCHVISION = {18: torchvision_resnet.resnet18, 50: torchvision_resnet.resnet50}
-
-
-def as_if_trained(network: nn.Module) -> nn.Module:
-    """Batch norms with statistics, scales and shifts of their own."""
-    for module in network.modules():
-        if isinstance(module, nn.BatchNorm2d):
-            nn.init.uniform_(module.weight, 0.3, 0.7)
-            nn.init.normal_(module.bias, std=0.3)
-            module.running_mean.normal_(std=0.3)
-            module.running_var.uniform_(0.5, 2)
-    return network
-
-
-@cache
-def network_of(name: str, last_relu: bool = True) -> Backbone:
-    """Return a shared network in eval mode; copy it before changing it."""
-    torch.manual_seed(0)
-    return as_if_trained(build_backbone(name, 3, last_relu)).eval()
 
 
 @cache
@@ -50,12 +33,12 @@ def reference(depth: int) -> nn.Module:
 @pytest.fixture(scope="module", autouse=True)
 def _give_memory_back():
     yield
-    for kept in (network_of, reference, on_meta):
+    for kept in (reference, on_meta):
         kept.cache_clear()
 
 
-def images(side: int, rows: int = 2, channels: int = 3) -> Tensor:
-    return torch.randn(rows, channels, side, side, generator=torch.Generator().manual_seed(2))
+def images(side: int, rows: int = 2) -> Tensor:
+    return torch.randn(rows, 3, side, side, generator=torch.Generator().manual_seed(2))
 
 
 @cache
@@ -69,25 +52,18 @@ def size(network: nn.Module) -> int:
     return sum(parameter.numel() for parameter in network.parameters())
 
 
-# ---------------------------------------------------------------- size and shape
-
-
 @pytest.mark.parametrize(
-    ("name", "total"),
+    ("name", "total", "kernel"),
     [
-        ("resnet18_224", 11_176_512),
-        ("resnet18_64", 11_176_512 - 64 * 3 * (7 * 7 - 3 * 3)),
-        ("resnet50_112", 23_508_032 - 64 * 3 * (7 * 7 - 3 * 3)),
+        ("resnet18_224", 11_176_512, 7),
+        ("resnet18_64", 11_176_512 - 64 * 3 * (7 * 7 - 3 * 3), 3),
+        ("resnet50_112", 23_508_032 - 64 * 3 * (7 * 7 - 3 * 3), 3),
     ],
 )
-def test_parameter_counts(name, total):
+def test_parameter_counts(name, total, kernel):
+    """Channels change the stem only."""
     assert size(on_meta(name)) == total
-
-
-@pytest.mark.parametrize(("name", "kernel"), [("resnet18_64", 3), ("resnet18_224", 7), ("resnet50_112", 3)])
-def test_channels_change_the_stem_only(name, kernel):
-    grey, coloured = on_meta(name, 1), on_meta(name, 3)
-    assert size(coloured) - size(grey) == 64 * 2 * kernel * kernel
+    assert size(on_meta(name, 1)) == total - 64 * 2 * kernel * kernel
 
 
 @pytest.mark.parametrize(
@@ -108,14 +84,6 @@ def test_shapes_of_the_maps_and_of_the_features(name, side, sides, blocks):
     assert features.shape == (2, network.dim) == (2, DIMS[name])
 
 
-def test_grey_images_have_features():
-    torch.manual_seed(0)
-    features = build_backbone("resnet18_64", 1).eval()(images(32, channels=1))
-    assert features.shape == (2, 512)
-    assert torch.isfinite(features).all()
-    assert features.std() > 0
-
-
 @pytest.mark.parametrize(("name", "channels", "fan_out"), [("resnet18_64", 3, 64 * 9), ("resnet18_224", 1, 64 * 49)])
 def test_initial_weights_of_the_stem_and_of_a_block(name, channels, fan_out):
     """Kaiming initialisation by the outputs, as in torchvision, and the same for the same seed."""
@@ -132,9 +100,6 @@ def test_initial_weights_of_the_stem_and_of_a_block(name, channels, fan_out):
 def test_unknown_depths_are_refused():
     with pytest.raises(ValueError, match="34"):
         ResNet(34, 3, "3x3")
-
-
-# ---------------------------------------------------------------- values, against torchvision
 
 
 def ours(depth: int, last_relu: bool) -> ResNet:
@@ -162,11 +127,16 @@ def sums_of_torchvision(network: nn.Module, x: Tensor) -> tuple[Tensor, list[Ten
     return features, [a + b for a, b in zip(into, normed, strict=True)], outputs
 
 
+@pytest.mark.parametrize("last_relu", [False, True])
 @pytest.mark.parametrize("depth", [18, 50])
 @torch.no_grad()
-def test_features_and_maps_equal_torchvision(depth):
-    network, x = ours(depth, last_relu=True), images(32).double()
+def test_features_and_maps_equal_torchvision(depth, last_relu):
+    """Signed features are the mean before the last ReLU."""
+    network, x = ours(depth, last_relu), images(32).double()
     expected, sums, outputs = sums_of_torchvision(reference(depth), x)
+    if not last_relu:
+        expected = sums[-1].mean((2, 3))
+        assert expected.min() < 0
     features, maps = network.with_maps(x)
     assert expected.abs().max() > 0.1
     torch.testing.assert_close(network(x), expected)
@@ -178,31 +148,10 @@ def test_features_and_maps_equal_torchvision(depth):
         torch.testing.assert_close(torch.relu(stage), output)
 
 
-@pytest.mark.parametrize("depth", [18, 50])
-@torch.no_grad()
-def test_signed_features_are_the_mean_before_the_last_relu(depth):
-    network, x = ours(depth, last_relu=False), images(32).double()
-    _, sums, _ = sums_of_torchvision(reference(depth), x)
-    expected = sums[-1].mean((2, 3))
-    features, maps = network.with_maps(x)
-    assert expected.min() < 0
-    torch.testing.assert_close(features, expected)
-    torch.testing.assert_close(network(x), expected)
-    for stage, total in zip(maps, sums, strict=True):
-        torch.testing.assert_close(stage, total)
-
-
-@torch.no_grad()
-def test_resnet18_224_loads_the_weights_of_torchvision():
-    network, x = build_backbone("resnet18_224", 3).eval(), images(32)
-    network.load_state_dict(reference(18).state_dict())
-    torch.testing.assert_close(network(x).double(), reference(18)(x.double()), atol=1e-5, rtol=1e-5)
-
-
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("last_relu", [False, True])
 def test_maps_change_neither_features_nor_gradients_nor_statistics(training, last_relu):
-    networks = [copy.deepcopy(network_of("resnet18_64", last_relu)).train(training) for _ in range(2)]
+    networks = [random_network("resnet18_64", last_relu).train(training) for _ in range(2)]
     x = images(16, rows=4)
     plain, (features, maps) = networks[0](x), networks[1].with_maps(x)
     assert torch.equal(plain, features)
@@ -215,44 +164,9 @@ def test_maps_change_neither_features_nor_gradients_nor_statistics(training, las
     assert all(torch.allclose(a.grad, b.grad, rtol=1e-5, atol=1e-6) for a, b in pairs)
 
 
-# ---------------------------------------------------------------- folded
-
-
-@pytest.mark.parametrize("name", DIMS)
-@torch.no_grad()
-def test_folded_network_has_the_same_features_and_maps(name):
-    network, x = network_of(name), images(32)
-    frozen = folded(network)
-    assert not [module for module in frozen.modules() if isinstance(module, nn.BatchNorm2d)]
-    assert not any(parameter.requires_grad for parameter in frozen.parameters())
-    features, maps = network.with_maps(x)
-    assert features.abs().max() > 0.1
-    torch.testing.assert_close(frozen(x), features, atol=1e-5, rtol=1e-5)
-    for one, two in zip(frozen.with_maps(x)[1], maps, strict=True):
-        torch.testing.assert_close(one, two, atol=1e-4, rtol=1e-4)
-
-
-@torch.no_grad()
-def test_folding_reaches_every_pair_of_neighbours_in_a_sequence():
-    torch.manual_seed(3)
-    pair = [nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4)]
-    network = as_if_trained(nn.Sequential(*pair, nn.ReLU(), nn.BatchNorm2d(4), nn.Conv2d(4, 2, 1))).eval()
-    frozen = folded(network)
-    assert [type(part) for part in frozen] == [nn.Conv2d, nn.Identity, nn.ReLU, nn.BatchNorm2d, nn.Conv2d]
-    torch.testing.assert_close(frozen(images(4)), network(images(4)))
-
-
-# ---------------------------------------------------------------- PODNet
-
-
-def podnet() -> Case:
-    """Return PODNet with two classes per task."""
-    return case("podnet", "backbone.name=resnet18_64", "podnet.proxies=2", tasks=6)
-
-
 def test_podnet_trains_a_resnet18():
     """6 images of both tasks: two terms of distillation and a gradient of every weight that is trained."""
-    made = podnet()
+    made = case("podnet", "backbone.name=resnet18_64", "podnet.proxies=2", tasks=6)
     assert isinstance(made.method, Podnet)
     made.begin(1)
     made.begin(2)

@@ -1,4 +1,4 @@
-"""ResNets for CIFAR: size, shape, shortcuts, maps, and their folded form."""
+"""ResNets for CIFAR: size, shape, shortcuts, maps, and initial weights."""
 
 import copy
 import math
@@ -7,24 +7,11 @@ import pytest
 import torch
 from torch import nn
 
-from cl2r.backbones import build_backbone, folded
+from cl2r.backbones import build_backbone
 from cl2r.backbones.resnet_cifar import BasicBlock, ResNetCifar
-from cl2r.heads import build_projection
+from tests.support.networks import random_network
 
 NAMES = ["resnet8s", "resnet20", "resnet32"]
-
-
-def random_network(name, seed=0, channels=3):
-    """Random weights, and batch norms that look as if they had been trained."""
-    torch.manual_seed(seed)
-    network = build_backbone(name, channels)
-    for module in network.modules():
-        if isinstance(module, nn.BatchNorm2d):
-            nn.init.uniform_(module.weight, 0.5, 1.5)
-            nn.init.normal_(module.bias, std=0.3)
-            module.running_mean.normal_(std=0.3)
-            module.running_var.uniform_(0.5, 2)
-    return network
 
 
 def expected_parameters(blocks_per_stage, channels=3):
@@ -37,13 +24,10 @@ def expected_parameters(blocks_per_stage, channels=3):
 
 @pytest.mark.parametrize(("name", "blocks", "total"), [("resnet20", 3, 269_072), ("resnet32", 5, 463_504)])
 def test_parameter_counts(name, blocks, total):
-    count = sum(p.numel() for p in build_backbone(name, 3).parameters())
-    assert count == expected_parameters(blocks) == total
-
-
-def test_channels_change_the_stem_only():
-    counts = [sum(p.numel() for p in build_backbone("resnet8s", c).parameters()) for c in (1, 3)]
-    assert counts == [expected_parameters(1, 1), expected_parameters(1, 3)]
+    """Channels change the stem only."""
+    counts = [sum(p.numel() for p in build_backbone(name, channels).parameters()) for channels in (1, 3)]
+    assert counts == [expected_parameters(blocks, 1), total]
+    assert total == expected_parameters(blocks)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -65,12 +49,6 @@ def test_resolution_of_the_stages(name, sides):
     assert seen == [(w, s, s) for w, s in zip((16, 32, 64), sides, strict=True) for _ in range(per_stage)]
 
 
-def test_every_learned_layer_is_a_convolution_or_a_batch_norm():
-    kinds = [type(m) for m in build_backbone("resnet32", 3).modules() if list(m.parameters(recurse=False))]
-    assert kinds.count(nn.Conv2d) == kinds.count(nn.BatchNorm2d) == 31
-    assert len(kinds) == 62
-
-
 @pytest.mark.parametrize(("channels_in", "channels", "stride"), [(16, 16, 1), (16, 32, 2), (32, 64, 2)])
 def test_shortcut_subsamples_and_pads_with_zeros(channels_in, channels, stride):
     """With a residual branch of zero a block is its shortcut."""
@@ -81,55 +59,6 @@ def test_shortcut_subsamples_and_pads_with_zeros(channels_in, channels, stride):
     assert torch.equal(out[:, margin : margin + channels_in], x[:, :, ::stride, ::stride])
     assert not out[:, :margin].any()
     assert not out[:, margin + channels_in :].any()
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_folded_network_has_the_same_features(name):
-    network, x = random_network(name), torch.randn(4, 3, 16, 16)
-    network.eval()
-    with torch.no_grad():
-        expected, features = network(x), folded(network)(x)
-    assert expected.abs().max() > 0.1
-    torch.testing.assert_close(features, expected, atol=1e-5, rtol=1e-5)
-
-
-def test_folded_network_has_no_batch_norm_and_no_gradient():
-    frozen = folded(random_network("resnet20").train())
-    assert not [m for m in frozen.modules() if isinstance(m, nn.BatchNorm2d)]
-    assert not frozen.training
-    assert not any(p.requires_grad for p in frozen.parameters())
-    assert not frozen(torch.randn(2, 3, 16, 16)).requires_grad
-
-
-def test_folding_does_not_change_the_network():
-    network = random_network("resnet8s").train()
-    before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
-    folded(network)
-    assert network.training
-    assert all(p.requires_grad for p in network.parameters())
-    after = network.state_dict()
-    assert before.keys() == after.keys()
-    assert all(torch.equal(before[name], after[name]) for name in before)
-    network(torch.randn(4, 3, 16, 16)).sum().backward()
-    assert all(p.grad is not None for p in network.parameters())
-
-
-def test_folded_copy_does_not_follow_later_training():
-    network, x = random_network("resnet8s"), torch.randn(2, 3, 16, 16)
-    frozen = folded(network)
-    before = frozen(x)
-    with torch.no_grad():
-        for parameter in network.parameters():
-            parameter.add_(0.1)
-    assert torch.equal(frozen(x), before)
-
-
-def test_folding_reaches_inside_a_sequence_and_keeps_other_layers():
-    network = nn.Sequential(random_network("resnet8s"), build_projection("mlp", 64, 9)).eval()
-    x = torch.randn(3, 3, 16, 16)
-    frozen = folded(network)
-    assert not [m for m in frozen.modules() if isinstance(m, nn.BatchNorm2d)]
-    torch.testing.assert_close(frozen(x), network(x).detach(), atol=1e-5, rtol=1e-5)
 
 
 def plain_walk(network, x):
@@ -177,17 +106,6 @@ def test_gradients_through_the_maps_and_the_features():
     for one, two in zip(network.parameters(), same.parameters(), strict=True):
         assert one.grad.any()
         torch.testing.assert_close(one.grad, two.grad, atol=1e-5, rtol=1e-4)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_folded_network_has_the_same_maps(name):
-    network, x = random_network(name).double().eval(), torch.randn(4, 3, 16, 16, dtype=torch.float64)
-    with torch.no_grad():
-        features, maps = network.with_maps(x)
-        folded_features, folded_maps = folded(network).with_maps(x)
-    torch.testing.assert_close(folded_features, features)
-    for one, two in zip(folded_maps, maps, strict=True):
-        torch.testing.assert_close(one, two)
 
 
 @pytest.mark.parametrize(("name", "blocks"), [("resnet8s", 1), ("resnet20", 3)])

@@ -8,17 +8,7 @@ import pytest
 from cl2r.data import check_dataset
 from cl2r.data.casia import find_casia, load_casia_lfw
 from cl2r.data.images import images_of
-from tests.support.miniatures import (
-    CASIA_PEOPLE,
-    full_check,
-    greys,
-    jpeg,
-    refusal,
-    write_casia,
-    write_casia_lfw,
-    write_lfw,
-    write_records,
-)
+from tests.support.miniatures import MINIATURES, full_check, greys, jpeg, refusal, write_casia, write_lfw, write_records
 
 
 @pytest.mark.parametrize("name", ["casia-webface", "CASIA-WebFace", "casia_webface", "casia-112x112"])
@@ -28,7 +18,7 @@ def test_people_in_folders_of_any_known_name(tmp_path: Path, name: str) -> None:
         casia = find_casia(root)
         assert greys(images_of(casia.images, 4, 3)) == [0, 1, 2, 50, 100, 101]
         assert casia.labels.tolist() == [0, 0, 0, 1, 2, 2]
-        assert casia.names == tuple(CASIA_PEOPLE)
+        assert casia.names == ("0000045", "0000099", "0000100")
 
 
 @pytest.mark.parametrize("name", ["faces_webface_112x112", "casia-webface"])
@@ -42,7 +32,7 @@ def test_people_in_records(tmp_path: Path, name: str) -> None:
 
 
 def test_official_pairs_of_all_people_of_lfw(tmp_path: Path) -> None:
-    write_casia_lfw(tmp_path)
+    MINIATURES["casia_lfw"].write(tmp_path)
     data = load_casia_lfw(tmp_path, 4, 3)
     assert (data.num_classes, len(data.x_open)) == (3, 4)
     assert data.pairs is not None
@@ -51,21 +41,27 @@ def test_official_pairs_of_all_people_of_lfw(tmp_path: Path) -> None:
 
 
 def test_records_come_first_and_bring_their_own_pairs(tmp_path: Path) -> None:
-    write_casia_lfw(tmp_path)
+    MINIATURES["casia_lfw"].write(tmp_path)
     packed = tmp_path / "faces_webface_112x112"
     write_records(packed, [0, 1, 1])
     data = load_casia_lfw(tmp_path, 4, 3)
     assert (len(data.y_train), len(data.y_open)) == (3, 4)
-    (packed / "lfw.bin").write_bytes(pickle.dumps(([jpeg(9)] * 20, [True, False] * 5)))
+    (packed / "lfw.bin").write_bytes(pickle.dumps(([jpeg(9, (250, 250))] * 20, [True, False] * 5)))
     assert len(load_casia_lfw(tmp_path, 4, 3).y_open) == 20
-    assert any(str(packed / "lfw.bin") in line for line in check_dataset("casia_lfw", tmp_path).found)
+    found = check_dataset("casia_lfw", tmp_path).found
+    assert f"{tmp_path / 'casia-webface'}: not used, {packed / 'train.rec'} comes first" in found
+    assert any(f"{packed / 'lfw.bin'}: " in line and "no tuning pairs" in line for line in found)
+    assert any(line.startswith(f"{tmp_path / 'lfw'}: not used") for line in found)
+    assert ["aligned crops" in line for line in found if "first" in line and "image:" in line] == [False, True]
 
 
 def test_a_lfw_bin_without_its_train_rec_is_not_read(tmp_path: Path) -> None:
     write_casia(tmp_path / "casia-webface")
     for folder in (tmp_path, tmp_path / "casia-webface"):
         (folder / "lfw.bin").write_bytes(b"never read")
-    assert "no LFW" in refusal(lambda: load_casia_lfw(tmp_path, 4, 3))
+    message = refusal(lambda: load_casia_lfw(tmp_path, 4, 3))
+    assert "no LFW" in message
+    assert "lfw.bin beside train.rec" in message
 
 
 def test_a_person_in_both_sets_is_refused(tmp_path: Path) -> None:
@@ -87,7 +83,7 @@ def test_the_other_half_may_lie_beside_the_root(tmp_path: Path, given: str) -> N
 
 
 def test_a_root_named_like_one_half_may_hold_both(tmp_path: Path) -> None:
-    write_casia_lfw(tmp_path / "lfw")
+    MINIATURES["casia_lfw"].write(tmp_path / "lfw")
     assert len(load_casia_lfw(tmp_path / "lfw", 4, 3).y_open) == 4
 
 

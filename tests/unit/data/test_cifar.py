@@ -9,20 +9,12 @@ import numpy as np
 import pytest
 
 from cl2r.data.cifar import load_cifar100
-from tests.support.miniatures import (
-    CIFAR_META,
-    CIFAR_OPEN,
-    CIFAR_TRAIN,
-    cifar_pixels,
-    full_check,
-    refusal,
-    write_cifar100,
-)
+from tests.support.miniatures import CIFAR_META, CIFAR_OPEN, CIFAR_TRAIN, MINIATURES, cifar_pixels, full_check, refusal
 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    write_cifar100(tmp_path)
+    MINIATURES["cifar100"].write(tmp_path)
     return tmp_path
 
 
@@ -67,21 +59,21 @@ LABELS = list(range(100)) * 2
         (CIFAR_TRAIN, lambda held: list(held), "dictionary"),
         (CIFAR_TRAIN, without(b"fine_labels"), "no fine_labels"),
         (CIFAR_TRAIN, lambda held: {}, "no data and no fine_labels"),
-        (CIFAR_TRAIN, replaced(b"fine_labels", [*LABELS[:-1], 100]), "fine_labels holds 100"),
-        (CIFAR_TRAIN, replaced(b"fine_labels", [-1, *LABELS[1:]]), "fine_labels holds -1"),
-        (CIFAR_TRAIN, replaced(b"fine_labels", [2**70, *LABELS[1:]]), f"fine_labels holds {2**70}"),
-        (CIFAR_TRAIN, replaced(b"fine_labels", [1, 1, *LABELS[2:100]] * 2), "no image has label 0 (1 of 100"),
+        (CIFAR_TRAIN, replaced(b"fine_labels", [*LABELS[:-1], 100]), "100 is none"),
+        (CIFAR_TRAIN, replaced(b"fine_labels", [-1, *LABELS[1:]]), "-1 is none"),
+        (CIFAR_TRAIN, replaced(b"fine_labels", [2**70, *LABELS[1:]]), f"{2**70} is none"),
+        (CIFAR_TRAIN, replaced(b"fine_labels", [1, 1, *LABELS[2:100]] * 2), "0 is missing"),
         (CIFAR_TRAIN, replaced(b"fine_labels", ["cat"] * 200), "list of integers"),
         (CIFAR_TRAIN, replaced(b"fine_labels", LABELS[:-1]), "(199, 3072)"),
         (CIFAR_TRAIN, replaced(b"data", cifar_pixels(200).astype(np.float64)), "float64"),
         (CIFAR_TRAIN, replaced(b"data", cifar_pixels(200)[:, :3000]), "(200, 3000)"),
         (CIFAR_TRAIN, replaced(b"data", b"bytes"), "found bytes"),
         (CIFAR_META, without(b"fine_label_names"), "no fine_label_names"),
-        (CIFAR_META, replaced(b"fine_label_names", [b"a", b"b"]), "found 2"),
-        (CIFAR_META, replaced(b"fine_label_names", [b"a"] * 100), "found 1"),
+        (CIFAR_META, replaced(b"fine_label_names", [b"a", b"b"]), "100 different names"),
+        (CIFAR_META, replaced(b"fine_label_names", [b"a"] * 100), "100 different names"),
         (CIFAR_META, replaced(b"fine_label_names", list(range(100))), "fine_label_names"),
-        (CIFAR_OPEN, replaced(b"labels", [*range(9), 10]), "labels holds 10"),
-        (CIFAR_OPEN, replaced(b"labels", [0] * 10), "no image has label 1 (9 of 10"),
+        (CIFAR_OPEN, replaced(b"labels", [*range(9), 10]), "9 is missing"),
+        (CIFAR_OPEN, replaced(b"labels", [0] * 10), "1 is missing"),
     ],
 )
 def test_wrong_contents_are_named(root: Path, path: str, edit: Edit, named: str) -> None:

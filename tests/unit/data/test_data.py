@@ -1,6 +1,5 @@
 """Data sets by name or path: the registry, loading, and the check of a folder."""
 
-import threading
 from dataclasses import replace
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -9,21 +8,9 @@ import numpy as np
 import pytest
 
 from cl2r import data as data_module
-from cl2r.data import (
-    DATASETS,
-    SHOWN,
-    Check,
-    Dataset,
-    ImageSet,
-    check_dataset,
-    data_root,
-    find_dataset,
-    load_dataset,
-    load_errors,
-)
+from cl2r.data import DATASETS, SHOWN, Check, ImageSet, check_dataset, data_root, find_dataset, load_dataset
 from cl2r.data.icons import load_icons
 from cl2r.data.images import ArrayImages, ImageFiles, LazyImages
-from cl2r.errors import InputError
 from tests.support.miniatures import jpeg, refusal
 
 
@@ -69,9 +56,6 @@ def test_every_data_set_says_how_to_get_it() -> None:
         assert (f"cl2r datasets download {name}" in entry.instructions) == bool(entry.archives)
 
 
-# ---------------------------------------------------------------- check
-
-
 @pytest.fixture
 def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A data set `toy` of the files in a folder, two classes of half of them each."""
@@ -93,19 +77,40 @@ def names(check: Check) -> list[str]:
     return [Path(line.split(": ")[0]).name for line in check.problems]
 
 
-def test_a_complete_data_set(toy: Path) -> None:
+def test_a_complete_data_set(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     check = check_dataset("toy", toy)
     assert check.complete
     assert not any("published" in line for line in check.found)
     assert "1 of 4 training images decoded" in check.found
-    assert "4 of 4 training images decoded" in check_dataset("toy", toy, full=True).found
+    monkeypatch.setattr(data_module, "PROGRESS_EVERY", 2)
+    lines: list[str] = []
+    assert "4 of 4 training images decoded" in check_dataset("toy", toy, True, lines.append).found
+    assert lines == ["2 of 4 training images decoded"]
 
 
-def test_other_counts_than_the_published_ones_are_no_problem(toy: Path) -> None:
-    (toy / "e.jpg").write_bytes(jpeg(3))
+@pytest.mark.parametrize(
+    ("about", "images", "published"),
+    [(False, 8, ""), (False, 9, "2 classes, 9 images"), (True, 8, ""), (True, 9, "2 classes, about 9 images")],
+)
+def test_other_counts_than_the_published_ones_are_no_problem(
+    toy: Path, monkeypatch: pytest.MonkeyPatch, about: bool, images: int, published: str
+) -> None:
+    entry = replace(data_module.DATASETS["toy"], images=images, about=about)
+    monkeypatch.setattr(data_module, "DATASETS", {"toy": entry})
     check = check_dataset("toy", toy)
     assert check.complete
-    assert any("2 classes, 8 images" in line for line in check.found)
+    assert ["counts differ" in line and published in line for line in check.found].count(True) == bool(published)
+    monkeypatch.setattr(data_module, "ROUNDING", 0.2)
+    assert any("counts differ" in line for line in check_dataset("toy", toy).found) == (images == 9 and not about)
+
+
+def test_uncropped_photographs_are_told_from_aligned_crops(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data_module, "DATASETS", {"toy": replace(data_module.DATASETS["toy"], uncropped=9)})
+    for side, hinted in ((8, False), (9, True)):
+        (toy / "a.jpg").write_bytes(jpeg(3, (side, side)))
+        [line] = [line for line in check_dataset("toy", toy).found if "first training image" in line]
+        assert f"a.jpg, {side} × {side} pixels" in line
+        assert ("aligned crops" in line) == hinted
 
 
 def test_a_full_check_names_every_broken_image(toy: Path) -> None:
@@ -126,26 +131,6 @@ def test_many_broken_images_are_counted(toy: Path, more: int) -> None:
     assert [f"{more} more" in line for line in check.problems[SHOWN:]] == [True] * (more > 0)
 
 
-def test_a_long_check_reports_its_progress(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(data_module, "PROGRESS_EVERY", 2)
-    lines: list[str] = []
-    check_dataset("toy", toy, True, lines.append)
-    assert lines == ["2 of 4 training images decoded"]
-
-
-def test_images_are_decoded_by_several_threads(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.cpu_count", lambda: 4)
-    together = threading.Barrier(4, timeout=10)
-
-    def resized(self: LazyImages, row: int) -> None:
-        together.wait()
-        if row == 2:
-            raise InputError("c.jpg: broken")
-
-    monkeypatch.setattr(LazyImages, "resized", resized)
-    assert check_dataset("toy", toy, full=True).problems == ["c.jpg: broken"]
-
-
 def test_a_check_does_not_hide_other_errors(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def load(*_: object) -> ImageSet:
         raise ZeroDivisionError
@@ -153,9 +138,6 @@ def test_a_check_does_not_hide_other_errors(toy: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(data_module, "DATASETS", {"toy": replace(data_module.DATASETS["toy"], load=load)})
     with pytest.raises(ZeroDivisionError):
         check_dataset("toy", toy)
-
-
-# ---------------------------------------------------------------- entry points
 
 
 @pytest.mark.parametrize(
@@ -176,8 +158,7 @@ def test_a_faulty_entry_point_is_named_and_stops_nothing(
     monkeypatch.setattr(data_module, "_REGISTRY", registry)
     monkeypatch.setattr(data_module, "DATASETS", registry)
     assert set(registry) == {entry.name for entry in data_module.BUILT_IN}
-    [line] = load_errors()
+    [line] = data_module.load_errors()
     assert f"mine ({value})" in line
     assert reason in line
     assert line in refusal(lambda: find_dataset("mine"))
-    assert all(isinstance(entry, Dataset) for entry in registry.values())

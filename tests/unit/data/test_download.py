@@ -1,14 +1,7 @@
-"""Archives are fetched from a server of this test: whole ones, wrong ones, none at all."""
+"""Archives are fetched from addresses of this test: whole ones, wrong ones, none at all."""
 
 import hashlib
-import io
-import tarfile
-import threading
-import zipfile
-from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Literal
 
@@ -17,69 +10,33 @@ import pytest
 from cl2r.data import DATASETS, Archive, lfw
 from cl2r.data.download import download
 from cl2r.errors import InputError
-from tests.support.miniatures import refusal, write_lfw, write_people
+from tests.support.miniatures import member, refusal, tar, write_lfw, write_people, zipped
 
 Kind = Literal["md5", "sha256"]
 
 
-class QuietHandler(SimpleHTTPRequestHandler):
-    """Serves a folder without a log."""
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass
-
-
-@pytest.fixture
-def served(tmp_path: Path) -> Iterator[tuple[Path, str]]:
-    """A folder, and the address at which it is served."""
-    folder = tmp_path / "served"
-    folder.mkdir()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(QuietHandler, directory=str(folder)))
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    yield folder, f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    thread.join()
-    server.server_close()
-
-
 def tar_of(members: dict[str, bytes]) -> bytes:
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
-        for name, content in members.items():
-            info = tarfile.TarInfo(name)
-            info.size = len(content)
-            tar.addfile(info, io.BytesIO(content))
-    return buffer.getvalue()
+    return tar(*(member(name, content) for name, content in members.items()))
 
 
-def zip_of(members: dict[str, bytes]) -> bytes:
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as packed:
-        for name, content in members.items():
-            packed.writestr(name, content)
-    return buffer.getvalue()
-
-
-PACKERS = {"toy.tar.gz": tar_of, "toy.tgz": tar_of, "toy.zip": zip_of}
+PACKERS = {"toy.tar.gz": tar_of, "toy.tgz": tar_of, "toy.zip": zipped}
 
 
 class Toy:
-    """A data set of archives that a server of this test publishes."""
+    """A data set of archives that this test publishes, under addresses that do not contain their names."""
 
-    def __init__(self, served: tuple[Path, str], root: Path) -> None:
-        self.folder, self.address = served
-        self.root, self.reports = root, list[str]()
+    def __init__(self, served: Path, root: Path) -> None:
+        self.served, self.root, self.reports = served, root, list[str]()
         self.dataset = replace(DATASETS["icons"], name="toy")
+        served.mkdir()
 
     def publish(
         self, file: str, content: bytes, target: str = "toy", digest: str = "", algorithm: Kind = "md5"
     ) -> None:
-        """Publish an archive under an address that does not contain the file's name."""
-        address = f"{len(self.dataset.archives)}"
-        (self.folder / address).write_bytes(content)
+        path = self.served / f"{len(self.dataset.archives)}"
+        path.write_bytes(content)
         digest = digest or hashlib.new(algorithm, content).hexdigest()
-        archive = Archive(file, f"{self.address}/{address}", digest, target, algorithm=algorithm)
+        archive = Archive(file, path.as_uri(), digest, target, algorithm=algorithm)
         self.dataset = replace(self.dataset, archives=(*self.dataset.archives, archive))
 
     def fetch(self) -> None:
@@ -90,34 +47,29 @@ class Toy:
 
 
 @pytest.fixture
-def toy(served: tuple[Path, str], tmp_path: Path) -> Toy:
-    return Toy(served, tmp_path / "new" / "root")
+def toy(tmp_path: Path) -> Toy:
+    return Toy(tmp_path / "served", tmp_path / "new" / "root")
 
 
 @pytest.mark.parametrize("file", PACKERS)
 def test_archives_are_unpacked_and_nothing_else_is_left(toy: Toy, file: str) -> None:
     toy.publish(file, PACKERS[file]({"toy/a/1.bin": b"one", "toy/2.bin": b"two" * 10**6}))
+    toy.dataset = replace(toy.dataset, how_to_get="ask the owner of the rest")
     toy.fetch()
+    assert "ask the owner of the rest" in toy.reports[-1]
     assert toy.left() == ["toy", "toy/2.bin", "toy/a", "toy/a/1.bin"]
     assert (toy.root / "toy" / "2.bin").read_bytes() == b"two" * 10**6
-    assert toy.reports[0].startswith(f"{toy.address}/0: fetching {file}, ")
-
-
-def test_a_file_that_is_no_archive_is_kept_as_it_is(toy: Toy) -> None:
-    toy.publish("toy.zip", zip_of({"toy/x": b""}))
-    toy.publish("pairs.txt", b"10\t300\n", target="pairs.txt")
-    toy.fetch()
-    assert (toy.root / "pairs.txt").read_bytes() == b"10\t300\n"
-    assert toy.left() == ["pairs.txt", "toy", "toy/x"]
+    assert toy.reports[0].startswith(f"{toy.dataset.archives[0].url}: fetching {file}, ")
 
 
 def test_what_is_there_stays_and_the_rest_is_fetched(toy: Toy) -> None:
-    toy.publish("toy.zip", zip_of({"toy/x": b"new"}))
+    toy.publish("toy.zip", zipped({"toy/x": b"new"}))
     toy.publish("pairs.txt", b"new", target="pairs.txt")
     (toy.root / "toy").mkdir(parents=True)
     (toy.root / "toy" / "mine").write_text("old")
     toy.fetch()
     assert toy.left() == ["pairs.txt", "toy", "toy/mine"]
+    assert (toy.root / "pairs.txt").read_text() == "new", "a file that is no archive is kept as it is"
     assert toy.reports[0].startswith(f"{toy.root / 'toy'}: already there")
     toy.fetch()
     assert toy.reports[-1].startswith(f"{toy.root / 'pairs.txt'}: already there")
@@ -136,12 +88,12 @@ def test_lfw_by_any_name_is_not_fetched_again(tmp_path: Path, folder: str, list_
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_pair_list_for_lfw_by_another_name(tmp_path: Path, served: tuple[Path, str]) -> None:
+def test_a_pair_list_for_lfw_by_another_name(tmp_path: Path) -> None:
     write_lfw(tmp_path / "lfw64")
     content = (tmp_path / "lfw64" / "pairs.txt").read_bytes()
-    (tmp_path / "lfw64" / "pairs.txt").rename(served[0] / "5976006")
+    served = (tmp_path / "lfw64" / "pairs.txt").rename(tmp_path / "5976006")
     images, pairs = lfw.LFW.archives
-    here = replace(pairs, url=f"{served[1]}/5976006", digest=hashlib.sha256(content).hexdigest())
+    here = replace(pairs, url=served.as_uri(), digest=hashlib.sha256(content).hexdigest())
     download(replace(lfw.LFW, archives=(images, here)), tmp_path, print)
     assert (tmp_path / "pairs.txt").read_bytes() == content
     assert len(lfw.find_lfw(tmp_path)[1]) == 4
@@ -160,14 +112,14 @@ def test_nothing_is_put_between_the_people(tmp_path: Path, with_list: bool) -> N
 def test_an_empty_root_may_be_named_like_the_data_set(toy: Toy) -> None:
     toy.root = toy.root.parent / "toy"
     toy.root.mkdir(parents=True)
-    toy.publish("toy.zip", zip_of({"toy/x": b""}))
+    toy.publish("toy.zip", zipped({"toy/x": b""}))
     toy.fetch()
     toy.fetch()
     assert toy.left() == ["toy", "toy/x"]
 
 
 def test_the_rest_of_a_killed_download_is_replaced(toy: Toy) -> None:
-    toy.publish("toy.zip", zip_of({"toy/x": b"new"}))
+    toy.publish("toy.zip", zipped({"toy/x": b"new"}))
     (toy.root / "toy.unpacking" / "toy").mkdir(parents=True)
     (toy.root / "toy.unpacking" / "toy" / "half").write_text("old")
     (toy.root / "toy.zip.part").write_text("old and longer than the archive" * 100)
@@ -176,10 +128,11 @@ def test_the_rest_of_a_killed_download_is_replaced(toy: Toy) -> None:
 
 
 def refused(toy: Toy, kind: type[Exception], message: str) -> None:
+    """The message names the address, and nothing is left."""
     with pytest.raises(kind, match=message) as caught:
         toy.fetch()
     assert "\n" not in str(caught.value)
-    assert str(caught.value).startswith(toy.address)
+    assert str(caught.value).startswith(f"{toy.dataset.archives[0].url}: ")
     assert toy.left() == []
     assert [path.name for path in toy.root.parent.iterdir()] == ["root"]
 
@@ -192,30 +145,25 @@ def test_wrong_digest_leaves_nothing(toy: Toy, file: str, algorithm: Kind, lengt
     refused(toy, InputError, f": {differs}: not the published {file}")
 
 
-def test_a_missing_page_is_named(toy: Toy) -> None:
+@pytest.mark.parametrize("server", [False, True])
+def test_a_missing_page_or_server_is_named(toy: Toy, server: bool) -> None:
     toy.publish("toy.zip", b"")
-    (toy.folder / "0").unlink()
-    refused(toy, OSError, r"/0: .*404.*get toy by hand")
-
-
-def test_a_missing_server_is_named(toy: Toy) -> None:
-    toy.address = "http://127.0.0.1:1"
-    toy.publish("toy.zip", b"")
-    refused(toy, OSError, r"/0: .*Connection refused")
+    (toy.served / "0").unlink()
+    if server:
+        archive = replace(toy.dataset.archives[0], url="http://127.0.0.1:1/0")
+        toy.dataset = replace(toy.dataset, archives=(archive,))
+    refused(toy, OSError, "Connection refused.*get toy by hand" if server else "No such file.*get toy by hand")
 
 
 @pytest.mark.parametrize("file", PACKERS)
-@pytest.mark.parametrize("damage", ["garbage", "truncated"])
-def test_damaged_archives_are_refused(toy: Toy, file: str, damage: str) -> None:
-    whole = PACKERS[file]({"toy/x": bytes(range(256)) * 40})
-    toy.publish(file, b"garbage" if damage == "garbage" else whole[: len(whole) // 2])
-    refused(toy, InputError, "/0: cannot be unpacked")
-
-
-@pytest.mark.parametrize("file", PACKERS)
-def test_an_archive_of_something_else_is_refused(toy: Toy, file: str) -> None:
-    toy.publish(file, PACKERS[file]({"other/x": b""}))
-    refused(toy, InputError, "/0: no folder toy in it")
+def test_damaged_and_other_archives_are_refused(toy: Toy, file: str) -> None:
+    whole = PACKERS[file]({"other/x": bytes(range(256)) * 40})
+    toy.publish(file, whole)
+    refused(toy, InputError, "no folder toy in it")
+    for damaged in (b"garbage", whole[: len(whole) // 2]):
+        toy.dataset = replace(toy.dataset, archives=())
+        toy.publish(file, damaged)
+        refused(toy, InputError, "cannot be unpacked")
 
 
 @pytest.mark.parametrize(
@@ -231,10 +179,3 @@ def test_what_is_not_free_says_where_to_ask(tmp_path: Path, name: str, where: st
     with pytest.raises(InputError, match=f"{name}: nothing to download; .*{where}"):
         download(DATASETS[name], tmp_path / "root", print)
     assert not (tmp_path / "root").exists()
-
-
-def test_what_is_left_to_get_is_reported(toy: Toy) -> None:
-    toy.publish("toy.zip", zip_of({"toy/x": b""}))
-    toy.dataset = replace(toy.dataset, how_to_get="ask the owner of the rest")
-    toy.fetch()
-    assert "ask the owner of the rest" in toy.reports[-1]

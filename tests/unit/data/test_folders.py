@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from cl2r.data import load_dataset
-from cl2r.data.folders import dataset_parent, find_folder, load_folder, only_folder
+from cl2r.data.folders import dataset_parent, find_folder, load_folder
 from cl2r.data.images import LazyImages
 from tests.support.miniatures import refusal, write
 
@@ -73,51 +73,26 @@ def test_large_folders_are_decoded_when_used(root: Path, monkeypatch: pytest.Mon
     assert data.x_open.encoded.name(0) == str(root / "open" / "Al_B" / "Al_B_0001.png")
 
 
-def no_open_set(root: Path) -> None:
-    (root / "open").rename(root / "test")
-
-
-def empty_class(root: Path) -> None:
-    write(root / "train" / "bee" / "list.csv", b"x")
-
-
-def no_classes(root: Path) -> None:
-    (root / "train").rename(root / "old")
-    paint(root / "train" / "flat.png", (0, 0, 0))
-
-
-def damaged_image(root: Path) -> None:
-    (root / "open" / "Cy" / "Cy_0002.png").write_bytes(b"garbage")
-
-
-def shared_class(root: Path) -> None:
-    paint(root / "open" / "cat" / "c.png", (0, 0, 0))
-
-
-def one_class(root: Path) -> None:
-    (root / "train" / "cat").rename(root / "cat")
-
-
-def two_pair_lists(root: Path) -> None:
-    for folder in (root, root / "open"):
-        (folder / "pairs.txt").write_text("1\n")
-
-
 @pytest.mark.parametrize(
     ("damage", "named"),
     [
-        (no_open_set, r"open: no such folder; expected DIR/train/<class>"),
-        (empty_class, r"train/bee: "),
-        (no_classes, r"train: .*expected DIR/train"),
-        (damaged_image, r"open/Cy/Cy_0002\.png: "),
-        (shared_class, r"'cat'"),
-        (one_class, r"1 training classes"),
-        (two_pair_lists, r"two pair lists"),
+        (lambda root: (root / "open").rename(root / "test"), r"open: no such folder; expected DIR/train/<class>"),
+        (lambda root: write(root / "train" / "bee" / "list.csv", b"x"), r"train/bee: "),
+        (lambda root: write(root / "open" / "Cy" / "Cy_0002.png", b"garbage"), r"open/Cy/Cy_0002\.png: "),
+        (lambda root: paint(root / "open" / "cat" / "c.png", (0, 0, 0)), r"'cat'"),
+        (lambda root: (root / "train" / "cat").rename(root / "cat"), r"1 training classes"),
+        (lambda root: [write(place / "pairs.txt", b"1\n") for place in (root, root / "open")], r"two pair lists"),
     ],
 )
-def test_broken_folders_are_refused(root: Path, damage: Callable[[Path], None], named: str) -> None:
+def test_broken_folders_are_refused(root: Path, damage: Callable[[Path], object], named: str) -> None:
     damage(root)
     assert re.search(named, refusal(lambda: load_folder(root)))
+
+
+def test_a_folder_without_class_folders_is_refused(root: Path) -> None:
+    (root / "train").rename(root / "old")
+    paint(root / "train" / "flat.png", (0, 0, 0))
+    assert re.search("train: .*expected DIR/train", refusal(lambda: load_folder(root)))
 
 
 @pytest.mark.parametrize(("size", "channels"), [(0, 3), (32, 2)])
@@ -143,9 +118,9 @@ def test_the_first_folder_of_several_names_is_found(tmp_path: Path) -> None:
     (tmp_path / "one").write_text("a file")
     assert find_folder(tmp_path, "one", "two", "three") == tmp_path / "two"
     assert find_folder(tmp_path, "four") is None
-    assert "two copies" in refusal(lambda: only_folder(tmp_path, ("two", "three"), "it"))
+    assert "two copies" in refusal(lambda: find_folder(tmp_path, "two", "three", only="it"))
     (tmp_path / "copy").symlink_to(tmp_path / "two")
-    assert only_folder(tmp_path, ("two", "copy"), "it") == tmp_path / "two"
+    assert find_folder(tmp_path, "two", "copy", only="it") == tmp_path / "two"
 
 
 def test_the_root_may_be_the_folder_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,26 +8,15 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from cl2r.data import check_dataset, imagenet
 from cl2r.data.imagenet import IMAGENET20, imagenet100_places, load_imagenet900, load_tiny_imagenet200
-from tests.support.miniatures import (
-    OPEN_WNIDS,
-    TINY_WNIDS,
-    TRAIN_WNIDS,
-    full_check,
-    greys,
-    jpeg,
-    refusal,
-    write,
-    write_imagenet,
-    write_imagenet900,
-    write_tiny_imagenet200,
-    write_wnid_lists,
-)
+from tests.support import miniatures
+from tests.support.miniatures import TINY_WNIDS, TRAIN_WNIDS, full_check, greys, jpeg, refusal, write
 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    write_imagenet900(tmp_path)
+    miniatures.write_imagenet900(tmp_path)
     return tmp_path
 
 
@@ -62,17 +51,12 @@ def test_labels_and_order(root: Path) -> None:
 
 @pytest.mark.parametrize("layout", ["imagenet", "ILSVRC2012", "ILSVRC/Data/CLS-LOC"])
 def test_layouts(tmp_path: Path, layout: str) -> None:
-    write_imagenet(tmp_path / layout)
-    write_wnid_lists(tmp_path)
-    write_wnid_lists(tmp_path / layout)
-    assert len(load_imagenet900(tmp_path, 4, 1).y_train) == 6
-    assert load_imagenet900(tmp_path / layout, 4, 1).x_train.shape == (6, 4, 4, 1)
-
-
-def test_classes_of_neither_list_are_not_read(root: Path) -> None:
-    write(root / "imagenet" / "train" / "n09999999" / "x.JPEG", b"a class of neither list")
-    write(root / "imagenet" / "train" / "stray.JPEG", b"beside the class folders")
-    assert len(load_imagenet900(root, 4, 3).y_train) == 6
+    miniatures.write_imagenet900(tmp_path, layout)
+    miniatures.write_wnid_lists(tmp_path / layout)
+    write(tmp_path / layout / "train" / "n09999999" / "x.JPEG", b"a class of neither list")
+    write(tmp_path / layout / "train" / "stray.JPEG", b"beside the class folders")
+    for root in (tmp_path, tmp_path / layout):
+        assert load_imagenet900(root, 4, 1).x_train.shape == (6, 4, 4, 1)
 
 
 def test_the_centre_square_is_shown(root: Path) -> None:
@@ -97,6 +81,19 @@ def test_imagenet100_is_the_permutation_of_seed_1993(whole: tuple[Path, list[str
     assert greys(data.x_train) == (places900 // 4).tolist()
     assert np.array_equal(data.y_open, np.repeat(np.arange(100), 2))
     assert greys(data.x_open)[::2] == (places100 // 4).tolist()
+
+
+def test_exact_counts_are_compared_with_the_published_ones(
+    whole: tuple[Path, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train, val = (whole[0] / "imagenet" / part for part in ("train", "val"))
+    found = check_dataset("imagenet900", whole[0]).found
+    assert any(f"{train}: 1,000 images of 1000 classes, published are 1,281,167" in line for line in found)
+    assert any(f"{val}: 200 images of 100 classes, published are 5,000" in line for line in found)
+    assert any("900 classes, about 1,158,000 images" in line for line in found)
+    monkeypatch.setattr(imagenet, "TRAIN_IMAGES", 1000)
+    monkeypatch.setattr(imagenet, "VAL_IMAGES", 2)
+    assert sum("as published" in line for line in check_dataset("imagenet900", whole[0]).found) == 2
 
 
 def test_one_list_alone(whole: tuple[Path, list[str]], tmp_path: Path) -> None:
@@ -125,16 +122,8 @@ def test_other_than_1000_classes(tmp_path: Path) -> None:
     assert "1 are too many" in fault(tmp_path)
 
 
-@pytest.mark.parametrize("place", ["", "imagenet"])
 @pytest.mark.parametrize("given", ["", "imagenet"])
-def test_lists_lie_in_the_folder_or_beside_it(root: Path, place: str, given: str) -> None:
-    for name in ("imagenet100.txt", "imagenet900.txt"):
-        (root / name).rename(root / place / name)
-    assert load_imagenet900(root / given, 4, 3).class_names == TRAIN_WNIDS
-
-
-@pytest.mark.parametrize("given", ["", "imagenet"])
-def test_two_lists_must_be_the_same(root: Path, given: str) -> None:
+def test_lists_lie_in_the_folder_or_beside_it_and_two_must_be_the_same(root: Path, given: str) -> None:
     own = root / "imagenet" / "imagenet900.txt"
     own.write_text("\n".join(TRAIN_WNIDS))  # the other has them in another order
     assert load_imagenet900(root / given, 4, 3).class_names == TRAIN_WNIDS
@@ -142,6 +131,9 @@ def test_two_lists_must_be_the_same(root: Path, given: str) -> None:
     message = fault(root / given)
     assert str(own) in message
     assert str(root / "imagenet900.txt") in message
+    for name in ("imagenet100.txt", "imagenet900.txt"):
+        (root / name).rename(root / "imagenet" / name)
+    assert load_imagenet900(root / given, 4, 3).class_names == TRAIN_WNIDS
 
 
 def test_images_of_val_that_are_not_sorted_into_folders(root: Path) -> None:
@@ -154,32 +146,23 @@ def test_images_of_val_that_are_not_sorted_into_folders(root: Path) -> None:
     assert f"{val}: no wnid folders" in fault(root)
 
 
-def test_a_class_of_both_lists_is_refused(root: Path) -> None:
-    (root / "imagenet100.txt").write_text("\n".join((*OPEN_WNIDS, TRAIN_WNIDS[2], TRAIN_WNIDS[1])))
-    message = fault(root)
-    assert str(root / "imagenet900.txt") in message
-    assert TRAIN_WNIDS[1] in message
-
-
 @pytest.mark.parametrize(
     ("text", "named"),
     [
-        ("n01500000\ntench\n", "line 2: 'tench'"),
-        ("n01500000\nn04000000\nn01500000\n", "line 3: n01500000"),
-        ("\n \n", "no wnids"),
+        ("n01500000\ntench\n", r"imagenet100\.txt.*line 2: 'tench'"),
+        ("n01500000\nn04000000\nn01500000\n", r"imagenet100\.txt.*line 3: n01500000"),
+        ("\n \n", r"imagenet100\.txt.*no wnids"),
+        ("\n".join((*miniatures.OPEN_WNIDS, TRAIN_WNIDS[2], TRAIN_WNIDS[1])), rf"imagenet900\.txt.*{TRAIN_WNIDS[1]}"),
     ],
 )
 def test_broken_lists(root: Path, text: str, named: str) -> None:
     (root / "imagenet100.txt").write_text(text)
-    assert re.search(rf"imagenet100\.txt.*{named}", fault(root))
-
-
-# ---------------------------------------------------------------- Tiny-ImageNet
+    assert re.search(named, fault(root))
 
 
 @pytest.fixture
 def tiny_root(tmp_path: Path) -> Path:
-    write_tiny_imagenet200(tmp_path)
+    miniatures.write_tiny_imagenet200(tmp_path)
     return tmp_path
 
 
@@ -199,6 +182,8 @@ def test_without_wnids_txt_the_folders_are_the_classes(tiny_root: Path) -> None:
     assert load_tiny_imagenet200(tiny_root, 4, 3).num_classes == 3
     (tiny / "wnids.txt").unlink()
     assert load_tiny_imagenet200(tiny_root, 4, 3).class_names == tuple(sorted((*TINY_WNIDS, "n01629819")))
+    write(tiny / "train" / IMAGENET20[5] / "images" / "x.JPEG", jpeg(3))
+    assert IMAGENET20[5] in refusal(lambda: load_tiny_imagenet200(tiny_root, 4, 3)), "it is verified on"
 
 
 def test_prepared_imagenet20_needs_no_imagenet(tiny_root: Path) -> None:
@@ -207,13 +192,6 @@ def test_prepared_imagenet20_needs_no_imagenet(tiny_root: Path) -> None:
     shutil.rmtree(tiny_root / "imagenet")
     assert load_tiny_imagenet200(tiny_root, 4, 3).fingerprint == whole
     assert full_check("tiny_imagenet200", tiny_root / "tiny-imagenet-200").complete
-
-
-def test_a_class_of_imagenet20_in_training_is_refused(tiny_root: Path) -> None:
-    tiny = tiny_root / "tiny-imagenet-200"
-    write(tiny / "train" / IMAGENET20[5] / "images" / "x.JPEG", jpeg(3))
-    (tiny / "wnids.txt").unlink()
-    assert IMAGENET20[5] in refusal(lambda: load_tiny_imagenet200(tiny_root, 4, 3))
 
 
 def test_imagenet20_is_the_list_of_the_paper() -> None:

@@ -85,7 +85,7 @@ def test_a_record_cut_at_the_magic_word_is_joined(tmp_path: Path) -> None:
     assert records.labels.tolist() == [3, 1]
 
 
-def test_pickled_records_open_their_own_handle(tmp_path: Path) -> None:
+def test_every_process_opens_its_own_handle_which_is_closed_with_the_records(tmp_path: Path) -> None:
     records = read_record_file(insightface(tmp_path))
     unread = len(pickle.dumps(records))
     records.read(0)
@@ -95,11 +95,6 @@ def test_pickled_records_open_their_own_handle(tmp_path: Path) -> None:
     assert "_descriptor" not in vars(copy)
     assert [copy.read(row) for row in range(4)] == IMAGES
     assert copy.labels.tolist() == LABELS
-
-
-def test_the_handle_is_closed_with_the_records(tmp_path: Path) -> None:
-    records = read_record_file(insightface(tmp_path))
-    records.read(0)
     descriptor = vars(records)["_descriptor"]
     os.fstat(descriptor)
     del records
@@ -114,12 +109,6 @@ def test_identity_tells_packings_apart_but_not_places(tmp_path: Path) -> None:
     other = read_record_file(write(tmp_path, {0: payload(IMAGES[0], 1.0)}))
     assert one == same
     assert one != list(other.identity())
-
-
-def damage_magic(data: bytes) -> bytes:
-    """Damage the third record."""
-    place = [match.start() for match in re.finditer(re.escape(MAGIC), data)][2]
-    return data[:place] + b"\0" + data[place + 1 :]
 
 
 @pytest.mark.parametrize(
@@ -145,8 +134,9 @@ def test_a_broken_index_is_named(tmp_path: Path, index: str, message: str) -> No
 def test_damaged_records_are_named(tmp_path: Path) -> None:
     path = insightface(tmp_path)
     data = path.read_bytes()
+    third = [match.start() for match in re.finditer(re.escape(MAGIC), data)][2]
     for content, named in (
-        (damage_magic(data), "record 2 does not begin with the magic number"),
+        (data[:third] + b"\0" + data[third + 1 :], "record 2 does not begin with the magic number"),
         (data[: len(data) // 2], r"record \d lies beyond the end"),
         (data[:-40], r"record \d .* end of the file"),
         (data[:20], "20 bytes"),
@@ -184,20 +174,11 @@ def test_missing_files_are_named(tmp_path: Path) -> None:
     assert refusal(lambda: read_record_file(path)).startswith(f"{tmp_path / 'train.idx'}: ")
 
 
-def test_more_records_than_a_block_in_another_order_than_their_keys(
+def test_beginnings_are_read_in_blocks_in_the_order_of_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recordio, "BLOCK", 7)
-    order = np.random.default_rng(0).permutation(30).tolist()
-    path = write(tmp_path, {key: payload(bytes(4 * (place % 5)), float(key + 100)) for place, key in enumerate(order)})
-    records = read_record_file(path)
-    assert records.labels.tolist() == list(range(100, 130))
-    assert [len(records.read(row)) for row in range(30)] == [4 * (order.index(key) % 5) for key in range(30)]
-
-
-def test_beginnings_are_read_in_the_order_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An index in another order must not make a disk seek for every record."""
-    path, order, asked = tmp_path / "train.rec", np.random.default_rng(0).permutation(30), []
+    asked = []
 
     class Watched(np.memmap):  # type: ignore[type-arg]
         def __getitem__(self, places: Any) -> Any:
@@ -206,8 +187,11 @@ def test_beginnings_are_read_in_the_order_of_the_file(tmp_path: Path, monkeypatc
 
     monkeypatch.setattr(recordio, "BLOCK", 7)
     monkeypatch.setattr(recordio.np, "memmap", Watched)
-    write(tmp_path, {int(key): payload(bytes(28), 1.0) for key in order})
-    assert len(read_record_file(path)) == 30
+    order = np.random.default_rng(0).permutation(30).tolist()
+    path = write(tmp_path, {key: payload(bytes(4 * (place % 5)), float(key + 100)) for place, key in enumerate(order)})
+    records = read_record_file(path)
+    assert records.labels.tolist() == list(range(100, 130))
+    assert [len(records.read(row)) for row in range(30)] == [4 * (order.index(key) % 5) for key in range(30)]
     places = np.concatenate(asked)
     assert len(places) == 30
     assert np.array_equal(places, np.sort(places))
