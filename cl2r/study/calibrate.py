@@ -52,25 +52,14 @@ class ComputeMode:
         """Return a name such as `bf16, compiled`."""
         return self.precision + ", compiled" * self.compile
 
-    @property
-    def overrides(self) -> str:
-        """Return the options that choose it."""
-        return f"--set optim.precision={self.precision} --set optim.compile={str(self.compile).lower()}"
-
 
 def fastest_mode(plan: Plan, device: torch.device) -> tuple[ComputeMode, list[ComputeMode], float]:
     """Return the fastest mode for all links of `plan` in one process, all modes, and the FLOPs of the links."""
-    work = sum(cost.flops for cost in link_costs(plan))
-    modes = eager_modes(plan, device)
-    best = choose_mode(modes, work)
+    work, modes = sum(cost.flops for cost in link_costs(plan)), eager_modes(plan, device)
+    best = min(modes, key=lambda mode: mode.seconds(work))
     if best.seconds(work) > WORTH_COMPILING:
         modes.append(compiled_mode(plan, device, best.precision))
-    return choose_mode(modes, work), modes, work
-
-
-def choose_mode(modes: Sequence[ComputeMode], work: float) -> ComputeMode:
-    """Return the mode that finishes `work` FLOPs first, compiling included."""
-    return min(modes, key=lambda mode: mode.seconds(work))
+    return min(modes, key=lambda mode: mode.seconds(work)), modes, work
 
 
 def eager_modes(plan: Plan, device: torch.device) -> list[ComputeMode]:
@@ -113,18 +102,15 @@ def _with(plan: Plan, precision: Precision, compile: bool) -> Plan:
 
 def mode_text(chosen: ComputeMode, modes: Sequence[ComputeMode], work: float) -> str:
     """Return one line per mode (speed, compile time, time for all links) and the fastest as options."""
-    rows = [("mode", "GFLOP/s", "compiling", "all links")]
+    lines = [f"{'mode':<14}  {'GFLOP/s':<9}  {'compiling':<9}  all links"]
     for mode in modes:
         setup = f"{mode.setup_seconds:.0f} s" if mode.compile else "–"
-        rows.append((mode.name, f"{mode.flops / 1e9:,.1f}", setup, clock(mode.seconds(work))))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+        lines.append(f"{mode.name:<14}  {mode.flops / 1e9:<9,.1f}  {setup:<9}  {clock(mode.seconds(work))}")
     if not any(mode.compile for mode in modes):
         lines.append(f"compiling was not tried: it cannot pay for {clock(chosen.seconds(work))} of training")
-    return "\n".join([*lines, f"fastest: {chosen.name}  ({chosen.overrides})"])
+    options = f"--set optim.precision={chosen.precision} --set optim.compile={str(chosen.compile).lower()}"
+    return "\n".join([*lines, f"fastest: {chosen.name}  ({options})"])
 
-
-# ---------------------------------------------------------------- trials × threads
 
 # Threads of one trial wait for one another at every operation, trials do not: many trials with one thread each are
 # fastest if there are enough of them, unless the cache is too small for so many.
@@ -171,17 +157,17 @@ def measure(config: Config, trials: int, threads: int, seconds: float = LAYOUT_S
     """Train for a few seconds in `trials` processes at once. Nothing is written."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(trials, context, _begin, (context.Barrier(trials), threads)) as pool:
-        measured = list(pool.map(_train, [config] * trials, [seconds] * trials))
-    return TrialLayout(trials, threads, sum(rate for rate, _ in measured), sum(held for _, held in measured))
+        rates, held = zip(*pool.map(_train, [config] * trials, [seconds] * trials), strict=True)
+    return TrialLayout(trials, threads, sum(rates), sum(held))
+
+
+_together: Barrier
 
 
 def _begin(barrier: Barrier, threads: int) -> None:
     global _together
     _together = barrier
     torch.set_num_threads(threads)
-
-
-_together: Barrier
 
 
 def _train(config: Config, seconds: float) -> tuple[float, int]:
