@@ -84,10 +84,11 @@ def test_warnings_end_when_a_suitable_node_joins(monkeypatch: pytest.MonkeyPatch
 
 def test_a_head_that_is_gone_ends_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(RAY_HEAD_TIMEOUT, "0.05")
+    monkeypatch.setattr(cluster, "HEAD_CHECK_S", 0.02)
     said: list[str] = []
     codes: list[int] = []
     head = socket.create_server(("127.0.0.1", 0))
-    watch = HeadWatch(said.append, f"127.0.0.1:{head.getsockname()[1]}", 0.02, codes.append)
+    watch = HeadWatch(said.append, f"127.0.0.1:{head.getsockname()[1]}", codes.append)
     assert watch.answers()
     head.close()
     assert not watch.answers()
@@ -99,6 +100,7 @@ def test_a_head_that_is_gone_ends_the_driver(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_head_that_comes_back_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(RAY_HEAD_TIMEOUT, "0.05")
+    monkeypatch.setattr(cluster, "HEAD_CHECK_S", 0.02)
     said: list[str] = []
     answers = iter([True, False, True, False, True])
 
@@ -109,5 +111,5 @@ def test_a_head_that_comes_back_ends_nothing(monkeypatch: pytest.MonkeyPatch) ->
                 self.done.set()
             return bool(answer is None or answer)
 
-    Unsteady(said.append, "head:1", 0.02, lambda code: pytest.fail("too early")).run()
+    Unsteady(said.append, "head:1", lambda code: pytest.fail("too early")).run()
     assert len(said) == 2

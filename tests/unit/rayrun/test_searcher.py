@@ -18,7 +18,7 @@ from ray.tune.search import Searcher
 
 from cl2r.engine.links import Link, LinkStore, Partial
 from cl2r.rayrun.optuna_source import OptunaSource
-from cl2r.rayrun.searcher import EarlyStopping, JobSearcher, RetryPolicy, saved
+from cl2r.rayrun.searcher import EarlyStopping, JobSearcher, RetryPolicy, progressed, saved
 from cl2r.study.folder import StudyFolder
 from cl2r.study.jobs import Job, prefix_jobs, representative_jobs
 from cl2r.study.spec import StudySpec
@@ -204,22 +204,22 @@ def test_a_later_epoch_a_later_stage_and_a_link_are_progress(store: LinkStore) -
         states.append(saved(JOB, store))
     for position, state in enumerate(states):
         later = [position > other for other in range(len(states))]
-        assert [state.progressed_since(other) for other in states] == later
+        assert [progressed(state, other) for other in states] == later
 
 
 def test_a_prefix_is_judged_by_its_own_links(store: LinkStore) -> None:
     prefix = Job(-1, None, JOB.runs, 0, 1)
     before = saved(prefix, store)
     store.save("two", Link(TENSORS, TENSORS, {}))
-    assert not saved(prefix, store).progressed_since(before)
-    assert saved(JOB, store).progressed_since(before)
+    assert not progressed(saved(prefix, store), before)
+    assert progressed(saved(JOB, store), before)
 
 
 def test_a_damaged_epoch_is_no_progress(store: LinkStore) -> None:
     before = saved(JOB, store)
     save_epoch(store, "one", 3)
     (store.partials / "one" / "partial.json").write_bytes(b"torn")
-    assert not saved(JOB, store).progressed_since(before)
+    assert not progressed(saved(JOB, store), before)
 
 
 @pytest.mark.parametrize("retries", [0, 1, 2])

@@ -106,24 +106,18 @@ def test_the_file_says_where_the_run_is(tmp_path: Path, fake_time: FakeTime) -> 
     assert list((tmp_path / "live").iterdir()) == []
 
 
-def test_the_file_is_rewritten_at_most_once_an_interval(tmp_path: Path, fake_time: FakeTime) -> None:
+def test_the_file_is_rewritten_at_most_once_an_interval_but_every_epoch_counts(
+    tmp_path: Path, fake_time: FakeTime
+) -> None:
     file = LiveFile(tmp_path, "a", "a", "t", tasks=1, interval=1.0)
     file.begin([1])
     seen = []
     for epoch, now in enumerate([0.0, 0.5, 0.999, 1.0, 1.5, 2.25], start=1):
         fake_time.now = now
-        file.epoch(report(epoch=epoch))
-        seen.append(read_live(tmp_path)[0].epoch)
-    assert seen == [1, 1, 1, 4, 4, 6]
-
-
-def test_epochs_that_were_not_written_count_for_the_time_left(tmp_path: Path, fake_time: FakeTime) -> None:
-    file = LiveFile(tmp_path, "a", "a", "t", tasks=1, interval=1.0)
-    file.begin([1])
-    for epoch, seconds in enumerate([1.0, 2.0, 6.0], start=1):
-        fake_time.now = epoch / 2
-        file.epoch(report(epoch=epoch, seconds=seconds))
-    assert read_live(tmp_path)[0].seconds_left == pytest.approx(7 * 3.0)
+        file.epoch(report(epoch=epoch, seconds=epoch))
+        seen.append(read_live(tmp_path)[0].progress)
+    assert [row["epoch"] for row in seen] == [1, 1, 1, 4, 4, 6]
+    assert seen[-1]["seconds_left"] == pytest.approx((10 - 6) * 3.5)
 
 
 def test_rows_come_in_the_order_of_labels_and_only_whole_files_count(tmp_path: Path) -> None:
@@ -131,7 +125,7 @@ def test_rows_come_in_the_order_of_labels_and_only_whole_files_count(tmp_path: P
         leave_word(tmp_path, label, f"run {label}")
     (tmp_path / ".d.json.0123").write_text('{"label": ')
     rows = read_live(tmp_path)
-    assert [row.label for row in rows] == ["a", "b", "c"]
+    assert [row.title for row in rows] == ["run a", "run b", "run c"]
     assert not any(row.stale for row in rows)
     assert read_live(tmp_path / "nowhere") == []
 
@@ -150,7 +144,7 @@ def test_a_file_that_vanishes_while_it_is_read_is_ignored(tmp_path: Path, monkey
         return text
 
     monkeypatch.setattr(Path, "read_text", vanishing)
-    assert [row.label for row in read_live(tmp_path)] == ["a"]
+    assert [row.title for row in read_live(tmp_path)] == ["a"]
 
 
 @pytest.mark.parametrize(("age", "stale"), [(50, False), (70, True)])
