@@ -11,7 +11,6 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from itertools import product
 from multiprocessing.synchronize import Barrier
 from typing import Literal
 
@@ -25,6 +24,7 @@ from cl2r.runtime.text import clock
 from cl2r.study.cost import CPU, WARM_UP, StepTimer, link_costs, measure_flops
 
 Precision = Literal["fp32", "bf16"]
+PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16")
 ROUNDS, SECONDS = 3, 1.0
 HOPELESS = 3.0
 """A precision that is this many times slower in one step is given up."""
@@ -54,28 +54,27 @@ class ComputeMode:
 
 
 def fastest_mode(plan: Plan, device: torch.device) -> tuple[ComputeMode, list[ComputeMode], float]:
-    """Return the fastest mode for all links of `plan` in one process, all modes, and the FLOPs of the links."""
-    work, modes = sum(cost.flops for cost in link_costs(plan)), eager_modes(plan, device)
+    """Return the fastest mode for all links of `plan` in one process, all modes, and the FLOPs of the links.
+
+    Precisions are timed in turns, so that a slow moment of the machine affects both. A processor that only emulates
+    bf16 takes ten times as long; one step shows it, and no more are made. Torch keeps compiled code on disk, so a later
+    run finds most of it.
+    """
+    work = sum(cost.flops for cost in link_costs(plan))
+    plans = {precision: _with(plan, precision, compiled=False) for precision in PRECISIONS}
+    first = {precision: one_step(own, device) for precision, own in plans.items()}
+    close = [precision for precision in PRECISIONS if first[precision] * HOPELESS > max(first.values())]
+    rounds = [{name: measure_flops(plans[name], device, SECONDS) for name in close} for _ in range(ROUNDS)]
+    speeds = first | {name: statistics.median(one[name] for one in rounds) for name in close}
+    modes = [ComputeMode(precision, False, speed) for precision, speed in speeds.items()]
     best = min(modes, key=lambda mode: mode.seconds(work))
     if best.seconds(work) > WORTH_COMPILING:
-        modes.append(compiled_mode(plan, device, best.precision))
+        compiled, began = _with(plan, best.precision, compiled=True), time.perf_counter()
+        measure_flops(compiled, device, 0.0)
+        setup = time.perf_counter() - began
+        speed = statistics.median(measure_flops(compiled, device, SECONDS) for _ in range(ROUNDS))
+        modes.append(ComputeMode(best.precision, True, speed, setup))
     return min(modes, key=lambda mode: mode.seconds(work)), modes, work
-
-
-def eager_modes(plan: Plan, device: torch.device) -> list[ComputeMode]:
-    """Time both precisions in turns, so that a slow moment of the machine affects both.
-
-    A processor that only emulates bf16 takes ten times as long; one step shows it, and no more are made.
-    """
-    precisions: tuple[Precision, ...] = ("fp32", "bf16")
-    speeds = {precision: [one_step(_with(plan, precision, False), device)] for precision in precisions}
-    best = max(found[0] for found in speeds.values())
-    close = [precision for precision in precisions if speeds[precision][0] * HOPELESS > best]
-    for precision in close:
-        speeds[precision].clear()
-    for _, precision in product(range(ROUNDS), close):
-        speeds[precision].append(measure_flops(_with(plan, precision, False), device, SECONDS))
-    return [ComputeMode(precision, False, statistics.median(found)) for precision, found in speeds.items()]
 
 
 def one_step(plan: Plan, device: torch.device) -> float:
@@ -86,17 +85,8 @@ def one_step(plan: Plan, device: torch.device) -> float:
     return steps.row_flops * report.images / report.seconds
 
 
-def compiled_mode(plan: Plan, device: torch.device, precision: Precision) -> ComputeMode:
-    """Compile and time it; torch keeps the result on disk, so a later run finds most of it."""
-    compiled, began = _with(plan, precision, True), time.perf_counter()
-    measure_flops(compiled, device, 0.0)
-    setup = time.perf_counter() - began
-    speeds = [measure_flops(compiled, device, SECONDS) for _ in range(ROUNDS)]
-    return ComputeMode(precision, True, statistics.median(speeds), setup)
-
-
-def _with(plan: Plan, precision: Precision, compile: bool) -> Plan:
-    optim = plan.config.optim.model_copy(update={"precision": precision, "compile": compile})
+def _with(plan: Plan, precision: Precision, compiled: bool) -> Plan:
+    optim = plan.config.optim.model_copy(update={"precision": precision, "compile": compiled})
     return plan_run(plan.config.model_copy(update={"optim": optim}))
 
 
@@ -201,9 +191,6 @@ def trial_layout(config: Config, runs: int) -> tuple[TrialLayout, list[TrialLayo
 
 def layout_text(chosen: TrialLayout, measured: Sequence[TrialLayout], runs: int) -> str:
     """Return one line such as `2 × 1 (trials × threads); 1 × 2 would take 1.15 times as long`."""
-    others = [
-        f"{layout.name} would take {layout.seconds(runs) / chosen.seconds(runs):.2f} times as long"
-        for layout in measured
-        if layout is not chosen
-    ]
+    times = ((layout, layout.seconds(runs) / chosen.seconds(runs)) for layout in measured if layout is not chosen)
+    others = [f"{layout.name} would take {time:.2f} times as long" for layout, time in times]
     return "; ".join([f"{chosen.name} (trials × threads)", *others])
