@@ -4,8 +4,6 @@ import io
 import json
 import os
 import re
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -74,11 +72,6 @@ def leave_word(folder: Path, label: str, title: str, **fields: Any) -> Path:
     file.begin([1, 2, 3, 4, 5])
     file.epoch(report(**fields))
     return file.path
-
-
-def test_the_module_does_not_load_torch() -> None:
-    code = "import sys, cl2r.study.live; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_the_file_says_where_the_run_is(tmp_path: Path, fake_time: FakeTime) -> None:
@@ -201,8 +194,11 @@ def test_a_log_gets_said_lines_and_a_heartbeat(tmp_path: Path, fake_time: FakeTi
         view.refresh()
         if now == 1030:
             view.say("kept")
-    view.stop()
     assert log.getvalue() == "kept\ntotals at 1061\ntotals at 1121\n"
+    log.close()
+    view.say("unheard, because the stream is gone")
+    view.stop()
+    assert isinstance(view.lost, ValueError)
 
 
 def test_what_cannot_be_shown_is_reported_once(tmp_path: Path) -> None:
@@ -221,15 +217,6 @@ def test_what_cannot_be_shown_is_reported_once(tmp_path: Path) -> None:
     assert "totals: RuntimeError: no ledger" in notes[0]
     assert "TypeError" in notes[1]
     assert last == "totals unknown"
-
-
-def test_a_view_whose_stream_is_gone_falls_silent(tmp_path: Path) -> None:
-    log = io.StringIO()
-    view = LiveView(tmp_path, lambda: "totals", log)
-    log.close()
-    view.say("unheard")
-    view.stop()
-    assert isinstance(view.lost, ValueError)
 
 
 def test_the_thread_survives_failing_totals_and_many_speakers(tmp_path: Path) -> None:
