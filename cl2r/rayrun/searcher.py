@@ -95,7 +95,11 @@ class JobSearcher(NotPickled, Searcher):  # type: ignore[misc]  # Ray has no typ
         if len(self.running) >= self.concurrent:
             return None
         job = self._next_ready()
-        if job is None and self._fetch():
+        if job is None and self.source and not self.exhausted and all(one.stop_after for one in self.waiting):
+            # One point ahead, never more, because Optuna learns from every trial that ends.
+            point = self.source.next()
+            self.exhausted = point is None
+            self.waiting += [point] if point else []
             job = self._next_ready()
         if job is None:
             return None if self.waiting or self.running else str(Searcher.FINISHED)
@@ -109,15 +113,6 @@ class JobSearcher(NotPickled, Searcher):  # type: ignore[misc]  # Ray has no typ
             if not job.needs & coming:
                 return self.waiting.pop(position)
         return None
-
-    def _fetch(self) -> bool:
-        """Ask Optuna for a point, never for more than one ahead, because it learns from every trial that ends."""
-        if self.source is None or self.exhausted or any(job.stop_after is None for job in self.waiting):
-            return False
-        job = self.source.next()
-        self.exhausted = job is None
-        self.waiting += [job] if job else []
-        return job is not None
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
         pass  # the scheduler reads the results

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -196,14 +196,11 @@ class _Server:
     def groups(self) -> Reply:
         from ray.util import placement_group_table
 
+        lists = {"bundles": "bundles", "nodes": "bundles_to_node_id"}
+        names = {"strategy": "strategy", "state": "state", "id": "placement_group_id"}
         found = [
-            {
-                "bundles": list(group["bundles"].values()),
-                "nodes": list(group["bundles_to_node_id"].values()),
-                "strategy": group["strategy"],
-                "state": group["state"],
-                "id": group["placement_group_id"],
-            }
+            {name: list(group[key].values()) for name, key in lists.items()}
+            | {name: group[key] for name, key in names.items()}
             for group in placement_group_table().values()
         ]
         return {"found": found}
@@ -225,14 +222,9 @@ class _Server:
     def actors(self) -> Reply:
         from ray._private.state import actors  # the public one needs the dashboard
 
+        names = {"id": "ActorID", "kind": "ActorClassName", "state": "State", "pid": "Pid"}
         found = [
-            {
-                "id": actor["ActorID"],
-                "kind": actor["ActorClassName"],
-                "node": actor["Address"]["NodeID"],
-                "state": actor["State"],
-                "pid": actor["Pid"],
-            }
+            {name: actor[key] for name, key in names.items()} | {"node": actor["Address"]["NodeID"]}
             for actor in actors().values()
         ]
         return {"found": found}
@@ -244,18 +236,14 @@ class _Server:
         self.cluster.shutdown()
 
 
-def _requests() -> Iterator[Reply]:
-    for line in sys.stdin:
-        yield json.loads(line)
-
-
 def main() -> None:
     """Answer requests until stdin ends."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # Ray prints, too
     server = _Server()
     try:
-        for request in _requests():
+        for line in sys.stdin:
+            request = json.loads(line)
             reply = getattr(server, request.pop("do"))(**request)
             print(json.dumps(reply), file=answers, flush=True)
     finally:

@@ -4,11 +4,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import yaml
 
 from cl2r.study.resources import Resources
 from tests.faults.fake_nodes import A100, H100, FakeNodes, wait_for
-from tests.support.quick import QUICK
+from tests.support.small_study import write_preset
 
 pytestmark = pytest.mark.slow
 ONE_A100 = {"CPU": 1.0, "GPU": 1.0, "accelerator_type:A100": 0.001}
@@ -17,9 +16,7 @@ ONE_A100 = {"CPU": 1.0, "GPU": 1.0, "accelerator_type:A100": 0.001}
 @pytest.fixture(scope="module")
 def words(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """A study of two runs with no link in common."""
-    path = tmp_path_factory.mktemp("preset") / "tiny.yaml"
-    layer = {**QUICK, "data": {"name": str(tiny)}, "scenario": {"n_tasks": 2}}
-    path.write_text(yaml.safe_dump(layer))
+    path = write_preset(tmp_path_factory.mktemp("preset"), tiny, scenario={"n_tasks": 2})
     return ["--preset", str(path), "--cells", "er", "cl2r", "--gpus-per-worker", "1"]
 
 

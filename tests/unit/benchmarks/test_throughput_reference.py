@@ -101,24 +101,6 @@ def test_loss_and_gradient_of_reference_and_engine_are_the_same(cell: str, data:
     assert not gradients
 
 
-def test_both_make_the_same_step(data: Path) -> None:
-    """SGD with momentum and weight decay, fused or not."""
-    engine, plain = pair_of("er_fdm", data)
-    batch = next(engine.batches)
-    for group in (*engine.optimiser.param_groups, *plain.optimiser.param_groups):
-        group["lr"] = 0.1
-    plain.batches = iter([(batch.x.contiguous(), batch.y)] * 2)
-    engine.network.train()
-    for _ in range(2):
-        plain.step()
-        engine.optimiser.zero_grad()
-        losses = engine.stage.loss(batch, engine.network)
-        torch.stack(list(losses.values())).sum().backward()  # type: ignore[no-untyped-call]
-        engine.optimiser.step()
-    for name, tensor in plain_names(engine.chain.method).items():
-        torch.testing.assert_close(plain.network.state_dict()[name], tensor, rtol=1e-2, atol=1e-3)
-
-
 @pytest.fixture
 def few_thresholds(monkeypatch: pytest.MonkeyPatch) -> None:
     """A grid of 0.1 for both: the loop over it takes its time."""

@@ -4,12 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
-import yaml
 
 from cl2r.errors import TrainingError
 from tests.benchmarks import tricks
 from tests.benchmarks.tricks import ENGINE, KNOWN, run_chain
-from tests.support.quick import QUICK, quick_config
+from tests.support.quick import quick_config
+from tests.support.small_study import write_preset
 
 SHORT = {"optim": {"epochs": 1, "milestones": []}, "augment": {"flip": True}}
 
@@ -29,8 +29,7 @@ def test_a_patch_that_is_never_used_is_refused(tiny: Path, tmp_path: Path) -> No
 
 
 def test_from_the_command_line_to_files(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    preset, out = tmp_path / "tiny.yaml", tmp_path / "new" / "tricks"
-    preset.write_text(yaml.safe_dump({**QUICK, "data": {"name": str(tiny)}}))
+    preset, out = write_preset(tmp_path, tiny), tmp_path / "new" / "tricks"
     words = ["--preset", str(preset), "--variants", "augmentation", "--epochs", "1", "--seeds", "0", "1"]
     assert tricks.main([*words, "--processes", "1", "--out", str(out)]) == 0
     text, progress = capsys.readouterr()

@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-import yaml
 
 import cl2r
 from analysis.plots.scaling import plot_measured, plot_predicted
@@ -22,7 +21,8 @@ from cl2r.study.scaling_model import AllReduceCost, Fit, StepModel, fit, gpu_mod
 from studies import scaling
 from studies.scaling import metrics_by_workers, scaling_frame, write
 from tests.support.drawn import legend, lines
-from tests.support.quick import QUICK, quick_config
+from tests.support.quick import quick_config
+from tests.support.small_study import write_preset
 from tests.support.two_workers import WORLD, spawned
 
 LITTLE = Effort(steps=1, rounds=2, sizes=(4, 4000), seconds=0.01)
@@ -32,9 +32,7 @@ ROW, SIZE, BATCH = 2e7, 400_000, 128
 
 @pytest.fixture
 def preset(tiny: Path, tmp_path: Path) -> str:
-    path = tmp_path / "tiny.yaml"
-    path.write_text(yaml.safe_dump({**QUICK, "data": {"name": str(tiny)}}))
-    return str(path)
+    return str(write_preset(tmp_path, tiny))
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-import yaml
 
 from analysis.plots.search import plot_backfill, plot_retrieval
 from analysis.tables.search import formats_table, search_tables
@@ -26,8 +25,8 @@ from cl2r.study.spec import StudySpec
 from studies import search
 from studies.search import chain_features, measure_runs, present
 from tests.support.drawn import bands, legend, lines
-from tests.support.quick import QUICK, train
-from tests.support.small_study import small_study
+from tests.support.quick import train
+from tests.support.small_study import small_study, write_preset
 
 TASKS = 3
 Frames = dict[str, pd.DataFrame]
@@ -43,9 +42,7 @@ def study(tiny: Path) -> StudySpec:
 @pytest.fixture(scope="module")
 def preset(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A file for `--preset`."""
-    path = tmp_path_factory.mktemp("preset") / "tiny.yaml"
-    path.write_text(yaml.safe_dump({**QUICK, "data": {"name": str(tiny)}}))
-    return path
+    return write_preset(tmp_path_factory.mktemp("preset"), tiny)
 
 
 @pytest.fixture(scope="module")
