@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -124,15 +124,6 @@ class FakeNodes:
         found: list[Reply] = self._ask("actors")["found"]
         return [actor | {"node": self.name(actor["node"])} for actor in found]
 
-    def reserve(self, bundles: Sequence[Mapping[str, float]]) -> tuple[str, list[str]]:
-        """Ask Ray for a placement group, as Tune and Train do; return its id and its nodes."""
-        reply = self._ask("reserve", bundles=list(bundles))
-        return reply["id"], [self.name(node) for node in reply["nodes"]]
-
-    def release(self, group: str) -> None:
-        """Release a placement group."""
-        self._ask("release", group=group)
-
     def name(self, node: str) -> str:
         """Return the name of a node's id; empty if it has none yet."""
         return next((name for name, known in self.ids.items() if known == node), "")
@@ -171,7 +162,7 @@ class _Server:
     def __init__(self) -> None:
         from ray.cluster_utils import Cluster
 
-        self.cluster, self.nodes, self.reserved = Cluster(), dict[str, Any](), dict[str, Any]()
+        self.cluster, self.nodes = Cluster(), dict[str, Any]()
 
     def start(self, **head: Any) -> Reply:
         import ray
@@ -204,20 +195,6 @@ class _Server:
             for group in placement_group_table().values()
         ]
         return {"found": found}
-
-    def reserve(self, bundles: list[dict[str, float]]) -> Reply:
-        from ray.util import placement_group, placement_group_table
-
-        group = placement_group(bundles)
-        assert group.wait(60)
-        self.reserved[group.id.hex()] = group
-        return {"id": group.id.hex(), "nodes": list(placement_group_table(group)["bundles_to_node_id"].values())}
-
-    def release(self, group: str) -> Reply:
-        from ray.util import remove_placement_group
-
-        remove_placement_group(self.reserved.pop(group))
-        return {}
 
     def actors(self) -> Reply:
         from ray._private.state import actors  # the public one needs the dashboard

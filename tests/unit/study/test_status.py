@@ -84,15 +84,6 @@ def test_the_life_of_a_study(folder: StudyFolder) -> None:
     assert line() == "2 of 5 runs finished, 1 failed, 1 stopped early"
 
 
-def test_the_last_event_is_the_latest(folder: StudyFolder) -> None:
-    ledger = folder.ledger.folder
-    ledger.mkdir()
-    for seconds_ago in (500, 75, 300):
-        when = time.time_ns() - seconds_ago * 10**9
-        (ledger / f"{when:020d}.noted.run.00000000.json").write_text("{}")
-    assert re.search(r"last event 1:1[5-9] ago$", overview(folder.storage))
-
-
 def test_one_study_in_detail(folder: StudyFolder) -> None:
     open_it(folder, 4)
     folder.ledger.write("finished", "one", {})
