@@ -54,21 +54,38 @@ class LinkCost:
 
 def link_costs(plan: Plan, cache: FlopCache | None = None) -> list[LinkCost]:
     """Return the cost of every link of a run. Runs that share `cache` count the FLOPs of equal steps once."""
-    chain = DryChain(plan, CPU, cache)
-    costs: list[LinkCost] = []
-    previous: FlopCount | None = None
+    chain, previous, costs = DryChain(plan, CPU, cache), FlopCount(0.0), list[LinkCost]()
+    items, size = plan.dataset.num_items, FLOAT_BYTES[plan.config.eval.features]
     for key in plan.keys:
-        chain.begin()
+        data, info = chain.begin(), chain.info
         images, steps, flops = 0, 0, 0.0
         for number, stage in enumerate(chain.stages()):
-            epoch = epoch_shape(plan, stage, chain.data)
+            epoch = epoch_shape(plan, stage, data)
             count = epoch.steps * stage.epochs
             images, steps = images + count * epoch.batch, steps + count
             flops += count * epoch.batch * chain.row_flops(number, stage)
         chain.method.end_task()
-        features = chain.features()
-        extraction = _extraction(chain, previous, features)
-        costs.append(LinkCost(key, chain.task, images, steps, flops, *extraction, speed_group(plan)))
+        # Images that φ_t and φ_{t-1} embed, and the numbers that are stored.
+        features, support = chain.features(), len(support_rows(data.new, data.memory, plan.config.seed, chain.task))
+        projection: Tensor | None = None if info.maps_gallery else split_projection(chain.method.extractor())[1]
+        now, before = len(plan.dataset.x_open) + support, 0
+        numbers = sum(tensor.nbytes for tensor in chain.method.carry().values()) / size + 2 * len(data.memory)
+        if projection is not None:
+            numbers += items * projection.shape[1] + projection.numel()
+        else:
+            numbers += (items + support) * features.shape[0]
+        if chain.task > 1:
+            if projection is None:
+                before, numbers = support, numbers + support * previous.shape[0]
+            if info.memory == "quota" and plan.config.memory.selection == "herding":
+                before += len(plan.scenario.tasks[chain.task - 2].rows)
+        work = now * features.flops + chain.extracted_flops + before * previous.flops
+        if info.maps_gallery and chain.task > 1:
+            mapped = (chain.task - 1) * items
+            numbers += mapped * features.shape[0]
+            work += mapped * flops_of(chain.method.adapt_gallery, torch.zeros(1, *features.shape))
+        embedded, stored = now + before + chain.extracted_rows, round(numbers * size)
+        costs.append(LinkCost(key, chain.task, images, steps, flops, embedded, work, stored, speed_group(plan)))
         previous = features
     return costs
 
@@ -89,32 +106,6 @@ def smallest_batch(plan: Plan) -> int:
         rows += [epoch_shape(plan, stage, data).batch for stage in chain.stages() if stage.statistics]
         chain.method.end_task()
     return min(rows)
-
-
-def _extraction(chain: DryChain, previous: FlopCount | None, features: FlopCount) -> tuple[int, float, int]:
-    """Return images, FLOPs and stored bytes of everything but training: by φ_t, by φ_{t-1}, and by the method."""
-    plan, info, data = chain.plan, chain.info, chain.data
-    items, size = plan.dataset.num_items, FLOAT_BYTES[plan.config.eval.features]
-    support = len(support_rows(data.new, data.memory, plan.config.seed, chain.task))
-    projection: Tensor | None = None if info.maps_gallery else split_projection(chain.method.extractor())[1]
-    now, before = len(plan.dataset.x_open) + support, 0
-    numbers = sum(tensor.nbytes for tensor in chain.method.carry().values()) / size + 2 * len(data.memory)
-    if projection is not None:
-        numbers += items * projection.shape[1] + projection.numel()
-    else:
-        numbers += (items + support) * features.shape[0]
-    flops = now * features.flops + chain.extracted_flops
-    if previous is not None:
-        if projection is None:
-            before, numbers = support, numbers + support * previous.shape[0]
-        if info.memory == "quota" and plan.config.memory.selection == "herding":
-            before += len(plan.scenario.tasks[chain.task - 2].rows)
-        flops += before * previous.flops
-    if info.maps_gallery and chain.task > 1:
-        mapped = (chain.task - 1) * items
-        numbers += mapped * features.shape[0]
-        flops += mapped * flops_of(chain.method.adapt_gallery, torch.zeros(1, *features.shape))
-    return now + before + chain.extracted_rows, flops, round(numbers * size)
 
 
 def stored_speeds(root: StoragePath, costs: Sequence[LinkCost]) -> dict[str, list[float]]:

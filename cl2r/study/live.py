@@ -162,21 +162,14 @@ class LiveView:
 
     def refresh(self) -> None:
         """Redraw the rows on a terminal; elsewhere print the totals if the time of the heartbeat has come."""
-        if self.console.is_terminal:
-            self._draw()
-        elif time.monotonic() - self._beat >= self.heartbeat:
-            self._beat = time.monotonic()
-            self.say(self._totals())
-
-    def _loop(self) -> None:
-        while not self._stopping.is_set():
-            self.refresh()
-            self._stopping.wait(self.interval)
-
-    def _draw(self) -> None:
         from rich.console import Group
         from rich.text import Text
 
+        if not self.console.is_terminal:
+            if time.monotonic() - self._beat >= self.heartbeat:
+                self._beat = time.monotonic()
+                self.say(self._totals())
+            return
         totals, room = self._totals(), max(0, self.console.height - 3)
         rows = self._shown("its running trials", lambda: read_live(self.folder), list[LiveRow]())
         lines = self._shown("its running trials", lambda: aligned(rows[:room]), list[str]())
@@ -186,6 +179,11 @@ class LiveView:
             self._write(self._live.start)
             self._write(self.console.show_cursor)  # or a driver that is killed would leave it hidden
         self._write(lambda: self._live.update(block, refresh=True))
+
+    def _loop(self) -> None:
+        while not self._stopping.is_set():
+            self.refresh()
+            self._stopping.wait(self.interval)
 
     def _totals(self) -> str:
         return self._shown("its totals", lambda: self.totals().replace("\n", " "), "totals unknown")

@@ -72,11 +72,7 @@ def undisturbed(injected_ray: None, preset: Path, tmp_path_factory: pytest.TempP
 
 @pytest.fixture
 def faulty(
-    undisturbed: Path,
-    preset: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
+    undisturbed: Path, preset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> Faulty:
     """The same study in another storage, with faults."""
     monkeypatch.setattr("cl2r.rayrun.tune.run_trial", injection.run_trial)

@@ -275,12 +275,7 @@ def test_the_worse_of_several_trials_is_stopped(tiny: Path, folder: StudyFolder)
 
 @pytest.mark.parametrize(
     ("tasks", "result"),
-    [
-        (5, {"task": 2, "value": float("nan")}),
-        (5, {"task": 2}),
-        (5, {"ended": True}),
-        (2, {"task": 2, "value": 0.1}),
-    ],
+    [(5, {"task": 2, "value": float("nan")}), (5, {"task": 2}), (5, {"ended": True}), (2, {"task": 2, "value": 0.1})],
     ids=["not a number", "no value", "end", "last task"],
 )
 def test_a_report_that_cannot_be_compared_stops_nothing(
