@@ -157,11 +157,12 @@ def corner_jobs(spec: StudySpec) -> list[Job]:
     jobs = []
     needs_tuning = any(OBJECTIVES[name][0].startswith("tuning_") for name in spec.search.objectives)
     two_tasks = [name for name in spec.search.objectives if name in ("AC", "BC", "FC")]
-    for name, value in ((name, value) for name, entry in spec.space.items() for value in corner_values(entry)):
-        job = plan_job(spec, Point(None, {name: value}), -1)
-        if needs_tuning and plan_run(job.runs[0].config).tuning_pairs is None:
-            raise InputError(f"{name}={value}: there are no tuning pairs to judge trials on; set eval.tuning_share")
-        if two_tasks and len(job.runs[0].keys) < 2:
-            raise InputError(f"{name}={value}: objective {two_tasks[0]} needs two tasks")
-        jobs.append(job)
+    for name, entry in spec.space.items():
+        for value in corner_values(entry):
+            job = plan_job(spec, Point(None, {name: value}), -1)
+            if needs_tuning and plan_run(job.runs[0].config).tuning_pairs is None:
+                raise InputError(f"{name}={value}: there are no tuning pairs to judge trials on; set eval.tuning_share")
+            if two_tasks and len(job.runs[0].keys) < 2:
+                raise InputError(f"{name}={value}: objective {two_tasks[0]} needs two tasks")
+            jobs.append(job)
     return jobs

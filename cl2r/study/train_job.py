@@ -78,10 +78,10 @@ def _train_job(job: Job, folder: StudyFolder, owner: str, workers: Workers, repo
     began, whole, ledger = time.perf_counter(), job.stop_after is None, folder.ledger
     outcomes = workers.from_first(ledger.outcomes)
     interval, stop = 5.0 if folder.path.remote else 1.0, Marker(folder.path)
+    labels = [run.name for run in job.runs] if whole else [job.label]
     live = [
         LiveFile(folder.live, label, run.name, run.title, job.stop_after or len(run.keys), interval)
-        for run in job.runs
-        for label in [run.name if whole else job.label]
+        for run, label in zip(job.runs, labels, strict=True)
     ]
     try:
         chains = workers.together(
@@ -107,8 +107,9 @@ def _train_job(job: Job, folder: StudyFolder, owner: str, workers: Workers, repo
         for run, chain in unfinished:
             if run.name not in pruned:
                 text = json.dumps(frames(chain.result(time.perf_counter() - began), run.name))
+                # Other readers of JSON know no NaN: the ledger has null instead.
                 rows = json.loads(text, parse_constant=lambda name: None if name == "NaN" else float(name))
-                ledger.write("finished", run.name, job.heading(run) | {"frames": rows})  # JSON has no NaN
+                ledger.write("finished", run.name, job.heading(run) | {"frames": rows})
     finally:
         for listener in live if workers.first else []:
             listener.close()
