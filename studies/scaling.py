@@ -119,10 +119,13 @@ def scaling_frame(steps: "list[StepTime]", batch: int, fitted: "Fit | None") -> 
         own = [step for step in steps if step.batch == batch * (step.workers if mode == "weak" else 1)]
         own.sort(key=lambda step: step.workers)
         for step in own:
-            gain = step.rate / own[0].rate
+            rate = step.batch / step.seconds
+            speed_up = rate / (own[0].batch / own[0].seconds)
             row = {"mode": mode, "workers": step.workers, "rows": step.batch / step.workers, "seconds": step.seconds}
-            row |= {"images_per_second": step.rate, "speed_up": gain}
-            row |= {"efficiency": gain * own[0].workers / step.workers, "communication": step.communication}
+            row |= {"images_per_second": rate, "speed_up": speed_up}
+            row["efficiency"] = speed_up * own[0].workers / step.workers
+            # The share of a step that vanishes when gradients are not averaged.
+            row["communication"] = 1 - step.apart_seconds / step.seconds if step.workers > 1 else 0.0
             row["fitted_seconds"] = math.nan
             if fitted is not None:
                 total = step.batch * step.row_flops

@@ -61,16 +61,6 @@ class StepTime:
     row_flops: float
     gradient_bytes: int
 
-    @property
-    def rate(self) -> float:
-        """Images per second."""
-        return self.batch / self.seconds
-
-    @property
-    def communication(self) -> float:
-        """Share of a step that vanishes when gradients are not averaged."""
-        return 1 - self.apart_seconds / self.seconds if self.workers > 1 else 0.0
-
 
 @dataclass(frozen=True)
 class ReduceTime:

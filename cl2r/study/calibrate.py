@@ -126,11 +126,6 @@ class TrialLayout:
         """Return the time for equal runs of one unit of work; the last round may leave trials idle."""
         return math.ceil(runs / self.trials) * self.trials / self.rate
 
-    @property
-    def name(self) -> str:
-        """Return trials × threads, such as `2 × 1`."""
-        return f"{self.trials} × {self.threads}"
-
 
 def cores() -> int:
     """Return the number of cores that this process may use."""
@@ -192,5 +187,5 @@ def trial_layout(config: Config, runs: int) -> tuple[TrialLayout, list[TrialLayo
 def layout_text(chosen: TrialLayout, measured: Sequence[TrialLayout], runs: int) -> str:
     """Return one line such as `2 × 1 (trials × threads); 1 × 2 would take 1.15 times as long`."""
     times = ((layout, layout.seconds(runs) / chosen.seconds(runs)) for layout in measured if layout is not chosen)
-    others = [f"{layout.name} would take {time:.2f} times as long" for layout, time in times]
-    return "; ".join([f"{chosen.name} (trials × threads)", *others])
+    others = [f"{layout.trials} × {layout.threads} would take {time:.2f} times as long" for layout, time in times]
+    return "; ".join([f"{chosen.trials} × {chosen.threads} (trials × threads)", *others])
