@@ -74,9 +74,10 @@ def main(preset: str, overrides: tuple[str, ...], workers: tuple[int, ...], batc
     steps: list[StepTime] = []
     reduces: list[ReduceTime] = []
     groups = [Resources(world, cpus, gpus) for world in sorted(workers)]
-    for group, found in zip(groups, measure_workers(config, batch, groups, effort, options["verbose"]), strict=True):
-        steps += found[0]
-        reduces += found[1]
+    measured = measure_workers(config, batch, groups, effort, options["verbose"])
+    for group, (own_steps, own_reduces) in zip(groups, measured, strict=True):
+        steps += own_steps
+        reduces += own_reduces
         click.echo(f"{group.workers} workers: done", err=True)
     fitted, no_fit = None, ""
     try:

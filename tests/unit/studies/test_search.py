@@ -17,7 +17,6 @@ from cl2r.data.dataset import Templates
 from cl2r.engine.chain import RunResult
 from cl2r.engine.frames import frames as run_frames
 from cl2r.engine.frames import run_name
-from cl2r.engine.plan import plan_run
 from cl2r.errors import InputError
 from cl2r.gallery.retrieval import METRICS, Truth, check_plan, retrieved
 from cl2r.study.folder import StudyFolder
@@ -224,9 +223,3 @@ def test_the_command_measures_and_writes_what_the_study_found(
     assert str(folder) in shown[0]
     assert (folder / "search.md").read_text().count("cl2r study search --preset") == 1
     assert (tmp_path / "mine" / "backfill.parquet").exists()
-
-
-def test_the_default_specification_has_two_methods() -> None:
-    study = StudySpec.load(Path(search.__file__).with_suffix(".yaml"))
-    assert [point.values["method.name"] for point in study.points()] == ["er", "cl2r"]
-    check_plan(plan_run(study.config(study.points()[0], 0)))

@@ -7,6 +7,7 @@ import re
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -37,22 +38,10 @@ class Screen(io.StringIO):
         return [line.rstrip() for line in lines]
 
 
-class FakeTime:
-    """Stands in for the module `time`."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def time(self) -> float:
-        return 1.7e9 + self.now
-
-
 @pytest.fixture
-def fake_time(monkeypatch: pytest.MonkeyPatch) -> FakeTime:
-    fake = FakeTime()
+def fake_time(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """Replace the module `time`: it is always `now`."""
+    fake = SimpleNamespace(now=1000.0, monotonic=lambda: fake.now, time=lambda: 1.7e9 + fake.now)
     monkeypatch.setattr(live, "time", fake)
     return fake
 
@@ -74,7 +63,7 @@ def leave_word(folder: Path, label: str, title: str, **fields: Any) -> Path:
     return file.path
 
 
-def test_the_file_says_where_the_run_is(tmp_path: Path, fake_time: FakeTime) -> None:
+def test_the_file_says_where_the_run_is(tmp_path: Path, fake_time: SimpleNamespace) -> None:
     file = LiveFile(tmp_path / "live", "prefix1-a", "a", "cl2r seed 0", tasks=5)
     file.begin([2, 4])
     file.epoch(report(task=2, epoch=7))
@@ -89,7 +78,7 @@ def test_the_file_says_where_the_run_is(tmp_path: Path, fake_time: FakeTime) -> 
 
 
 def test_the_file_is_rewritten_at_most_once_an_interval_but_every_epoch_counts(
-    tmp_path: Path, fake_time: FakeTime
+    tmp_path: Path, fake_time: SimpleNamespace
 ) -> None:
     file = LiveFile(tmp_path, "a", "a", "t", tasks=1, interval=1.0)
     file.begin([1])
@@ -170,7 +159,7 @@ def test_the_rows_fit_the_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert all(len(line) <= 24 for line in screen.shown())
 
 
-def test_a_log_gets_said_lines_and_a_heartbeat(tmp_path: Path, fake_time: FakeTime) -> None:
+def test_a_log_gets_said_lines_and_a_heartbeat(tmp_path: Path, fake_time: SimpleNamespace) -> None:
     leave_word(tmp_path, "a", "a")
     log = io.StringIO()
     view = LiveView(tmp_path, lambda: f"totals at {fake_time.now:.0f}", log, heartbeat=60)
