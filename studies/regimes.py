@@ -18,35 +18,28 @@ from cl2r.cli.study import Frames, Recipe, list_option, study_command
 from cl2r.config.builtin import ABLATION_CELLS
 
 if TYPE_CHECKING:
-    import pandas as pd
-
-    from analysis.tables.table import Table
     from cl2r.study.session import StudySession
 
 REGIMES = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())["variants"]
 
 
 def tables(session: "StudySession", frames: Frames) -> str:
-    """Return one table per metric."""
-    from analysis.tables.formats import render
-
-    metrics = ("tuning_BC", "tuning_AC", "tuning_mean_accuracy")
-    return render([by_regime(frames["runs"], metric) for metric in metrics], "terminal")
-
-
-def by_regime(runs: "pd.DataFrame", metric: str) -> "Table":
-    """Return a table with one row per regime and one column per cell, averaged over seeds."""
+    """Return one table per metric, with one row per regime and one column per cell, averaged over seeds."""
     import pandas as pd
 
     from analysis.groups import pivot
+    from analysis.tables.formats import render
     from analysis.tables.table import FAILED, Cell, Table, number_cell
 
-    wide = pivot(runs, metric, ["variant"], "method.name")
-    rows = [
-        (Cell(str(regime)), *(FAILED if pd.isna(value) else number_cell(value, "+.3f") for value in values))
-        for regime, values in wide.iterrows()
-    ]
-    return Table(("variant", *map(str, wide.columns)), tuple(rows), wide.reset_index(), metric)
+    shown = []
+    for metric in ("tuning_BC", "tuning_AC", "tuning_mean_accuracy"):
+        wide = pivot(frames["runs"], metric, ["variant"], "method.name")
+        rows = [
+            (Cell(str(regime)), *(FAILED if pd.isna(value) else number_cell(value, "+.3f") for value in values))
+            for regime, values in wide.iterrows()
+        ]
+        shown.append(Table(("variant", *map(str, wide.columns)), tuple(rows), wide.reset_index(), metric))
+    return render(shown, "terminal")
 
 
 @study_command(__file__, __doc__)

@@ -10,7 +10,6 @@ Workers take real training steps of the second task through Ray Train (`cl2r/ray
 their times (`cl2r/study/scaling_model.py`), and predicts the same for A100s from assumed constants.
 """
 
-import dataclasses
 import json
 import math
 import os
@@ -75,9 +74,10 @@ def main(preset: str, overrides: tuple[str, ...], workers: tuple[int, ...], batc
     steps: list[StepTime] = []
     reduces: list[ReduceTime] = []
     groups = [Resources(world, cpus, gpus) for world in sorted(workers)]
-    for group, found in zip(groups, measure_workers(config, batch, groups, effort, options["verbose"]), strict=True):
-        steps += found.steps
-        reduces += found.reduces
+    measured = measure_workers(config, batch, groups, effort, options["verbose"])
+    for group, (own_steps, own_reduces) in zip(groups, measured, strict=True):
+        steps += own_steps
+        reduces += own_reduces
         click.echo(f"{group.workers} workers: done", err=True)
     fitted, no_fit = None, ""
     try:
@@ -86,14 +86,10 @@ def main(preset: str, overrides: tuple[str, ...], workers: tuple[int, ...], batc
         no_fit = str(error)
     layouts, link_images = trial_layouts(config, batch, options["trials"], cpus, effort.seconds)
     gpu = GpuAssumption()
-    predicted = pd.DataFrame(
-        {"network": name, "mode": mode, "row_flops": flops, "gradient_bytes": size, **dataclasses.asdict(step)}
-        for name in list(NETWORKS)[: 1 if small else None]
-        for mode, flops, size, step in predictions(gpu, name)
-    )
-    assumed = (
-        f"{gpu}; gradients by NVLink with {NVLINK}, beyond {NODE} GPUs by the network with {NETWORK}; nothing overlaps"
-    )
+    networks = list(NETWORKS)[: 1 if small else None]
+    predicted = pd.DataFrame(row for name in networks for row in predictions(gpu, name))
+    links = f"by NVLink with {NVLINK}, beyond {NODE} GPUs by the network with {NETWORK}"
+    assumed = f"{gpu}; gradients {links}; nothing overlaps"
     data = scaling_frame(steps, batch, fitted)
     shown = [tables.scaling_table(data, fitted, no_fit)]
     shown += [tables.samples_table(fitted)] if fitted else []
@@ -101,9 +97,8 @@ def main(preset: str, overrides: tuple[str, ...], workers: tuple[int, ...], batc
     shown += [tables.predicted_table(predicted, gpu.name, assumed, PREDICTED_BATCH)]
     drift = pd.DataFrame()
     if options["drift"]:
-        drift = metrics_by_workers(
-            preset, overrides, workers, options["seeds"][: 1 if small else None], 1 if small else options["epochs"]
-        )
+        seeds, epochs = (options["seeds"][:1], 1) if small else (options["seeds"], options["epochs"])
+        drift = metrics_by_workers(preset, overrides, workers, seeds, epochs)
         shown += [tables.drift_table(drift)]
     where = f"{gpus:g} GPU" if gpus else f"{cpus} CPU"
     about = f"{preset}, {config.backbone.name}, {config.method.name}, batch {batch}, {where} per worker"
@@ -125,23 +120,18 @@ def scaling_frame(steps: "list[StepTime]", batch: int, fitted: "Fit | None") -> 
         own = [step for step in steps if step.batch == batch * (step.workers if mode == "weak" else 1)]
         own.sort(key=lambda step: step.workers)
         for step in own:
-            gain = step.rate / own[0].rate
-            model = math.nan
+            rate = step.batch / step.seconds
+            speed_up = rate / (own[0].batch / own[0].seconds)
+            row = {"mode": mode, "workers": step.workers, "rows": step.batch / step.workers, "seconds": step.seconds}
+            row |= {"images_per_second": rate, "speed_up": speed_up}
+            row["efficiency"] = speed_up * own[0].workers / step.workers
+            # The share of a step that vanishes when gradients are not averaged.
+            row["communication"] = 1 - step.apart_seconds / step.seconds if step.workers > 1 else 0.0
+            row["fitted_seconds"] = math.nan
             if fitted is not None:
-                model = fitted.model.seconds(step.workers, step.batch * step.row_flops, step.gradient_bytes)
-            rows.append(
-                {
-                    "mode": mode,
-                    "workers": step.workers,
-                    "rows": step.batch / step.workers,
-                    "seconds": step.seconds,
-                    "images_per_second": step.rate,
-                    "speed_up": gain,
-                    "efficiency": gain * own[0].workers / step.workers,
-                    "communication": step.communication,
-                    "fitted_seconds": model,
-                }
-            )
+                total = step.batch * step.row_flops
+                row["fitted_seconds"] = fitted.model.seconds(step.workers, total, step.gradient_bytes)
+            rows.append(row)
     return pd.DataFrame(rows)
 
 
@@ -163,22 +153,14 @@ def trial_layouts(
     rows = []
     for name, processes, own in tried:
         layout = measure(config, processes, own, seconds)
-        rows.append(
-            {
-                "name": name,
-                "processes": processes,
-                "threads": own,
-                "images_per_second": layout.rate,
-                "links_per_hour": 3600 * layout.rate / images,
-                "bytes": layout.bytes,
-            }
-        )
+        rows.append((name, processes, own, layout.rate, 3600 * layout.rate / images, layout.bytes))
         click.echo(f"{name}: done", err=True)
-    data = pd.DataFrame(rows)
+    columns = ["name", "processes", "threads", "images_per_second", "links_per_hour", "bytes"]
+    data = pd.DataFrame(rows, columns=columns)
     fair = data[data["processes"] * data["threads"] <= cores()]  # what `--cpus-per-worker auto` chooses from
     if len(fair):
-        chosen = int(fair["images_per_second"].to_numpy().argmax())
-        data["name"] = [name + " (chosen)" * (row == fair.index[chosen]) for row, name in data["name"].items()]
+        chosen = fair.index[int(fair["images_per_second"].to_numpy().argmax())]
+        data["name"] = [name + " (chosen)" * (row == chosen) for row, name in data["name"].items()]
     return data, images
 
 

@@ -20,7 +20,6 @@ studies/results/search_icons.md has the results; `make bench-search` measures in
 
 import shlex
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -73,6 +72,9 @@ def measure_runs(study: "StudySpec", runs: "pd.DataFrame", storage: "StoragePath
     import pandas as pd
 
     from cl2r.engine.plan import plan_run
+    from cl2r.gallery.backfill import backfill_rows
+    from cl2r.gallery.retrieval import compatibility_rows, evaluate, retrieval_rows
+    from cl2r.gallery.vectors import format_rows, index_rows
     from cl2r.study.jobs import grid_jobs
 
     finished = set(runs.loc[runs["status"] == "finished", "run"])
@@ -80,8 +82,17 @@ def measure_runs(study: "StudySpec", runs: "pd.DataFrame", storage: "StoragePath
     for run in (job.runs[0] for job in grid_jobs(study) if job.runs[0].name in finished):
         click.echo(f"search {run.title}")
         plan = plan_run(run.config)
+        features, labels, spec = chain_features(plan, storage), plan.dataset.y_open, plan.config.eval
+        evaluations = evaluate(features, labels, spec.bootstrap, spec.pairs_seed, spec.ties)
+        measured = {
+            "retrieval": retrieval_rows(evaluations),
+            "compatibility": compatibility_rows(evaluations),
+            "backfill": backfill_rows(features, labels, draws),
+            "formats": format_rows(features, labels),
+            "indexes": index_rows(features),
+        }
         head = {"run": run.name, "method": plan.config.method.name, "seed": plan.config.seed}
-        for name, found in measure(plan, chain_features(plan, storage), draws).items():
+        for name, found in measured.items():
             rows[name] += [head | row for row in found]
     return {name: pd.DataFrame(rows[name]) for name in FRAMES}
 
@@ -95,23 +106,6 @@ def chain_features(plan: "Plan", storage: "StoragePath") -> "ChainFeatures":
     for task in chain.tasks:
         chain.ensure_link(task)
     return chain.features(len(plan.keys))
-
-
-def measure(plan: "Plan", features: "ChainFeatures", draws: int) -> dict[str, Iterable[dict[str, Any]]]:
-    """Return the rows of every frame."""
-    from cl2r.gallery.backfill import backfill_rows
-    from cl2r.gallery.retrieval import compatibility_rows, evaluate, retrieval_rows
-    from cl2r.gallery.vectors import format_rows, index_rows
-
-    labels, spec = plan.dataset.y_open, plan.config.eval
-    evaluations = evaluate(features, labels, spec.bootstrap, spec.pairs_seed, spec.ties)
-    return {
-        "retrieval": retrieval_rows(evaluations),
-        "compatibility": compatibility_rows(evaluations),
-        "backfill": backfill_rows(features, labels, draws),
-        "formats": format_rows(features, labels),
-        "indexes": index_rows(features),
-    }
 
 
 def present(frames: Frames, measured: Frames, out: "StoragePath", command: str) -> str:

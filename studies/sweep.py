@@ -36,11 +36,7 @@ class Objective(NameType):
 @click.option("--sampler", type=click.Choice(["tpe", "nsga2", "random"]))
 @click.option("--early-stopping", is_flag=True, default=None, help="Stop trials whose BC(t) is poor.")
 def main(
-    spec: Path | None,
-    trials: int | None,
-    objectives: tuple[str, ...],
-    sampler: str | None,
-    early_stopping: bool | None,
+    spec: Path | None, trials: int | None, objectives: tuple[str, ...], sampler: str | None, early_stopping: bool | None
 ) -> Recipe:
     """Choose the space and how to search it."""
     search = {"trials": trials, "objectives": list(objectives) or None, "sampler": sampler}

@@ -1,6 +1,7 @@
 """Join a Ray cluster or start one on this machine, quietly; watch its head and its room for trials."""
 
 import contextlib
+import functools
 import logging
 import os
 import socket
@@ -68,7 +69,7 @@ def cluster(resources: Resources, verbose: bool, say: Say | None = None) -> Iter
     started = not ray.is_initialized()
     if started:
         ray.init(**options)
-    watcher = RoomWatcher(resources, say or _to_stderr)
+    watcher = RoomWatcher(resources, say or functools.partial(print, file=sys.stderr, flush=True))
     try:
         yield _concurrency(resources, alive_nodes(), address == "local", watcher)
     finally:
@@ -86,9 +87,9 @@ def alive_nodes() -> list[Node]:
 
 def _concurrency(resources: Resources, nodes: Sequence[Node], local: bool, watcher: "RoomWatcher") -> int:
     fitting = resources.fit_into(*resources.suitable(nodes))
+    if local and fitting < 1:
+        raise InputError(f"this machine ({_inventory(nodes)}) has no room for {resources}")
     if local:
-        if fitting < 1:
-            raise InputError(f"this machine ({_inventory(nodes)}) has no room for {resources}")
         return min(resources.max_concurrent or fitting, fitting)
     if fitting < 1 and resources.max_concurrent is None:
         # Only the autoscaler knows how far a cluster can grow; it grows for what is asked.
@@ -133,19 +134,13 @@ class HeadWatch(threading.Thread):
     Nothing is cleaned up then, because every call of Ray would wait.
     """
 
-    def __init__(
-        self,
-        say: Say,
-        address: str | None = None,
-        interval: float | None = None,
-        end: Callable[[int], object] = os._exit,
-    ) -> None:
+    def __init__(self, say: Say, address: str | None = None, end: Callable[[int], object] = os._exit) -> None:
         super().__init__(name="head watch", daemon=True)
         if address is None:
             import ray
 
             address = ray.get_runtime_context().gcs_address
-        self.address, self.say, self.interval, self.end = address, say, interval or HEAD_CHECK_S, end
+        self.address, self.say, self.interval, self.end = address, say, HEAD_CHECK_S, end
         self.done = threading.Event()
 
     def run(self) -> None:
@@ -158,8 +153,7 @@ class HeadWatch(threading.Thread):
                 self.say(f"the head of the Ray cluster, {self.address}, does not answer")
             silent += self.interval
             if silent >= patience:
-                again = "run the same command again to resume with another head"
-                self.say(f"the head of the Ray cluster, {self.address}, is gone; {again}")
+                self.say(f"the head of the Ray cluster, {self.address}, is gone; run the same command again to resume")
                 self.end(REQUEUE)
                 return
 
@@ -177,7 +171,3 @@ def _inventory(nodes: Sequence[Node]) -> str:
     """Return the nodes as text, e.g. `1 node with 0 CPU; 2 nodes with 8 CPU, 4 GPU, accelerator H100`."""
     kinds = Counter(map(amounts_text, nodes))
     return "; ".join(f"{count} node{'s' * (count > 1)} with {kind}" for kind, count in kinds.items()) or "no nodes"
-
-
-def _to_stderr(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)

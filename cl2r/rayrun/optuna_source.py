@@ -24,7 +24,8 @@ from cl2r.study.space import distributions
 from cl2r.study.spec import OBJECTIVES, StudySpec, sweep_point
 
 MAX_OPTUNA_SEED = 2**32
-_BEGUN = (TrialState.RUNNING, TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
+VALUED = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.RUNNING)
+"""States of a trial that has a value or will have one."""
 
 
 class ObjectJournal(BaseJournalBackend):
@@ -69,13 +70,14 @@ def open_optuna(spec: StudySpec, folder: StudyFolder) -> optuna.Study:
     with warnings.catch_warnings(action="ignore", category=optuna.exceptions.ExperimentalWarning):
         opened.set_metric_names(list(spec.search.objectives))
     seed = derive(spec.search.seed, "search", len(opened.get_trials(deepcopy=False))) % MAX_OPTUNA_SEED
-    startup = spec.search.startup
-    if spec.search.sampler == "nsga2":
-        opened.sampler = optuna.samplers.NSGAIISampler(seed=seed, population_size=startup)
-    elif spec.search.sampler == "random":
-        opened.sampler = optuna.samplers.RandomSampler(seed=seed)
-    else:
-        opened.sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=startup, constant_liar=True)
+    startup, samplers = spec.search.startup, optuna.samplers
+    match spec.search.sampler:
+        case "nsga2":
+            opened.sampler = samplers.NSGAIISampler(seed=seed, population_size=startup)
+        case "random":
+            opened.sampler = samplers.RandomSampler(seed=seed)
+        case "tpe":
+            opened.sampler = samplers.TPESampler(seed=seed, n_startup_trials=startup, constant_liar=True)
     return opened
 
 
@@ -126,7 +128,7 @@ class OptunaSource:
     @property
     def waiting(self) -> int:
         """Number of trials still to run: open ones of an earlier command, and those not begun."""
-        begun = self.optuna.get_trials(deepcopy=False, states=_BEGUN)
+        begun = self.optuna.get_trials(deepcopy=False, states=(*VALUED, TrialState.FAIL))
         known = sum(trial.number not in self.lost for trial in begun)
         return len(self.reopened) + max(0, self.spec.search.trials - known)
 
@@ -139,7 +141,8 @@ class OptunaSource:
                 return job
             trial = self.optuna.ask(distributions(self.spec.space))
             self.trials[trial.number] = trial
-            first = self._first_with(trial.params, trial.number)
+            earlier = (other for other in self.optuna.get_trials(states=VALUED) if other.number < trial.number)
+            first = next((other for other in earlier if other.params == trial.params), None)
             kind: Kind = "trial" if first is None else "repeated"
             self.folder.ledger.write(kind, str(trial.number), {"params": trial.params})
             # A point that was chosen twice (choices only) is not trained twice: it gets the value of the first.
@@ -152,12 +155,6 @@ class OptunaSource:
             else:
                 self.optuna.tell(trial.number, first.values, state=first.state)
         return None
-
-    def _first_with(self, params: dict[str, Any], number: int) -> optuna.trial.FrozenTrial | None:
-        """Return an earlier trial at the same point that has, or will have, a value."""
-        good = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.RUNNING)
-        same = (trial for trial in self.optuna.get_trials(states=good) if trial.params == params)
-        return next((trial for trial in same if trial.number < number), None)
 
     def _plan(self, number: int, params: dict[str, Any]) -> Job | None:
         """Return the job of a point; None, and a failed row, for a combination of values that cannot be run."""

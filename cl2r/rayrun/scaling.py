@@ -9,9 +9,8 @@ import contextlib
 import statistics
 import tempfile
 import time
-import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ from cl2r.methods.base import Stage
 from cl2r.rayrun.cluster import cluster, set_environment
 from cl2r.study.cost import CPU, WARM_UP, GpuAssumption, StepTimer
 from cl2r.study.resources import Resources
-from cl2r.study.scaling_model import Prediction, Sample, gpu_model, predict
+from cl2r.study.scaling_model import Sample, gpu_model, predict
 
 GPUS = (1, 4, 8, 16, 32, 64)
 NETWORKS = {"ResNet-32 at 32²": ("cifar100", 32, 100), "ResNet-50 at 112²": ("casia_lfw", 112, 10_575)}
@@ -62,16 +61,6 @@ class StepTime:
     row_flops: float
     gradient_bytes: int
 
-    @property
-    def rate(self) -> float:
-        """Return images per second."""
-        return self.batch / self.seconds
-
-    @property
-    def communication(self) -> float:
-        """Return the share of a step that vanishes when gradients are not averaged."""
-        return 1 - self.apart_seconds / self.seconds if self.workers > 1 else 0.0
-
 
 @dataclass(frozen=True)
 class ReduceTime:
@@ -82,12 +71,7 @@ class ReduceTime:
     seconds: float
 
 
-@dataclass(frozen=True)
-class Measured:
-    """What one group of workers measured."""
-
-    steps: tuple[StepTime, ...]
-    reduces: tuple[ReduceTime, ...]
+Measured = tuple[list[StepTime], list[ReduceTime]]
 
 
 def with_batch(config: Config, batch: int) -> Config:
@@ -101,79 +85,49 @@ def measure_workers(
     config: Config, batch: int, resources: Sequence[Resources], effort: Effort, verbose: bool = False
 ) -> Iterator[Measured]:
     """Yield what each group of workers measured, on one Ray."""
-    set_environment(verbose)
+    set_environment(verbose)  # Ray reads it when it is imported
     with cluster(max(resources, key=lambda one: one.workers), verbose):
+        from ray.util.queue import Queue
+
+        from cl2r.rayrun.trial import fit_workers
+
         for one in resources:
             configs = [with_batch(config, rows) for rows in dict.fromkeys((batch, batch * one.workers))]
-            yield _measured_by(configs, one, effort)
-
-
-def _measured_by(configs: Sequence[Config], resources: Resources, effort: Effort) -> Measured:
-    from ray import train  # Ray reads its environment when it is imported
-    from ray.train.torch import TorchConfig, TorchTrainer
-    from ray.util.queue import Queue
-
-    from cl2r.rayrun.trial import fit_or_raise_cause
-
-    queue = Queue(actor_options={"num_cpus": 0})
-    plain = [config.model_dump(mode="json") for config in configs]
-    with tempfile.TemporaryDirectory(prefix="cl2r-scaling-") as folder:
-        trainer = TorchTrainer(
-            _work,
-            train_loop_config={
-                "configs": plain,
-                "resources": asdict(resources),
-                "effort": asdict(effort),
-                "queue": queue,
-            },
-            scaling_config=train.ScalingConfig(
-                num_workers=resources.workers,
-                use_gpu=resources.gpus_per_worker > 0,
-                resources_per_worker=resources.per_worker(),
-                placement_strategy="PACK",
-            ),
-            run_config=train.RunConfig(
-                name=f"scaling-{uuid.uuid4().hex[:8]}",
-                storage_path=folder,
-                failure_config=train.FailureConfig(max_failures=0),
-                logging_config=train.LoggingConfig(log_level="ERROR"),
-            ),
-            torch_config=TorchConfig(backend=resources.backend),
-        )
-        fit_or_raise_cause(trainer)
-    found: Measured = queue.get(timeout=60)
-    queue.shutdown()
-    return found
+            queue = Queue(actor_options={"num_cpus": 0})
+            settings = {"configs": configs, "resources": one, "effort": effort, "queue": queue}
+            with tempfile.TemporaryDirectory(prefix="cl2r-scaling-") as folder:
+                fit_workers(_work, settings, one, "scaling", folder)
+            found: Measured = queue.get(timeout=60)
+            queue.shutdown()
+            yield found
 
 
 def _work(settings: dict[str, Any]) -> None:
     """Run in every worker; the first one reports."""
     from ray import train
 
-    resources, effort, context = Resources(**settings["resources"]), Effort(**settings["effort"]), train.get_context()
+    resources: Resources = settings["resources"]
     torch.set_num_threads(resources.cpus_per_worker)
+    context = train.get_context()
     workers = Workers(context.get_world_rank(), context.get_world_size(), device=resources.device())
-    found = measure(list(map(Config.model_validate, settings["configs"])), workers, effort)
+    found = measure(settings["configs"], workers, settings["effort"])
     if workers.first:
         settings["queue"].put(found)
 
 
 def measure(configs: Sequence[Config], workers: Workers, effort: Effort) -> Measured:
     """Time steps of every config, and all-reduces if there is more than one worker."""
-    steps = tuple(step_time(config, workers, effort) for config in configs)
-    if workers.world == 1:
-        return Measured(steps, ())
-    return Measured(steps, tuple(reduce_time(workers, size, effort) for size in effort.sizes))
+    steps = [step_time(config, workers, effort) for config in configs]
+    return steps, [reduce_time(workers, size, effort) for size in effort.sizes if workers.world > 1]
 
 
 def step_time(config: Config, workers: Workers, effort: Effort) -> StepTime:
     """Time rounds with and without averaging in turns, so that a slow moment of the machine affects both."""
     timer = StepTimer.at_second_task(plan_run(config), workers.device, workers)
     timer.take(WARM_UP)
-    together, apart = [], []
+    network, together, apart = timer.network, [], []
     for _ in range(effort.rounds):
         together.append(timer.take(effort.steps).seconds / effort.steps)
-        network = timer.network
         with network.no_sync() if isinstance(network, DistributedDataParallel) else contextlib.nullcontext():
             apart.append(timer.take(effort.steps).seconds / effort.steps)
     times = statistics.median(together), statistics.median(apart)
@@ -182,7 +136,7 @@ def step_time(config: Config, workers: Workers, effort: Effort) -> StepTime:
 
 def gradient_bytes(stage: Stage) -> int:
     """Return the bytes of gradients of one step."""
-    return sum(parameter.numel() * parameter.element_size() for parameter in stage.parameters())
+    return sum(parameter.nbytes for parameter in stage.parameters())
 
 
 def reduce_time(workers: Workers, size: int, effort: Effort) -> ReduceTime:
@@ -214,19 +168,14 @@ def samples(steps: Sequence[StepTime], reduces: Sequence[ReduceTime]) -> list[Sa
     return found
 
 
-def predictions(gpu: GpuAssumption, network: str) -> Iterator[tuple[str, float, int, Prediction]]:
-    """Yield mode, FLOPs per row, gradient bytes and prediction for one of the paper's networks on such GPUs."""
-    flops, size = counted(*NETWORKS[network])
-    for mode in ("strong", "weak"):
-        for step in predict(gpu_model(gpu), flops, size, PREDICTED_BATCH, GPUS, weak=mode == "weak"):
-            yield mode, flops, size, step
+def predictions(gpu: GpuAssumption, network: str) -> list[dict[str, Any]]:
+    """Return one row per mode and number of GPUs for one of the paper's networks.
 
-
-def counted(preset: str, size: int, classes: int) -> tuple[float, int]:
-    """Return FLOPs per row and gradient bytes of a CL²R step at task 2, counted on images of noise."""
-    rng = np.random.default_rng(0)
+    FLOPs and gradients are those of a CL²R step at task 2, counted on images of noise.
+    """
+    preset, size, classes = NETWORKS[network]
     labels = np.repeat(np.arange(4), 8)
-    images = rng.integers(0, 255, (len(labels), size, size, 3), dtype=np.uint8)
+    images = np.random.default_rng(0).integers(0, 255, (len(labels), size, size, 3), dtype=np.uint8)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "noise.npz"
         np.savez(path, x_train=images, y_train=labels, x_open=images, y_open=labels + 4)
@@ -234,4 +183,9 @@ def counted(preset: str, size: int, classes: int) -> tuple[float, int]:
         pairs = ("eval.positives=10", "eval.negatives=10", "eval.tuning_share=0", f"batches.size={PREDICTED_BATCH}")
         plan = plan_run(resolve([read_layer(preset), *map(override, (*changes, *pairs))]))
         timer = StepTimer.at_second_task(plan, CPU)
-    return timer.row_flops, gradient_bytes(timer.stage)
+    flops, sent = timer.row_flops, gradient_bytes(timer.stage)
+    return [
+        {"network": network, "mode": mode, "row_flops": flops, "gradient_bytes": sent, **step}
+        for mode in ("strong", "weak")
+        for step in predict(gpu_model(gpu), flops, sent, PREDICTED_BATCH, GPUS, weak=mode == "weak")
+    ]

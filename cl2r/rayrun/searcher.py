@@ -6,7 +6,7 @@ Jobs that train shared prefixes come first; a job waits until every prefix that 
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
@@ -18,35 +18,27 @@ from cl2r.study.folder import StudyFolder
 from cl2r.study.jobs import Job
 from cl2r.study.session import StudySession
 
-Epoch = tuple[int, int]
-
-
-@dataclass(frozen=True)
-class Saved:
-    """How far a job is: its links in the store, and stage and epoch of the links that are not there yet."""
-
-    links: frozenset[str]
-    epochs: Mapping[str, Epoch]
-
-    def progressed_since(self, other: "Saved") -> bool:
-        """Return whether there is a new link, or a later epoch of one."""
-        later = any(epoch > other.epochs[key] for key, epoch in self.epochs.items() if key in other.epochs)
-        return bool(self.links - other.links) or later
+Saved = Mapping[str, tuple[float, int]]
+"""Stage and epoch that the store has of each link of a job; (∞, 0) for a whole link."""
 
 
 def saved(job: Job, store: LinkStore) -> Saved:
-    """Return what the store has of a job; reads no tensors and changes nothing."""
-    keys = {key for run in job.runs for key in run.keys[: job.stop_after]}
-    links = store.keys() & keys
-    return Saved(frozenset(links), {key: _epoch(store, key) for key in keys - links})
+    """Return how far a job is; reads no tensors and changes nothing."""
+    keys, links = {key for run in job.runs for key in run.keys[: job.stop_after]}, store.keys()
+    return {key: (math.inf, 0) if key in links else _epoch(store, key) for key in keys}
 
 
-def _epoch(store: LinkStore, key: str) -> Epoch:
+def _epoch(store: LinkStore, key: str) -> tuple[float, int]:
     try:
         entry = json.loads((store.partials / key / PARTIAL).read_bytes().partition(b"\n")[2])
         return int(entry["stage"]), int(entry["epoch"])
     except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError):  # absent, or useless if damaged
         return 0, 0
+
+
+def progressed(now: Saved, before: Saved) -> bool:
+    """Return whether there is a new link, or a later epoch of one."""
+    return any(state > before.get(key, (0, 0)) for key, state in now.items())
 
 
 class RetryPolicy:
@@ -58,17 +50,15 @@ class RetryPolicy:
 
     def __init__(self, store: LinkStore, retries: int) -> None:
         self.store, self.retries = store, retries
-        self._at_crash: dict[str, Saved] = {}
-        self._without_progress: dict[str, int] = {}
+        self._crashes: dict[str, tuple[int, Saved]] = {}
 
     def should_retry(self, job: Job) -> bool:
         """Record a crash of the job and return whether to try it again."""
-        now, before = saved(job, self.store), self._at_crash.get(job.label)
-        progressed = before is not None and now.progressed_since(before)
-        self._at_crash[job.label] = now
-        crashes = 0 if progressed else self._without_progress.get(job.label, 0) + 1
-        self._without_progress[job.label] = crashes
-        return crashes <= self.retries
+        now = saved(job, self.store)
+        count, before = self._crashes.get(job.label, (0, now))
+        count = 0 if progressed(now, before) else count + 1
+        self._crashes[job.label] = count, now
+        return count <= self.retries
 
 
 class NotPickled:
@@ -86,11 +76,8 @@ class JobSearcher(NotPickled, Searcher):  # type: ignore[misc]  # Ray has no typ
     ) -> None:
         super().__init__()
         self.folder, self.stop, self.source, self.concurrent = session.folder, session.stop.asked, source, concurrent
-        self.common = {
-            "study": str(session.folder.path),
-            "owner": session.owner,
-            "resources": asdict(session.resources),
-        }
+        study, resources = str(session.folder.path), asdict(session.resources)
+        self.common = {"study": study, "owner": session.owner, "resources": resources}
         self.retry = RetryPolicy(session.store, session.resources.retries)
         self.retried: set[str] = set()
         """Ids of trials whose end is not an outcome: their jobs will be handed out again."""
@@ -108,7 +95,11 @@ class JobSearcher(NotPickled, Searcher):  # type: ignore[misc]  # Ray has no typ
         if len(self.running) >= self.concurrent:
             return None
         job = self._next_ready()
-        if job is None and self._fetch():
+        if job is None and self.source and not self.exhausted and all(one.stop_after for one in self.waiting):
+            # One point ahead, never more, because Optuna learns from every trial that ends.
+            point = self.source.next()
+            self.exhausted = point is None
+            self.waiting += [point] if point else []
             job = self._next_ready()
         if job is None:
             return None if self.waiting or self.running else str(Searcher.FINISHED)
@@ -122,15 +113,6 @@ class JobSearcher(NotPickled, Searcher):  # type: ignore[misc]  # Ray has no typ
             if not job.needs & coming:
                 return self.waiting.pop(position)
         return None
-
-    def _fetch(self) -> bool:
-        """Ask Optuna for a point, never for more than one ahead, because it learns from every trial that ends."""
-        if self.source is None or self.exhausted or any(job.stop_after is None for job in self.waiting):
-            return False
-        job = self.source.next()
-        self.exhausted = job is None
-        self.waiting += [job] if job else []
-        return job is not None
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
         pass  # the scheduler reads the results

@@ -10,7 +10,8 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any, NoReturn
+from functools import partial
+from typing import Any
 
 import torch
 
@@ -48,14 +49,14 @@ def serve(
     _check_address(options.host, port)
     files = find_model(model, storage)
     searcher = Searcher(Gallery(at(options.gallery)), Model(files, torch.device("cpu")))
-    items, resources = searcher.gallery.commit.items, Resources()
+    items = searcher.gallery.commit.items
     set_environment(verbose)
     try:
-        with _stoppable() as listen, cluster(resources, verbose, _say) as room:
+        with _stoppable() as listen, cluster(Resources(), verbose, _say) as room:
             listen()
             if not _joins() and replicas > room:  # a cluster may grow; this machine does not
                 raise InputError(f"--replicas {replicas}: this machine has room for {room}")
-            with _deployed(options, port, files, replicas, resources, verbose):
+            with _deployed(options, port, files, replicas, verbose):
                 host = f"[{options.host}]" if ":" in options.host else options.host
                 _say(f"{files.card.name} searches {items} images: http://{host}:{port} (Ctrl-C stops)")
                 if not options.loopback:
@@ -101,13 +102,7 @@ def _stoppable() -> Iterator[Callable[[], object]]:
         yield lambda: None
         return
     before = signal.getsignal(signal.SIGTERM)
-
-    def interrupt(*_: object) -> NoReturn:
-        raise KeyboardInterrupt
-
-    def listen() -> None:
-        signal.signal(signal.SIGTERM, interrupt)
-
+    listen = partial(signal.signal, signal.SIGTERM, signal.default_int_handler)  # raises KeyboardInterrupt
     listen()
     try:
         yield listen
@@ -118,9 +113,7 @@ def _stoppable() -> Iterator[Callable[[], object]]:
 
 
 @contextlib.contextmanager
-def _deployed(
-    options: ServiceOptions, port: int, files: ModelFiles, replicas: int, resources: Resources, verbose: bool
-) -> Iterator[None]:
+def _deployed(options: ServiceOptions, port: int, files: ModelFiles, replicas: int, verbose: bool) -> Iterator[None]:
     """Run Serve until the block ends; on entry the first replica is ready. Refuse a cluster that serves already."""
     import ray
     from ray import serve as ray_serve
@@ -131,8 +124,6 @@ def _deployed(
     if others:
         raise InputError(f"the cluster serves {others[0]!r} already; `serve shutdown` ends that, if it may be ended")
     logs = None if verbose else QUIET
-    wanted = resources.per_worker()
-    cpus, gpus = wanted.pop("CPU"), wanted.pop("GPU", 0)
     replica = ray_serve.deployment(
         Replica,
         num_replicas=replicas,
@@ -140,13 +131,13 @@ def _deployed(
         max_queued_requests=QUEUED,
         graceful_shutdown_wait_loop_s=0.5,
         graceful_shutdown_timeout_s=10,
-        ray_actor_options={"num_cpus": cpus, "num_gpus": gpus, "resources": wanted},
+        ray_actor_options={"num_cpus": 1},
         logging_config=logs,
     )
     web = {"host": options.host, "port": port, "request_timeout_s": SECONDS}
     try:
         ray_serve.start(proxy_location="HeadOnly", http_options=web, logging_config=logs)
-        handle = ray_serve.run(replica.bind(options, [ray.put(files)], resources), name=NAME, route_prefix="/")
+        handle = ray_serve.run(replica.bind(options, [ray.put(files)]), name=NAME, route_prefix="/")
         failure = handle.opened.remote().result()
         if failure:
             raise InputError(failure)
@@ -161,16 +152,16 @@ def _deployed(
 class Replica(Service):
     """One process that answers. It opens the gallery in a thread, and answers 503 meanwhile."""
 
-    def __init__(self, options: ServiceOptions, held: list[Any], resources: Resources) -> None:
+    def __init__(self, options: ServiceOptions, held: list[Any]) -> None:
         super().__init__(options)
-        self._held, self._resources, self._failure, self._tried = held, resources, "", threading.Event()
+        self._held, self._failure, self._tried = held, "", threading.Event()
         threading.Thread(target=self._open, name="open", daemon=True).start()
 
     def _open(self) -> None:
         import ray
 
         try:
-            self.open(Model(ray.get(self._held[0]), self._resources.device()))
+            self.open(Model(ray.get(self._held[0]), torch.device("cpu")))
         except (InputError, OSError) as error:
             self._failure = without_secrets(str(error))
         finally:

@@ -10,7 +10,7 @@ import json
 import logging
 import socket
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -48,7 +48,10 @@ def run_trial(config: dict[str, Any]) -> None:
             torch.set_num_threads(resources.cpus_per_worker)
             train_job(job, folder, config["owner"], Workers(device=resources.device()), tune.report)
         else:
-            _fit(job, resources, config)
+            from ray.tune.integration.ray_train import TuneReportCallback
+
+            scratch = str(folder.path / "ray")
+            fit_workers(_work, config, resources, job.label, scratch, [TuneReportCallback()])
     except OSError:
         raise
     except Exception as error:
@@ -57,15 +60,21 @@ def run_trial(config: dict[str, Any]) -> None:
     tune.report({"stopped": True} if Marker(folder.path)() else {"ended": True})
 
 
-def _fit(job: Job, resources: Resources, config: dict[str, Any]) -> None:
-    """Train the job with `resources.workers` processes; raise OSError if another attempt may succeed."""
+def fit_workers(
+    loop: Callable[[dict[str, Any]], None],
+    config: dict[str, Any],
+    resources: Resources,
+    name: str,
+    storage: str,
+    callbacks: Sequence[Any] = (),
+) -> None:
+    """Run `loop` in every worker of a Ray Train group; if it fails, raise the error of a worker, not Ray's wrapper."""
     from ray import train  # a trial with one process does without Ray Train, which takes a while to import
     from ray.train.torch import TorchConfig, TorchTrainer
-    from ray.tune.integration.ray_train import TuneReportCallback
 
     gpus = {"GPU": resources.gpus_per_worker} if resources.gpus_per_worker else {}
     trainer = TorchTrainer(
-        _work,
+        loop,
         train_loop_config=config,
         scaling_config=train.ScalingConfig(
             num_workers=resources.workers,
@@ -75,21 +84,14 @@ def _fit(job: Job, resources: Resources, config: dict[str, Any]) -> None:
             placement_strategy="PACK",  # one node if they fit; several rather than wait
         ),
         run_config=train.RunConfig(
-            name=f"{job.label}-{uuid.uuid4().hex[:8]}",  # a known name would make Ray resume an old run
-            storage_path=str(study_folder(config["study"]).path / "ray"),
+            name=f"{name}-{uuid.uuid4().hex[:8]}",  # a known name would make Ray resume an old run
+            storage_path=storage,
             failure_config=train.FailureConfig(max_failures=0, controller_failure_limit=resources.retries),
-            callbacks=[TuneReportCallback()],
+            callbacks=list(callbacks),
             logging_config=train.LoggingConfig(log_level="ERROR"),
         ),
         torch_config=TorchConfig(backend=resources.backend, timeout_s=COLLECTIVE_TIMEOUT_S),
     )
-    fit_or_raise_cause(trainer)
-
-
-def fit_or_raise_cause(trainer: Any) -> None:
-    """Run a trainer; if it fails, raise the error of a worker instead of Ray's wrapper."""
-    from ray import train
-
     try:
         trainer.fit()
     except train.WorkerGroupError as error:
@@ -105,9 +107,7 @@ def root_cause(failures: Sequence[Exception]) -> Exception:
     own = [error for error in failures if isinstance(error, OSError) and not isinstance(error, ConnectionError)]
     if own:
         return own[0]
-    if any(_lost_process(error) for error in failures):
-        return ProcessDiedError(DIED)
-    return failures[0]
+    return ProcessDiedError(DIED) if any(map(_lost_process, failures)) else failures[0]
 
 
 def _lost_process(error: Exception) -> bool:

@@ -11,7 +11,6 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from itertools import product
 from multiprocessing.synchronize import Barrier
 from typing import Literal
 
@@ -25,6 +24,7 @@ from cl2r.runtime.text import clock
 from cl2r.study.cost import CPU, WARM_UP, StepTimer, link_costs, measure_flops
 
 Precision = Literal["fp32", "bf16"]
+PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16")
 ROUNDS, SECONDS = 3, 1.0
 HOPELESS = 3.0
 """A precision that is this many times slower in one step is given up."""
@@ -52,41 +52,29 @@ class ComputeMode:
         """Return a name such as `bf16, compiled`."""
         return self.precision + ", compiled" * self.compile
 
-    @property
-    def overrides(self) -> str:
-        """Return the options that choose it."""
-        return f"--set optim.precision={self.precision} --set optim.compile={str(self.compile).lower()}"
-
 
 def fastest_mode(plan: Plan, device: torch.device) -> tuple[ComputeMode, list[ComputeMode], float]:
-    """Return the fastest mode for all links of `plan` in one process, all modes, and the FLOPs of the links."""
-    work = sum(cost.flops for cost in link_costs(plan))
-    modes = eager_modes(plan, device)
-    best = choose_mode(modes, work)
-    if best.seconds(work) > WORTH_COMPILING:
-        modes.append(compiled_mode(plan, device, best.precision))
-    return choose_mode(modes, work), modes, work
+    """Return the fastest mode for all links of `plan` in one process, all modes, and the FLOPs of the links.
 
-
-def choose_mode(modes: Sequence[ComputeMode], work: float) -> ComputeMode:
-    """Return the mode that finishes `work` FLOPs first, compiling included."""
-    return min(modes, key=lambda mode: mode.seconds(work))
-
-
-def eager_modes(plan: Plan, device: torch.device) -> list[ComputeMode]:
-    """Time both precisions in turns, so that a slow moment of the machine affects both.
-
-    A processor that only emulates bf16 takes ten times as long; one step shows it, and no more are made.
+    Precisions are timed in turns, so that a slow moment of the machine affects both. A processor that only emulates
+    bf16 takes ten times as long; one step shows it, and no more are made. Torch keeps compiled code on disk, so a later
+    run finds most of it.
     """
-    precisions: tuple[Precision, ...] = ("fp32", "bf16")
-    speeds = {precision: [one_step(_with(plan, precision, False), device)] for precision in precisions}
-    best = max(found[0] for found in speeds.values())
-    close = [precision for precision in precisions if speeds[precision][0] * HOPELESS > best]
-    for precision in close:
-        speeds[precision].clear()
-    for _, precision in product(range(ROUNDS), close):
-        speeds[precision].append(measure_flops(_with(plan, precision, False), device, SECONDS))
-    return [ComputeMode(precision, False, statistics.median(found)) for precision, found in speeds.items()]
+    work = sum(cost.flops for cost in link_costs(plan))
+    plans = {precision: _with(plan, precision, compiled=False) for precision in PRECISIONS}
+    first = {precision: one_step(own, device) for precision, own in plans.items()}
+    close = [precision for precision in PRECISIONS if first[precision] * HOPELESS > max(first.values())]
+    rounds = [{name: measure_flops(plans[name], device, SECONDS) for name in close} for _ in range(ROUNDS)]
+    speeds = first | {name: statistics.median(one[name] for one in rounds) for name in close}
+    modes = [ComputeMode(precision, False, speed) for precision, speed in speeds.items()]
+    best = min(modes, key=lambda mode: mode.seconds(work))
+    if best.seconds(work) > WORTH_COMPILING:
+        compiled, began = _with(plan, best.precision, compiled=True), time.perf_counter()
+        measure_flops(compiled, device, 0.0)
+        setup = time.perf_counter() - began
+        speed = statistics.median(measure_flops(compiled, device, SECONDS) for _ in range(ROUNDS))
+        modes.append(ComputeMode(best.precision, True, speed, setup))
+    return min(modes, key=lambda mode: mode.seconds(work)), modes, work
 
 
 def one_step(plan: Plan, device: torch.device) -> float:
@@ -97,34 +85,22 @@ def one_step(plan: Plan, device: torch.device) -> float:
     return steps.row_flops * report.images / report.seconds
 
 
-def compiled_mode(plan: Plan, device: torch.device, precision: Precision) -> ComputeMode:
-    """Compile and time it; torch keeps the result on disk, so a later run finds most of it."""
-    compiled, began = _with(plan, precision, True), time.perf_counter()
-    measure_flops(compiled, device, 0.0)
-    setup = time.perf_counter() - began
-    speeds = [measure_flops(compiled, device, SECONDS) for _ in range(ROUNDS)]
-    return ComputeMode(precision, True, statistics.median(speeds), setup)
-
-
-def _with(plan: Plan, precision: Precision, compile: bool) -> Plan:
-    optim = plan.config.optim.model_copy(update={"precision": precision, "compile": compile})
+def _with(plan: Plan, precision: Precision, compiled: bool) -> Plan:
+    optim = plan.config.optim.model_copy(update={"precision": precision, "compile": compiled})
     return plan_run(plan.config.model_copy(update={"optim": optim}))
 
 
 def mode_text(chosen: ComputeMode, modes: Sequence[ComputeMode], work: float) -> str:
     """Return one line per mode (speed, compile time, time for all links) and the fastest as options."""
-    rows = [("mode", "GFLOP/s", "compiling", "all links")]
+    lines = [f"{'mode':<14}  {'GFLOP/s':<9}  {'compiling':<9}  all links"]
     for mode in modes:
         setup = f"{mode.setup_seconds:.0f} s" if mode.compile else "–"
-        rows.append((mode.name, f"{mode.flops / 1e9:,.1f}", setup, clock(mode.seconds(work))))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+        lines.append(f"{mode.name:<14}  {mode.flops / 1e9:<9,.1f}  {setup:<9}  {clock(mode.seconds(work))}")
     if not any(mode.compile for mode in modes):
         lines.append(f"compiling was not tried: it cannot pay for {clock(chosen.seconds(work))} of training")
-    return "\n".join([*lines, f"fastest: {chosen.name}  ({chosen.overrides})"])
+    options = f"--set optim.precision={chosen.precision} --set optim.compile={str(chosen.compile).lower()}"
+    return "\n".join([*lines, f"fastest: {chosen.name}  ({options})"])
 
-
-# ---------------------------------------------------------------- trials × threads
 
 # Threads of one trial wait for one another at every operation, trials do not: many trials with one thread each are
 # fastest if there are enough of them, unless the cache is too small for so many.
@@ -150,11 +126,6 @@ class TrialLayout:
         """Return the time for equal runs of one unit of work; the last round may leave trials idle."""
         return math.ceil(runs / self.trials) * self.trials / self.rate
 
-    @property
-    def name(self) -> str:
-        """Return trials × threads, such as `2 × 1`."""
-        return f"{self.trials} × {self.threads}"
-
 
 def cores() -> int:
     """Return the number of cores that this process may use."""
@@ -171,17 +142,17 @@ def measure(config: Config, trials: int, threads: int, seconds: float = LAYOUT_S
     """Train for a few seconds in `trials` processes at once. Nothing is written."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(trials, context, _begin, (context.Barrier(trials), threads)) as pool:
-        measured = list(pool.map(_train, [config] * trials, [seconds] * trials))
-    return TrialLayout(trials, threads, sum(rate for rate, _ in measured), sum(held for _, held in measured))
+        rates, held = zip(*pool.map(_train, [config] * trials, [seconds] * trials), strict=True)
+    return TrialLayout(trials, threads, sum(rates), sum(held))
+
+
+_together: Barrier
 
 
 def _begin(barrier: Barrier, threads: int) -> None:
     global _together
     _together = barrier
     torch.set_num_threads(threads)
-
-
-_together: Barrier
 
 
 def _train(config: Config, seconds: float) -> tuple[float, int]:
@@ -215,9 +186,6 @@ def trial_layout(config: Config, runs: int) -> tuple[TrialLayout, list[TrialLayo
 
 def layout_text(chosen: TrialLayout, measured: Sequence[TrialLayout], runs: int) -> str:
     """Return one line such as `2 × 1 (trials × threads); 1 × 2 would take 1.15 times as long`."""
-    others = [
-        f"{layout.name} would take {layout.seconds(runs) / chosen.seconds(runs):.2f} times as long"
-        for layout in measured
-        if layout is not chosen
-    ]
-    return "; ".join([f"{chosen.name} (trials × threads)", *others])
+    times = ((layout, layout.seconds(runs) / chosen.seconds(runs)) for layout in measured if layout is not chosen)
+    others = [f"{layout.trials} × {layout.threads} would take {time:.2f} times as long" for layout, time in times]
+    return "; ".join([f"{chosen.trials} × {chosen.threads} (trials × threads)", *others])

@@ -10,7 +10,7 @@ import itertools
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -31,9 +31,6 @@ CALIBRATION_SECONDS = 2.0
 WARM_UP, MIN_STEPS = 2, 3
 CPU = torch.device("cpu")
 FLOAT_BYTES = {"float32": 4, "float16": 2}
-
-
-# ---------------------------------------------------------------- counts
 
 
 @dataclass(frozen=True)
@@ -57,22 +54,38 @@ class LinkCost:
 
 def link_costs(plan: Plan, cache: FlopCache | None = None) -> list[LinkCost]:
     """Return the cost of every link of a run. Runs that share `cache` count the FLOPs of equal steps once."""
-    chain = DryChain(plan, CPU, cache)
-    costs: list[LinkCost] = []
-    previous: FlopCount | None = None
+    chain, previous, costs = DryChain(plan, CPU, cache), FlopCount(0.0), list[LinkCost]()
+    items, size = plan.dataset.num_items, FLOAT_BYTES[plan.config.eval.features]
     for key in plan.keys:
-        chain.begin()
+        data, info = chain.begin(), chain.info
         images, steps, flops = 0, 0, 0.0
         for number, stage in enumerate(chain.stages()):
-            epoch = epoch_shape(plan, stage, chain.data)
+            epoch = epoch_shape(plan, stage, data)
             count = epoch.steps * stage.epochs
             images, steps = images + count * epoch.batch, steps + count
             flops += count * epoch.batch * chain.row_flops(number, stage)
         chain.method.end_task()
-        features = chain.features()
-        extracted, extracted_flops, disk = _extraction(chain, previous, features)
-        group = speed_group(plan)
-        costs.append(LinkCost(key, chain.task, images, steps, flops, extracted, extracted_flops, disk, group))
+        # Images that φ_t and φ_{t-1} embed, and the numbers that are stored.
+        features, support = chain.features(), len(support_rows(data.new, data.memory, plan.config.seed, chain.task))
+        projection: Tensor | None = None if info.maps_gallery else split_projection(chain.method.extractor())[1]
+        now, before = len(plan.dataset.x_open) + support, 0
+        numbers = sum(tensor.nbytes for tensor in chain.method.carry().values()) / size + 2 * len(data.memory)
+        if projection is not None:
+            numbers += items * projection.shape[1] + projection.numel()
+        else:
+            numbers += (items + support) * features.shape[0]
+        if chain.task > 1:
+            if projection is None:
+                before, numbers = support, numbers + support * previous.shape[0]
+            if info.memory == "quota" and plan.config.memory.selection == "herding":
+                before += len(plan.scenario.tasks[chain.task - 2].rows)
+        work = now * features.flops + chain.extracted_flops + before * previous.flops
+        if info.maps_gallery and chain.task > 1:
+            mapped = (chain.task - 1) * items
+            numbers += mapped * features.shape[0]
+            work += mapped * flops_of(chain.method.adapt_gallery, torch.zeros(1, *features.shape))
+        embedded, stored = now + before + chain.extracted_rows, round(numbers * size)
+        costs.append(LinkCost(key, chain.task, images, steps, flops, embedded, work, stored, speed_group(plan)))
         previous = features
     return costs
 
@@ -95,35 +108,6 @@ def smallest_batch(plan: Plan) -> int:
     return min(rows)
 
 
-def _extraction(chain: DryChain, previous: FlopCount | None, features: FlopCount) -> tuple[int, float, int]:
-    """Return images, FLOPs and stored bytes of everything but training: by φ_t, by φ_{t-1}, and by the method."""
-    plan, info, data = chain.plan, chain.info, chain.data
-    items, size = plan.dataset.num_items, FLOAT_BYTES[plan.config.eval.features]
-    support = len(support_rows(data.new, data.memory, plan.config.seed, chain.task))
-    projection: Tensor | None = None if info.maps_gallery else split_projection(chain.method.extractor())[1]
-    now, before, mapped = len(plan.dataset.x_open) + support, 0, 0
-    numbers = sum(tensor.nbytes for tensor in chain.method.carry().values()) / size + 2 * len(data.memory)
-    if projection is not None:
-        numbers += items * projection.shape[1] + projection.numel()
-    else:
-        numbers += (items + support) * features.shape[0]
-    if previous is not None:
-        if projection is None:
-            before, numbers = support, numbers + support * previous.shape[0]
-        if info.memory == "quota" and plan.config.memory.selection == "herding":
-            before += len(plan.scenario.tasks[chain.task - 2].rows)
-    flops = now * features.flops + (before * previous.flops if previous else 0.0) + chain.extracted.flops
-    if info.maps_gallery:
-        mapped = (chain.task - 1) * items
-        numbers += mapped * features.shape[0]
-    if mapped:
-        flops += mapped * flops_of(chain.method.adapt_gallery, torch.zeros(1, *features.shape))
-    return now + before + chain.extracted.rows, flops, round(numbers * size)
-
-
-# ---------------------------------------------------------------- speed on this machine
-
-
 def stored_speeds(root: StoragePath, costs: Sequence[LinkCost]) -> dict[str, list[float]]:
     """Return FLOP/s by group, of the links below `root` that one process trained."""
     speeds: defaultdict[str, list[float]] = defaultdict(list)
@@ -143,16 +127,14 @@ class StepTimer:
     """Real training steps of the task that a chain has begun. Nothing is learned or written."""
 
     def __init__(self, chain: DryChain, workers: Workers = ALONE) -> None:
-        self.chain = chain
-        loop, method, number = chain.loop, chain.method, 0
+        self.chain, loop = chain, chain.loop
         loop.workers = workers
-        self.stage = dataclasses.replace(self.chain.stages()[number], lr=0.0)  # no slower, and no loss can overflow
-        self.row_flops = self.chain.row_flops(number, self.stage)
-        self.optimiser = loop.optimiser(method, self.stage)
-        self.network = workers.wrap(loop.network(method))
+        self.stage = dataclasses.replace(chain.stages()[0], lr=0.0)  # no slower, and no loss can overflow
+        self.row_flops = chain.row_flops(0, self.stage)
+        self.optimiser = loop.optimiser(chain.method, self.stage)
+        self.network = workers.wrap(loop.network(chain.method))
         rows = self.stage.rows or (chain.data.new, chain.data.memory)
-        task, batching = self.chain.task, self.stage.batching
-        epochs = (loop.batches(task, *rows, number, epoch, batching) for epoch in itertools.count())
+        epochs = (loop.batches(chain.task, *rows, 0, epoch, self.stage.batching) for epoch in itertools.count())
         self.batches = itertools.chain.from_iterable(epochs)
 
     @classmethod
@@ -171,7 +153,10 @@ class StepTimer:
 
     def take_for(self, seconds: float) -> EpochReport:
         """Take steps until the time is up, at least three."""
-        return self._epoch(_until(self.batches, seconds))
+        taken, end = itertools.count(), time.perf_counter() + seconds
+        return self._epoch(
+            itertools.takewhile(lambda _: next(taken) < MIN_STEPS or time.perf_counter() <= end, self.batches)
+        )
 
     def _epoch(self, batches: Iterator[Batch]) -> EpochReport:
         return self.chain.loop.epoch(self.chain.method, self.network, self.stage, self.optimiser, 0, batches)
@@ -185,60 +170,30 @@ def measure_flops(plan: Plan, device: torch.device, seconds: float = CALIBRATION
     return timer.row_flops * report.images / report.seconds
 
 
-def _until(batches: Iterator[Batch], seconds: float) -> Iterator[Batch]:
-    ends = time.perf_counter() + seconds
-    for done, batch in enumerate(batches):
-        if done >= MIN_STEPS and time.perf_counter() > ends:
-            return
-        yield batch
-
-
-# ---------------------------------------------------------------- the estimate
-
-
 @dataclass(frozen=True)
 class GpuAssumption:
     """A GPU that was not measured here.
 
     A step takes its FLOPs at a sustained rate, but at least as long as launching its kernels: small networks on 32×32
-    images keep a GPU waiting. The price is an eighth of a p4d.24xlarge on demand; check the price list before use.
+    images keep a GPU waiting.
     """
 
     name: str = "A100"
     sustained_flops: float = 10e12
     step_seconds: float = 0.008
-    dollars_per_hour: float = 4.10
 
     def __str__(self) -> str:
         return f"{self.sustained_flops / 1e12:g} TFLOP/s, at least {1000 * self.step_seconds:g} ms per step"
 
-
-@dataclass(frozen=True)
-class Estimate:
-    """Totals over the links that are left to train."""
-
-    links: int
-    images: int
-    extracted: int
-    seconds_here: float
-    """With all runs at a time that fit, never idle; workers are assumed to share a run without loss."""
-    gpu_hours: float
-    disk_bytes: int
+    def seconds(self, cost: LinkCost) -> float:
+        """Return the time to train one link."""
+        return max((cost.flops + cost.extracted_flops) / self.sustained_flops, cost.steps * self.step_seconds)
 
 
-def estimate(costs: Sequence[LinkCost], speeds: dict[str, list[float]], processes: int, gpu: GpuAssumption) -> Estimate:
-    """Add up the links, each once. `processes` train at the same time; `speeds` are FLOP/s of one, by group."""
-    links = list({cost.key: cost for cost in costs}.values())
+def seconds_here(costs: Iterable[LinkCost], speeds: Mapping[str, Sequence[float]], processes: int) -> float:
+    """Return the time to train the links on this machine, at the median speed of their groups.
+
+    All `processes` are assumed to be busy until the end, and workers to share a run without loss.
+    """
     rates = {group: statistics.median(found) for group, found in speeds.items()}
-    seconds = sum((cost.flops + cost.extracted_flops) / rates[cost.speed_group] for cost in links)
-    gpu_seconds = sum(
-        max((cost.flops + cost.extracted_flops) / gpu.sustained_flops, cost.steps * gpu.step_seconds) for cost in links
-    )
-    return Estimate(
-        links=len(links),
-        images=sum(cost.images for cost in links),
-        extracted=sum(cost.extracted for cost in links),
-        seconds_here=seconds / processes,
-        gpu_hours=gpu_seconds / 3600,
-        disk_bytes=sum(cost.disk_bytes for cost in links),
-    )
+    return sum((cost.flops + cost.extracted_flops) / rates[cost.speed_group] for cost in costs) / processes

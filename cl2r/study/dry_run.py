@@ -7,6 +7,7 @@ of one row, counted on two real images whenever they may have changed.
 import json
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -66,60 +67,56 @@ class DryChain:
         self.method = build_method(plan.config, plan.dataset.channels, plan.num_outputs)
         self.method.network.to(device)
         self.loop = TaskLoop(plan.config, training_images(plan, device, loaders), report=lambda _: None)
-        self.task, self.extracted, self._work = 0, ExtractionCount(), ""
+        self.task, self.extracted_rows, self.extracted_flops = 0, 0, 0.0
         self.data = TaskData(np.empty(0, np.int64), np.empty(0, np.int64), plan.scenario.labels, self._apply)
+        self._work, self._applied = "", dict[nn.Module, FlopCount]()
 
     def begin(self) -> TaskData:
-        """Begin the next task with the memory it will have; `extracted` counts what the method embeds from now on."""
-        self.data, self.extracted = self._next_data(), ExtractionCount()
-        self.task += 1
-        self._work = work_of(self.plan, self.task, len(self.data.memory))
-        task = self.plan.scenario.tasks[self.task - 1]
-        info = TaskInfo(task.index, task.labels.start, len(task.labels), len(self.data.memory))
-        self.method.begin_task(info, self.data)
+        """Begin the next task with the memory it will have; count what the method embeds outside stages from now on.
+
+        Memory is drawn at random: which rows herding chooses changes no count.
+        """
+        config, scenario, rows = self.plan.config, self.plan.scenario, self.data.new
+        if self.info.memory == "quota":
+            rows = sample_task(rows, scenario.labels[rows], config.memory.per_class, "random", config.seed, self.task)
+        task, memory = scenario.tasks[self.task], np.concatenate([self.data.memory, rows])
+        self.data = TaskData(task.rows, memory, scenario.labels, self._apply)
+        self.task, self.extracted_rows, self.extracted_flops = self.task + 1, 0, 0.0
+        self._work = _work_of(self.plan, self.task, len(memory))
+        self._applied.clear()
+        self.method.begin_task(TaskInfo(task.index, task.labels.start, len(task.labels), len(memory)), self.data)
         return self.data
 
     def stages(self) -> list[Stage]:
         """Return the stages of the current task that will be trained."""
         return [stage for stage in self.method.stages() if stage.epochs]
 
-    def _next_data(self) -> TaskData:
-        """Return the rows of the next task. Memory is drawn at random: which rows herding chooses changes no count."""
-        config, scenario, rows = self.plan.config, self.plan.scenario, self.data.new
-        if self.info.memory == "quota":
-            rows = sample_task(rows, scenario.labels[rows], config.memory.per_class, "random", config.seed, self.task)
-        memory = np.concatenate([self.data.memory, rows])
-        return TaskData(scenario.tasks[self.task].rows, memory, scenario.labels, self._apply)
-
-    def _apply(self, module: nn.Module, rows: Rows) -> Tensor:
-        """Return noise of the right shape; the module is run on two images only."""
-        counted = self.extracted.at(module, len(rows), self._images(self.data.new))
-        generator = torch.Generator().manual_seed(len(rows))
-        return torch.randn(len(rows), *counted.shape, generator=generator).to(self.device)
-
-    def _images(self, rows: Rows) -> Tensor:
-        data = self.loop.data
-        return data.normalise(*data.pixels.stream([np.resize(rows, COUNTED_ROWS)]))
-
     def features(self) -> FlopCount:
         """Count one image through the current model, as `extract` runs it."""
-        return self._recall(("features",), lambda: passed(self.method.extractor(), self._images(self.data.new)))
+        return self._cached(("features",), lambda: self._passed(self.method.extractor()))
 
     def row_flops(self, number: int, stage: Stage) -> float:
         """Return FLOPs per row of a training step, forward and backward. Terms quadratic in the batch are left out."""
         new, memory = stage.rows or (self.data.new, self.data.memory)
         share = epoch_shape(self.plan, stage, self.data).memory_share
         parts: tuple[tuple[RowKind, Rows, float], ...] = (("new", new, 1 - share), ("memory", memory, share))
-        return sum(part * self._step(number, stage, kind, rows).flops for kind, rows, part in parts if part)
+        return sum(
+            part * self._cached((number, stage.name, kind), partial(self._step, stage, kind, rows)).flops
+            for kind, rows, part in parts
+            if part
+        )
 
-    def _step(self, number: int, stage: Stage, kind: RowKind, rows: Rows) -> FlopCount:
-        return self._recall((number, stage.name, kind), lambda: self._counted_step(stage, kind, rows))
+    def _cached(self, name: tuple[Hashable, ...], count: Callable[[], FlopCount]) -> FlopCount:
+        key = (self._work, *name)
+        if key not in self.cache:
+            self.cache[key] = count()
+        return self.cache[key]
 
-    def _counted_step(self, stage: Stage, kind: RowKind, rows: Rows) -> FlopCount:
+    def _step(self, stage: Stage, kind: RowKind, rows: Rows) -> FlopCount:
         """Count one training step as the loop makes it; nothing is learned."""
-        data, index = self.loop.data, torch.from_numpy(np.resize(rows, COUNTED_ROWS)).to(self.device)
+        index = torch.from_numpy(np.resize(rows, COUNTED_ROWS)).to(self.device)
         memory = range(COUNTED_ROWS) if kind == "memory" else ()
-        batch = Batch.of_one_worker(self._images(rows), data.labels[index], memory)
+        batch = Batch.of_one_worker(self._images(rows), self.loop.data.labels[index], memory)
         optimiser = self.loop.optimiser(self.method, stage)
         self.method.network.train(stage.statistics)
         with FlopCounterMode(display=False) as counter:
@@ -128,14 +125,30 @@ class DryChain:
         optimiser.zero_grad()
         return FlopCount(counter.get_total_flops() / COUNTED_ROWS)
 
-    def _recall(self, name: tuple[Hashable, ...], count: Callable[[], FlopCount]) -> FlopCount:
-        key = (self._work, *name)
-        if key not in self.cache:
-            self.cache[key] = count()
-        return self.cache[key]
+    def _passed(self, module: nn.Module) -> FlopCount:
+        """Count one pass in eval mode without gradients."""
+        images = self._images(self.data.new)
+        module.eval()
+        with torch.no_grad(), FlopCounterMode(display=False) as counter:
+            out: Tensor = module(images)
+        return FlopCount(counter.get_total_flops() / len(images), tuple(out.shape[1:]))
+
+    def _images(self, rows: Rows) -> Tensor:
+        data = self.loop.data
+        return data.normalise(*data.pixels.stream([np.resize(rows, COUNTED_ROWS)]))
+
+    def _apply(self, module: nn.Module, rows: Rows) -> Tensor:
+        """Return noise of the right shape; a module is run on two images only."""
+        if module not in self._applied:
+            self._applied = {module: self._passed(module)}
+        count = self._applied[module]
+        self.extracted_rows += len(rows)
+        self.extracted_flops += len(rows) * count.flops
+        generator = torch.Generator().manual_seed(len(rows))
+        return torch.randn(len(rows), *count.shape, generator=generator).to(self.device)
 
 
-def work_of(plan: Plan, task: int, memory: int) -> str:
+def _work_of(plan: Plan, task: int, memory: int) -> str:
     """Return what decides the FLOPs of a row: the fields of the link's key, float weights only by whether they are 0.
 
     The growth of heads with the classes is small and left out; a method whose φ grows is counted at every task.
@@ -149,27 +162,3 @@ def work_of(plan: Plan, task: int, memory: int) -> str:
     }
     sizes = [*plan.dataset.x_train.shape[1:], plan.num_outputs]
     return json.dumps([family, task if info.grows else min(task, 2), memory > 0, sizes, chosen])
-
-
-class ExtractionCount:
-    """Passes over images that a method asks for outside of its stages."""
-
-    def __init__(self) -> None:
-        self.rows, self.flops = 0, 0.0
-        self._last: tuple[nn.Module, FlopCount] | None = None
-
-    def at(self, module: nn.Module, rows: int, images: Tensor) -> FlopCount:
-        """Count `rows` more. The module is run on `images` unless it was also the last one."""
-        if self._last is None or self._last[0] is not module:
-            self._last = module, passed(module, images)
-        counted = self._last[1]
-        self.rows, self.flops = self.rows + rows, self.flops + rows * counted.flops
-        return counted
-
-
-def passed(module: nn.Module, images: Tensor) -> FlopCount:
-    """Count one pass in eval mode without gradients."""
-    module.eval()
-    with torch.no_grad(), FlopCounterMode(display=False) as counter:
-        out: Tensor = module(images)
-    return FlopCount(counter.get_total_flops() / len(images), tuple(out.shape[1:]))

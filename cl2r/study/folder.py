@@ -1,8 +1,7 @@
 """The folder of a study below the storage root: its files, its name, the lock of its driver, and `about.json`.
 
-`about.json` says by which command, version and machine the study was run, and when. It may be shown to others, so it
-holds no name of a user or machine, no path of a home directory and no secret. The machine is the driver's; workers on
-other nodes may differ.
+`about.json` (command, version, the driver's machine, times) may be shown to others, so it holds no name of a user or
+machine, no path of a home directory and no secret.
 """
 
 import contextlib
@@ -14,7 +13,6 @@ import socket
 import sys
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -31,51 +29,20 @@ from cl2r.study.ledger import Event, Ledger
 ABOUT_FORMAT = 1
 
 
-@dataclass(frozen=True)
 class StudyFolder:
     """`storage`/studies/`name`; links are in `storage` and shared by all studies."""
 
-    storage: StoragePath
-    name: str
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "storage", at(self.storage))  # accept a plain Path too
-        if Path(self.name).name != self.name or self.name in ("", ".."):
-            raise InputError(f"--name {self.name}: give the name of one folder, without slashes")
-
-    @property
-    def path(self) -> StoragePath:
-        """The study's own folder."""
-        return self.storage / "studies" / self.name
-
-    @property
-    def specification(self) -> StoragePath:
-        """File with the id and the specification that the name stands for."""
-        return self.path / "study.yaml"
-
-    @property
-    def about(self) -> StoragePath:
-        """File that says where and how the study was run."""
-        return self.path / "about.json"
-
-    @property
-    def _lock(self) -> StoragePath:
-        return self.path / "driver.lock"
-
-    @property
-    def ledger(self) -> Ledger:
-        """Events of the study."""
-        return Ledger(self.path / "ledger")
-
-    @property
-    def live(self) -> StoragePath:
-        """Folder of the progress files of running training processes."""
-        return self.path / "live"
-
-    @property
-    def journal(self) -> StoragePath:
-        """Optuna's storage."""
-        return self.path / "optuna.journal"
+    def __init__(self, storage: StoragePath | Path, name: str) -> None:
+        if Path(name).name != name or name in ("", ".."):
+            raise InputError(f"--name {name}: give the name of one folder, without slashes")
+        self.storage, self.name = at(storage), name
+        self.path = self.storage / "studies" / name
+        self.specification = self.path / "study.yaml"  # the id and the specification that the name stands for
+        self.about = self.path / "about.json"
+        self.ledger = Ledger(self.path / "ledger")
+        self.live = self.path / "live"  # progress files of running training processes
+        self.journal = self.path / "optuna.journal"
+        self._lock = self.path / "driver.lock"
 
     def claim_name(self, identity: dict[str, Any]) -> str:
         """Register the specification under this name, or check that it is unchanged; return the study's id."""
@@ -93,8 +60,8 @@ class StudyFolder:
             old, new = _flat(stored["specification"]), _flat(identity)
             lines = [f"study {self.name!r} has another specification; choose another --name"]
             for key in sorted(old.keys() | new.keys()):
-                if old.get(key) != new.get(key):
-                    lines.append(f"  {key}: {old.get(key, 'not given')} there, {new.get(key, 'not given')} here")
+                there, here = old.get(key, "not given"), new.get(key, "not given")
+                lines += [f"  {key}: {there} there, {here} here"] if there != here else []
             raise InputError("\n".join(lines))
         return str(stored["id"])
 
@@ -132,6 +99,9 @@ class StudyFolder:
         if entry := self.read_about():
             self._put_about(entry)
 
+    def _put_about(self, entry: dict[str, Any]) -> None:
+        self.about.write_file(json.dumps(entry, indent=1, ensure_ascii=False).encode())
+
     def read_about(self) -> dict[str, Any]:
         """Return `about.json` with the times that the ledger has now; {} if there is no file."""
         if not self.about.exists():
@@ -141,9 +111,6 @@ class StudyFolder:
         except (ValueError, TypeError) as error:
             raise InputError(f"{self.about} is damaged: {error}") from error
         return {**entry, **driver_times(self.ledger.events())}
-
-    def _put_about(self, entry: dict[str, Any]) -> None:
-        self.about.write_file(json.dumps(entry, indent=1, ensure_ascii=False).encode())
 
 
 def driver_times(events: Sequence[Event]) -> dict[str, Any]:
@@ -180,10 +147,8 @@ def _flat(entry: Any, prefix: str = "") -> dict[str, str]:
     """Return the leaves of nested mappings as JSON, by dotted path."""
     if not isinstance(entry, dict) or not entry:
         return {prefix: json.dumps(entry, ensure_ascii=False)}
-    flat: dict[str, str] = {}
-    for key, value in entry.items():
-        flat |= _flat(value, f"{prefix}.{key}" if prefix else str(key))
-    return flat
+    parts = (_flat(value, f"{prefix}.{key}" if prefix else str(key)) for key, value in entry.items())
+    return {name: text for part in parts for name, text in part.items()}
 
 
 def finished_runs(storage: StoragePath) -> dict[str, Event]:

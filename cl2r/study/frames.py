@@ -85,16 +85,12 @@ def _typed(rows: list[dict[str, Any]], always: Sequence[str]) -> pd.DataFrame:
 
 
 def _config_dtypes() -> dict[str, str]:
-    """Return the dtype of every config field by its annotation.
-
-    Text if it may be text, else float, else a nullable integer or boolean.
-    """
-    table = {}
-    for name, annotation in field_types().items():
-        parts = set(_plain_types(annotation))
-        order = ((str, "string"), (float, "float64"), (int, "Int64"), (bool, "boolean"))
-        table[name] = next((dtype for kind, dtype in order if kind in parts), "string")
-    return table
+    """Return dtypes by annotation: text if a field may be text, else float, else a nullable integer or boolean."""
+    order = ((str, "string"), (float, "float64"), (int, "Int64"), (bool, "boolean"))
+    return {
+        name: next((dtype for kind, dtype in order if kind in _plain_types(annotation)), "string")
+        for name, annotation in field_types().items()
+    }
 
 
 def _plain_types(annotation: Any) -> list[type]:

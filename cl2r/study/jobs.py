@@ -6,8 +6,10 @@ Runs whose first links have the same keys share them: a job of its own trains th
 import itertools
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
+
+from pydantic import TypeAdapter
 
 from cl2r.config.schema import Config, fields
 from cl2r.engine.frames import run_name
@@ -62,19 +64,16 @@ class Job:
 
     def to_plain(self) -> dict[str, Any]:
         """Return plain values, for the config of a Tune trial."""
-        plain = asdict(self)
-        for run, original in zip(plain["runs"], self.runs, strict=True):
-            run["config"] = original.config.model_dump(mode="json")
+        plain: dict[str, Any] = _JOB.dump_python(self, mode="json")
         return plain
 
     @classmethod
     def from_plain(cls, plain: dict[str, Any]) -> "Job":
         """Return the job that `to_plain` described."""
-        runs = tuple(
-            Run(run["name"], run["title"], tuple(run["keys"]), Config.model_validate(run["config"]))
-            for run in plain["runs"]
-        )
-        return cls(plain["trial"], plain["variant"], runs, plain["start"], plain["stop_after"])
+        return _JOB.validate_python(plain)
+
+
+_JOB = TypeAdapter(Job)
 
 
 def plan_job(spec: StudySpec, point: Point, trial: int) -> Job:
@@ -98,17 +97,8 @@ def grid_jobs(spec: StudySpec) -> list[Job]:
     return list(jobs.values())
 
 
-@dataclass(frozen=True)
-class SharedPrefix:
-    """Links `start` + 1 to `stop_after` of `run`, which all runs of one group have."""
-
-    run: str
-    start: int
-    stop_after: int
-
-
-def shared_prefixes(chains: Mapping[str, Sequence[str]]) -> list[SharedPrefix]:
-    """Return the shared prefixes of chains of link keys, each after the ones that it continues.
+def shared_prefixes(chains: Mapping[str, Sequence[str]]) -> list[tuple[str, int, int]]:
+    """Return (run, start, stop_after) of the shared prefixes of chains of link keys, each after those it continues.
 
     A link belongs to the group of runs that have it. Along a chain groups only shrink: where a group shrinks, a prefix
     ends, and if two runs are left, the next one begins there. The first run of a group trains it.
@@ -117,23 +107,21 @@ def shared_prefixes(chains: Mapping[str, Sequence[str]]) -> list[SharedPrefix]:
     for run, keys in chains.items():
         for key in keys:
             groups[key].append(run)
-    found: list[SharedPrefix] = []
+    found: list[tuple[str, int, int]] = []
     for run, keys in chains.items():
         end = 0
         for group, links in itertools.groupby(keys, key=groups.__getitem__):
             start, end = end, end + len(list(links))
             if len(group) > 1 and group[0] == run:
-                found.append(SharedPrefix(run, start, end))
-    return sorted(found, key=lambda prefix: prefix.stop_after)
+                found.append((run, start, end))
+    return sorted(found, key=lambda prefix: prefix[2])
 
 
 def prefix_jobs(jobs: Sequence[Job], present: Collection[str]) -> list[Job]:
     """Return jobs that train the links which two or more runs share and which are not `present` in the store."""
     runs = {run.name: run for job in jobs for run in job.runs}
-    found = [
-        Job(-1, None, (runs[prefix.run],), prefix.start, prefix.stop_after)
-        for prefix in shared_prefixes({name: run.keys for name, run in runs.items()})
-    ]
+    shared = shared_prefixes({name: run.keys for name, run in runs.items()})
+    found = (Job(-1, None, (runs[run],), start, stop_after) for run, start, stop_after in shared)
     return [job for job in found if not job.provides <= set(present)]
 
 
@@ -167,15 +155,14 @@ def representative_jobs(spec: StudySpec) -> list[Job]:
 def corner_jobs(spec: StudySpec) -> list[Job]:
     """Return one job per end and per choice of the space. Refuses points that cannot run or have no objective."""
     jobs = []
-    columns = [OBJECTIVES[name][0] for name in spec.search.objectives]
+    needs_tuning = any(OBJECTIVES[name][0].startswith("tuning_") for name in spec.search.objectives)
     two_tasks = [name for name in spec.search.objectives if name in ("AC", "BC", "FC")]
     for name, entry in spec.space.items():
         for value in corner_values(entry):
             job = plan_job(spec, Point(None, {name: value}), -1)
-            run, where = job.runs[0], f"{name}={value}"
-            if any(column.startswith("tuning_") for column in columns) and plan_run(run.config).tuning_pairs is None:
-                raise InputError(f"{where}: there are no tuning pairs to judge trials on; set eval.tuning_share")
-            if two_tasks and len(run.keys) < 2:
-                raise InputError(f"{where}: objective {two_tasks[0]} needs two tasks")
+            if needs_tuning and plan_run(job.runs[0].config).tuning_pairs is None:
+                raise InputError(f"{name}={value}: there are no tuning pairs to judge trials on; set eval.tuning_share")
+            if two_tasks and len(job.runs[0].keys) < 2:
+                raise InputError(f"{name}={value}: objective {two_tasks[0]} needs two tasks")
             jobs.append(job)
     return jobs

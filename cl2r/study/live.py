@@ -13,55 +13,37 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, TextIO
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TextIO, TypeVar
 
 from cl2r.runtime.logs import without_secrets
 from cl2r.runtime.progress import EpochReport, TimeLeft, epoch_values, progress_text
 from cl2r.runtime.text import clock
 from cl2r.storage.path import StoragePath
 
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-
+T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 STALE_SECONDS = 60.0
+PROGRESS = ("task", "tasks", "epoch", "epochs", "images_per_second", "loss", "seconds_left")
 
 
 @dataclass(frozen=True)
 class LiveRow:
     """Progress of one training process; `stale` if its file has not been written for a minute."""
 
-    label: str
-    run: str
     title: str
-    pid: int
-    host: str
     time: float
-    task: int
-    tasks: int
-    epoch: int
-    epochs: int
-    images_per_second: float
-    loss: float
-    seconds_left: float
-    stale: bool = False
+    progress: dict[str, Any]
+    """The values of `PROGRESS`."""
+    stale: bool
 
     @property
     def text(self) -> str:
         """How far the run is, as text without its title."""
-        where = progress_text(
-            task=self.task,
-            tasks=self.tasks,
-            epoch=self.epoch,
-            epochs=self.epochs,
-            images_per_second=self.images_per_second,
-            loss=self.loss,
-            seconds_left=self.seconds_left,
-        )
-        return where + (f" · silent for {clock(max(0.0, time.time() - self.time))}" if self.stale else "")
+        silent = f" · silent for {clock(max(0.0, time.time() - self.time))}" if self.stale else ""
+        return progress_text(**self.progress) + silent
 
 
 @dataclass
@@ -83,7 +65,6 @@ class LiveFile:
         return self.folder / f"{self.label}.json"
 
     def begin(self, tasks: list[int]) -> None:
-        """Receive the tasks that will be trained, for the time left."""
         self._left.begin([task for task in tasks if task <= self.tasks])
 
     def epoch(self, report: EpochReport) -> None:
@@ -114,19 +95,24 @@ class LiveFile:
 
 def read_live(folder: StoragePath) -> list[LiveRow]:
     """Return the progress of every running training process, sorted by label."""
-    known = {entry.name for entry in fields(LiveRow)}
     rows = []
     for path in folder.list("*.json"):
         try:
             entry = json.loads(path.read_text())
         except FileNotFoundError:  # its run ended between listing and reading
             continue
-        info = path.info()
-        if info is None:
-            continue
-        stale = time.time() - info.mtime_ns / 1e9 > STALE_SECONDS
-        rows.append(LiveRow(**{name: value for name, value in entry.items() if name in known}, stale=stale))
+        if info := path.info():
+            stale = time.time() - info.mtime_ns / 1e9 > STALE_SECONDS
+            rows.append(LiveRow(entry["title"], entry["time"], {name: entry[name] for name in PROGRESS}, stale))
     return rows
+
+
+def aligned(rows: Sequence[LiveRow]) -> list[str]:
+    """Return one line per row; the text begins at the same column in all of them."""
+    from rich.cells import cell_len, set_cell_size
+
+    width = max((cell_len(row.title) for row in rows), default=0)
+    return [f"{set_cell_size(row.title, width)}   {row.text}" for row in rows]
 
 
 class LiveView:
@@ -152,11 +138,7 @@ class LiveView:
         self.console = Console(file=sys.stderr if stream is None else stream, highlight=False, markup=False)
         self.lost: Exception | None = None
         self._live = Live(
-            console=self.console,
-            auto_refresh=False,
-            transient=True,
-            redirect_stdout=False,
-            redirect_stderr=False,
+            console=self.console, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False
         )
         self._reported: set[str] = set()
         self._beat = time.monotonic()
@@ -180,48 +162,41 @@ class LiveView:
 
     def refresh(self) -> None:
         """Redraw the rows on a terminal; elsewhere print the totals if the time of the heartbeat has come."""
-        if self.console.is_terminal:
-            rows = self._render()
-            if not self._live.is_started:
-                self._write(self._live.start)
-                self._write(self.console.show_cursor)  # or a driver that is killed would leave it hidden
-            self._write(lambda: self._live.update(rows, refresh=True))
-        elif time.monotonic() - self._beat >= self.heartbeat:
-            self._beat = time.monotonic()
-            self.say(self._totals())
+        from rich.console import Group
+        from rich.text import Text
+
+        if not self.console.is_terminal:
+            if time.monotonic() - self._beat >= self.heartbeat:
+                self._beat = time.monotonic()
+                self.say(self._totals())
+            return
+        totals, room = self._totals(), max(0, self.console.height - 3)
+        rows = self._shown("its running trials", lambda: read_live(self.folder), list[LiveRow]())
+        lines = self._shown("its running trials", lambda: aligned(rows[:room]), list[str]())
+        lines += [f"… and {len(rows) - room} more"] if len(rows) > room else []
+        block = Group(*(Text(line, no_wrap=True, overflow="ellipsis") for line in [*lines, totals]))
+        if not self._live.is_started:
+            self._write(self._live.start)
+            self._write(self.console.show_cursor)  # or a driver that is killed would leave it hidden
+        self._write(lambda: self._live.update(block, refresh=True))
 
     def _loop(self) -> None:
         while not self._stopping.is_set():
             self.refresh()
             self._stopping.wait(self.interval)
 
-    def _render(self) -> "RenderableType":
-        from rich.cells import cell_len, set_cell_size
-        from rich.console import Group
-        from rich.text import Text
-
-        totals, lines = self._totals(), list[str]()
-        try:
-            rows = read_live(self.folder)
-            shown = rows[: max(0, self.console.height - 3)]
-            width = max((cell_len(row.title) for row in shown), default=0)
-            lines = [f"{set_cell_size(row.title, width)}   {row.text}" for row in shown]
-            lines += [f"… and {len(rows) - len(shown)} more"] if len(rows) > len(shown) else []
-        except Exception as error:  # whatever it is, the study continues
-            self._report_once("its running trials", error)
-        return Group(*(Text(line, no_wrap=True, overflow="ellipsis") for line in [*lines, totals]))
-
     def _totals(self) -> str:
-        try:
-            return self.totals().replace("\n", " ")
-        except Exception as error:  # whatever it is, the study continues
-            self._report_once("its totals", error)
-            return "totals unknown"
+        return self._shown("its totals", lambda: self.totals().replace("\n", " "), "totals unknown")
 
-    def _report_once(self, what: str, error: Exception) -> None:
-        if what not in self._reported:
-            self._reported.add(what)
-            self.say(f"note: the live view cannot show {what}: {' '.join(f'{type(error).__name__}: {error}'.split())}")
+    def _shown(self, what: str, produce: Callable[[], T], otherwise: T) -> T:
+        try:
+            return produce()
+        except Exception as error:  # whatever it is, the study continues
+            if what not in self._reported:
+                self._reported.add(what)
+                reason = " ".join(f"{type(error).__name__}: {error}".split())
+                self.say(f"note: the live view cannot show {what}: {reason}")
+            return otherwise
 
     def _write(self, write: Callable[[], object]) -> None:
         if self.lost:

@@ -1,12 +1,8 @@
 """What a run may use of the cluster. None of it identifies a study: it may change between two commands."""
 
-import dataclasses
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Self
-
-from pydantic import TypeAdapter, ValidationError
+from typing import TYPE_CHECKING, Literal
 
 from cl2r.errors import InputError
 
@@ -49,24 +45,6 @@ class Resources:
         if self.sync_batchnorm and not (self.workers > 1 and self.gpus_per_worker):
             raise InputError("--sync-batchnorm needs several workers with GPUs: torch has none on the CPU")
 
-    @classmethod
-    def from_options(cls, options: Mapping[str, Any]) -> Self:
-        """Return resources from options of a command line; other options are ignored.
-
-        A field whose option is None or absent is read from the environment, e.g. $CL2R_WORKERS, or has its default.
-        """
-        given: dict[str, Any] = {}
-        for name in (field.name for field in dataclasses.fields(cls)):
-            value = options.get(name)
-            value = os.environ.get(f"CL2R_{name.upper()}") if value is None else value
-            given |= {} if value is None else {name: value}
-        try:
-            return TypeAdapter(cls).validate_python(given)
-        except ValidationError as error:
-            first = error.errors()[0]
-            name = str(first["loc"][0]) if first["loc"] else "resources"
-            raise InputError(f"--{name.replace('_', '-')}: {first['msg']} (got {first['input']!r})") from error
-
     def device(self) -> "torch.device":
         """Return where a worker trains: a GPU only if one was asked for, because Ray does not hide other GPUs."""
         import torch
@@ -79,12 +57,9 @@ class Resources:
 
     def per_worker(self) -> dict[str, float]:
         """Return what Ray reserves for one worker."""
-        wanted: dict[str, float] = {"CPU": self.cpus_per_worker}
-        if self.gpus_per_worker:
-            wanted["GPU"] = self.gpus_per_worker
-        if self.accelerator:
-            wanted[ACCELERATOR + self.accelerator] = 0.001
-        return wanted
+        gpus = {"GPU": self.gpus_per_worker} if self.gpus_per_worker else {}
+        kind = {ACCELERATOR + self.accelerator: 0.001} if self.accelerator else {}
+        return {"CPU": self.cpus_per_worker, **gpus, **kind}
 
     def per_trial(self) -> dict[str, float]:
         """Return what Ray Tune reserves: the worker itself or, for several workers, a driver that takes no CPU.
@@ -99,12 +74,10 @@ class Resources:
 
     def fit_into(self, *nodes: Node) -> int:
         """Return how many trials fit at a time into empty suitable nodes. A trial may span nodes, a worker may not."""
-        needs = {name: amount for name, amount in self.per_worker().items() if name in ("CPU", "GPU")}
-
-        def workers_on(node: Node) -> int:  # Ray counts amounts in ten-thousandths
-            return min(round(node.get(name, 0) * 1e4) // round(amount * 1e4) for name, amount in needs.items())
-
-        return sum(map(workers_on, nodes)) // self.workers
+        needs = [(name, amount) for name, amount in self.per_worker().items() if name in ("CPU", "GPU")]
+        # Ray counts amounts in ten-thousandths.
+        fitting = (min(round(node.get(name, 0) * 1e4) // round(n * 1e4) for name, n in needs) for node in nodes)
+        return sum(fitting) // self.workers
 
     def __str__(self) -> str:
         wanted = amounts_text(self.per_worker())

@@ -29,10 +29,10 @@ class AllReduceCost:
     latency_seconds: float
     seconds_per_byte: float
 
-    def seconds(self, world: int, size: float, times: int = 1) -> float:
-        """Return A(W) of `times` all-reduces with `size` bytes in total."""
-        messages, share = ring_terms(world, size)
-        return times * messages * self.latency_seconds + share * self.seconds_per_byte
+    def seconds(self, world: int, size: float) -> float:
+        """Return A(W) of one all-reduce of `size` bytes."""
+        messages, sent = ring_terms(world, size)
+        return messages * self.latency_seconds + sent * self.seconds_per_byte
 
     def __str__(self) -> str:
         delay = self.latency_seconds
@@ -59,17 +59,14 @@ class StepModel:
     between: AllReduceCost | None = None
     node_workers: int = NODE
 
-    def seconds(self, world: int, flops: float, gradient_bytes: float, steps: int = 1) -> float:
-        """Return the seconds of `steps` steps with these FLOPs and bytes in total."""
-        computed = max(flops / world * self.seconds_per_flop, steps * self.floor_seconds)
-        return computed + steps * self.fixed_seconds + self.ring_of(world).seconds(world, gradient_bytes, steps)
+    def seconds(self, world: int, flops: float, gradient_bytes: float) -> float:
+        """Return the seconds of a step of a global batch with these FLOPs."""
+        computed = max(flops / world * self.seconds_per_flop, self.floor_seconds)
+        return computed + self.fixed_seconds + self.ring_of(world).seconds(world, gradient_bytes)
 
     def ring_of(self, world: int) -> AllReduceCost:
         """Return the all-reduce that a group of this size uses."""
         return self.between if self.between is not None and world > self.node_workers else self.ring
-
-
-# ---------------------------------------------------------------- fitted
 
 
 @dataclass(frozen=True)
@@ -100,13 +97,8 @@ class Fit:
 
     def fitted(self, sample: Sample) -> float:
         """Return the seconds that the model gives."""
-        model = self.model
-        constants = (
-            model.seconds_per_flop,
-            model.fixed_seconds,
-            model.ring.latency_seconds,
-            model.ring.seconds_per_byte,
-        )
+        model, ring = self.model, self.model.ring
+        constants = (model.seconds_per_flop, model.fixed_seconds, ring.latency_seconds, ring.seconds_per_byte)
         return float(np.dot(sample.terms, constants))
 
     @property
@@ -120,8 +112,7 @@ def fit(samples: Sequence[Sample]) -> Fit:
     if any(sample.seconds <= 0 for sample in samples):
         raise InputError("a step took no time: measure more steps")
     terms = np.array([sample.terms for sample in samples], np.float64).reshape(len(samples), CONSTANTS)
-    seconds = np.array([sample.seconds for sample in samples], np.float64)
-    relative = terms / seconds[:, None]
+    relative = terms / np.array([sample.seconds for sample in samples], np.float64)[:, None]
     scale = np.linalg.norm(relative, axis=0)
     scaled = relative / np.where(scale > 0, scale, 1)  # FLOPs are 10⁹ times the messages
     rank = int(np.linalg.matrix_rank(scaled, tol=1e-6)) if len(samples) else 0
@@ -130,42 +121,33 @@ def fit(samples: Sequence[Sample]) -> Fit:
             f"{len(samples)} samples determine {rank} of the {CONSTANTS} constants of a step: measure several "
             "numbers of workers, rows per worker and sizes of an all-reduce"
         )
-    found = nnls(scaled, np.ones(len(samples)))[0] / scale
-    rate, fixed, latency, inverse = map(float, found)
+    rate, fixed, latency, inverse = map(float, nnls(scaled, np.ones(len(samples)))[0] / scale)
     return Fit(StepModel(rate, fixed, AllReduceCost(latency, inverse)), tuple(samples))
-
-
-# ---------------------------------------------------------------- predicted
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """A predicted step."""
-
-    workers: int
-    rows: float
-    """Rows of one worker."""
-    seconds: float
-    communication: float
-    """Share of the step that is communication."""
-    images_per_second: float
-    speed_up: float
-    """Images per second relative to one worker."""
-    efficiency: float
 
 
 def predict(
     model: StepModel, row_flops: float, gradient_bytes: float, batch: int, workers: Sequence[int], weak: bool
-) -> list[Prediction]:
-    """Predict steps of `batch` rows shared by all workers (strong scaling), or of `batch` rows each (weak scaling)."""
+) -> list[dict[str, float]]:
+    """Return one row per number of workers, for steps of `batch` rows for all (strong scaling) or each (weak scaling).
+
+    `rows` are those of one worker, `communication` is a share of the step, and the speed-up is relative to one worker.
+    """
     alone = batch / model.seconds(1, batch * row_flops, gradient_bytes)
     found = []
     for world in workers:
         rows = batch * (world if weak else 1)
         seconds = model.seconds(world, rows * row_flops, gradient_bytes)
-        sent, rate = model.ring_of(world).seconds(world, gradient_bytes), rows / seconds
-        up = rate / alone
-        found.append(Prediction(world, rows / world, seconds, sent / seconds, rate, up, up / world))
+        found.append(
+            {
+                "workers": world,
+                "rows": rows / world,
+                "seconds": seconds,
+                "communication": model.ring_of(world).seconds(world, gradient_bytes) / seconds,
+                "images_per_second": rows / seconds,
+                "speed_up": rows / seconds / alone,
+                "efficiency": rows / seconds / alone / world,
+            }
+        )
     return found
 
 
@@ -176,5 +158,5 @@ whose network has 400 Gbit/s."""
 
 
 def gpu_model(gpu: GpuAssumption) -> StepModel:
-    """Return the model of steps on GPUs that nobody measured here."""
+    """Return the model of steps on GPUs that were not measured."""
     return StepModel(1 / gpu.sustained_flops, 0.0, NVLINK, gpu.step_seconds, NETWORK)

@@ -3,13 +3,11 @@
 import contextlib
 import dataclasses
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Self
-
-import pandas as pd
 
 from cl2r.data import load_dataset
 from cl2r.engine.links import LinkStore, check_writable
@@ -19,7 +17,6 @@ from cl2r.runtime.stop import Termination
 from cl2r.storage.path import StoragePath
 from cl2r.study.cost import smallest_batch
 from cl2r.study.folder import StudyFolder, digest
-from cl2r.study.frames import study_frames
 from cl2r.study.jobs import Job, corner_jobs, grid_jobs, representative_jobs
 from cl2r.study.ledger import Ledger, finished
 from cl2r.study.resources import Resources
@@ -65,7 +62,11 @@ class StudySession:
             raise InputError("--cpus-per-worker auto needs one worker per run, no GPUs, and a Ray on this machine only")
         jobs = representative_jobs(spec) if spec.is_sweep else grid_jobs(spec)
         examples = corner_jobs(spec) if spec.is_sweep else jobs
-        _check_batches(examples, resources.workers)
+        for run in (run for job in examples for run in job.runs) if resources.workers > 1 else ():
+            rows = smallest_batch(plan_run(run.config))
+            if rows < 2 * resources.workers:  # batch norm needs two of every worker
+                reason = f"a batch of {rows} rows is too small for {resources.workers} workers: each needs 2"
+                raise InputError(f"{run.title}: {reason}")
         sets = {run.config.data for job in examples for run in job.runs}
         fingerprints = (load_dataset(data.name, data.size, data.channels, data.root).fingerprint for data in sets)
         identity = spec.identity(sorted(fingerprints))
@@ -105,10 +106,6 @@ class StudySession:
         outcomes = self.ledger.outcomes()
         return [job for job in self.jobs if not finished(outcomes, (run.name for run in job.runs))]
 
-    def frames(self) -> dict[str, pd.DataFrame]:
-        """Return the frames of every run that has ended."""
-        return study_frames(self.folder)
-
     def loader_note(self) -> str | None:
         """Return a note if processes that decode images have no CPU of their own."""
         data = self.spec.config(self.spec.points()[0], self.spec.seeds[0]).data
@@ -134,11 +131,3 @@ class StudySession:
         print(layout_text(chosen, measured, left), flush=True)
         trials = min(chosen.trials, self.resources.max_concurrent or chosen.trials)
         return dataclasses.replace(self.resources, cpus_per_worker=chosen.threads, max_concurrent=trials)
-
-
-def _check_batches(jobs: Sequence[Job], workers: int) -> None:
-    """Raise InputError unless every worker gets two rows of every batch, which batch norm needs."""
-    for run in (run for job in jobs for run in job.runs) if workers > 1 else ():
-        rows = smallest_batch(plan_run(run.config))
-        if rows < 2 * workers:
-            raise InputError(f"{run.title}: a batch of {rows} rows is too small for {workers} workers: each needs 2")

@@ -28,11 +28,6 @@ class Range(Section):
             raise ValueError(f"log needs low above 0 (got {self.low})")
         return self
 
-    @property
-    def ends(self) -> list[Any]:
-        """Both ends of the range."""
-        return [self.low, self.high]
-
 
 Space = dict[str, Range | Annotated[list[Scalar], Field(min_length=1)]]
 
@@ -53,7 +48,7 @@ def distributions(space: Space) -> dict[str, BaseDistribution]:
 
 def corner_values(entry: Range | list[Scalar]) -> list[Any]:
     """Return the values that decide whether every value is valid: all choices, or both ends of a range."""
-    return entry if isinstance(entry, list) else entry.ends
+    return entry if isinstance(entry, list) else [entry.low, entry.high]
 
 
 def check_space(space: Space, config: Callable[[Mapping[str, Any]], object]) -> None:

@@ -182,12 +182,9 @@ def sweep_point(values: dict[str, Any]) -> Point:
 
 
 def _title(variant: str | None, values: Mapping[str, Any]) -> str:
-    words = [variant] if variant else []
-    for key, value in values.items():
-        if key != "method.name":
-            shown = f"{value:.3g}" if isinstance(value, float) else str(value)
-            words.append(f"{key.split('.')[-1]}={shown}")
-    return " ".join(words)
+    shown = ((key, f"{value:.3g}" if isinstance(value, float) else value) for key, value in values.items())
+    words = [f"{key.split('.')[-1]}={value}" for key, value in shown if key != "method.name"]
+    return " ".join([variant, *words] if variant else words)
 
 
 def _overridden(spec: StudySpec, overrides: Sequence[str]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from cl2r.errors import InputError, nearest
 from cl2r.runtime.text import clock
 from cl2r.storage.path import StoragePath
 from cl2r.study.folder import StudyFolder
-from cl2r.study.live import STALE_SECONDS, read_live
+from cl2r.study.live import STALE_SECONDS, aligned, read_live
 
 
 def studies(storage: StoragePath) -> list[StudyFolder]:
@@ -44,9 +44,7 @@ def status(storage: StoragePath, name: str) -> str:
 
 def running(folder: StudyFolder) -> list[str]:
     """Return one line per training process."""
-    rows = read_live(folder.live)
-    width = max((len(row.title) for row in rows), default=0)
-    return [f"{row.title:<{width}}   {row.text}" for row in rows]
+    return aligned(read_live(folder.live))
 
 
 def phase(folder: StudyFolder) -> Literal["running", "closed", "interrupted"]:

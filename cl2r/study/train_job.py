@@ -4,6 +4,7 @@ It runs unchanged in a Tune trial (one worker) and in every worker of Ray Train;
 """
 
 import contextlib
+import json
 import logging
 import math
 import time
@@ -74,10 +75,14 @@ def record_failed(job: Job, folder: StudyFolder, reason: str) -> None:
 
 
 def _train_job(job: Job, folder: StudyFolder, owner: str, workers: Workers, report: Report) -> None:
-    began = time.perf_counter()
-    outcomes = workers.from_first(folder.ledger.outcomes)
-    live = [_live_file(job, run, folder) for run in job.runs]
-    stop = Marker(folder.path)
+    began, whole, ledger = time.perf_counter(), job.stop_after is None, folder.ledger
+    outcomes = workers.from_first(ledger.outcomes)
+    interval, stop = 5.0 if folder.path.remote else 1.0, Marker(folder.path)
+    labels = [run.name for run in job.runs] if whole else [job.label]
+    live = [
+        LiveFile(folder.live, label, run.name, run.title, job.stop_after or len(run.keys), interval)
+        for run, label in zip(job.runs, labels, strict=True)
+    ]
     try:
         chains = workers.together(
             lambda: [
@@ -85,42 +90,29 @@ def _train_job(job: Job, folder: StudyFolder, owner: str, workers: Workers, repo
                 for run, listener in zip(job.runs, live, strict=True)
             ]
         )
-        pairs = zip(job.runs, chains, strict=True)
-        unfinished = [(run, chain) for run, chain in pairs if not finished(outcomes, [run.name])]
-        writes = workers.first and job.stop_after is None
-        for run, _ in unfinished if writes else []:
-            folder.ledger.write("started", run.name, {"trial": job.trial, "workers": workers.world})
-        _train(job, folder, chains, workers, report)
-        pruned = folder.ledger.last("pruned") if writes else {}  # Train's workers may outlive the decision
-        for run, chain in unfinished if writes else []:
+        pairs = list(zip(job.runs, chains, strict=True))
+        records = pairs if whole and workers.first else []
+        unfinished = [(run, chain) for run, chain in records if not finished(outcomes, [run.name])]
+        for run, _ in unfinished:
+            ledger.write("started", run.name, {"trial": job.trial, "workers": workers.world})
+        # All runs reach a task before any continues, because a report is a mean over seeds.
+        for task in range(1, (job.stop_after or max(len(run.keys) for run in job.runs)) + 1):
+            for chain in chains:
+                if task in chain.tasks:
+                    chain.ensure_link(task)
+            if whole:
+                values = [_after_task(folder, *pair, task) for pair in pairs] if workers.first else [math.nan]
+                report({"task": task, "value": math.fsum(values) / len(values)})
+        pruned = ledger.last("pruned") if unfinished else {}  # Train's workers may outlive the decision
+        for run, chain in unfinished:
             if run.name not in pruned:
-                rows = _without_nan(frames(chain.result(time.perf_counter() - began), run.name))
-                folder.ledger.write("finished", run.name, job.heading(run) | {"frames": rows})
+                text = json.dumps(frames(chain.result(time.perf_counter() - began), run.name))
+                # Other readers of JSON know no NaN: the ledger has null instead.
+                rows = json.loads(text, parse_constant=lambda name: None if name == "NaN" else float(name))
+                ledger.write("finished", run.name, job.heading(run) | {"frames": rows})
     finally:
         for listener in live if workers.first else []:
             listener.close()
-
-
-def _live_file(job: Job, run: Run, folder: StudyFolder) -> LiveFile:
-    label = run.name if job.stop_after is None else job.label
-    tasks = len(run.keys) if job.stop_after is None else job.stop_after
-    interval = 5.0 if folder.path.remote else 1.0
-    return LiveFile(folder.live, label, run.name, run.title, tasks, interval)
-
-
-def _train(job: Job, folder: StudyFolder, chains: list[Chain], workers: Workers, report: Report) -> None:
-    """Train task by task; all runs reach a task before any continues, because a report is a mean over seeds."""
-    last = job.stop_after or max(len(run.keys) for run in job.runs)
-    for task in range(1, last + 1):
-        for chain in chains:
-            if task in chain.tasks:
-                chain.ensure_link(task)
-        if job.stop_after is not None:
-            continue
-        values = [math.nan]
-        if workers.first:
-            values = [_after_task(folder, run, chain, task) for run, chain in zip(job.runs, chains, strict=True)]
-        report({"task": task, "value": math.fsum(values) / len(values)})
 
 
 def _after_task(folder: StudyFolder, run: Run, chain: Chain, task: int) -> float:
@@ -131,15 +123,6 @@ def _after_task(folder: StudyFolder, run: Run, chain: Chain, task: int) -> float
     scalars = {"BC(t)": value, "self_accuracy": float(evaluation.matrix[-1, -1])}
     write_task(folder.path / "tensorboard" / run.name, task, (task - 1) * len(curves), curves, scalars)
     return value
-
-
-def _without_nan(value: Any) -> Any:
-    """Replace NaN by None: JSON has no NaN."""
-    if isinstance(value, dict):
-        return {key: _without_nan(entry) for key, entry in value.items()}
-    if isinstance(value, list):
-        return [_without_nan(entry) for entry in value]
-    return None if isinstance(value, float) and math.isnan(value) else value
 
 
 def study_folder(path: str) -> StudyFolder:

@@ -1,6 +1,5 @@
 """One Ray for all fault tests, and a very small undisturbed study."""
 
-import logging
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -8,13 +7,12 @@ from pathlib import Path
 
 import pytest
 import ray
-import yaml
 
-from cl2r.rayrun.cluster import set_environment
 from studies import ablation
 from tests.faults import injection
 from tests.faults.faulty import EPOCHS, NAME, TASKS, Faulty
-from tests.support.quick import QUICK
+from tests.support.small_ray import start_ray
+from tests.support.small_study import write_preset
 
 HERE = Path(__file__).parent
 
@@ -52,16 +50,7 @@ def injected_ray(short_folder: Path) -> Iterator[None]:
         patch.setenv("RAY_TMPDIR", str(short_folder))
         patch.setenv("PYTHONPATH", str(HERE.parents[1]))
         patch.setenv(injection.VARIABLE, str(short_folder / "tokens"))
-        set_environment(verbose=False)
-        ray.init(
-            address="local",
-            num_cpus=2,
-            num_gpus=2,
-            resources={"accelerator_type:A100": 1},
-            object_store_memory=100 * 2**20,
-            logging_level=logging.CRITICAL,
-            log_to_driver=False,
-        )
+        start_ray()
         yield
         ray.shutdown()
 
@@ -69,10 +58,8 @@ def injected_ray(short_folder: Path) -> Iterator[None]:
 @pytest.fixture(scope="session")
 def preset(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two tasks of five epochs."""
-    path = tmp_path_factory.mktemp("preset") / "tiny.yaml"
-    layer = {**QUICK, "data": {"name": str(tiny)}, "scenario": {"n_tasks": TASKS}}
-    path.write_text(yaml.safe_dump(layer | {"optim": {"epochs": EPOCHS, "milestones": [3]}}))
-    return path
+    optim = {"epochs": EPOCHS, "milestones": [3]}
+    return write_preset(tmp_path_factory.mktemp("preset"), tiny, scenario={"n_tasks": TASKS}, optim=optim)
 
 
 @pytest.fixture(scope="session")
@@ -85,11 +72,7 @@ def undisturbed(injected_ray: None, preset: Path, tmp_path_factory: pytest.TempP
 
 @pytest.fixture
 def faulty(
-    undisturbed: Path,
-    preset: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
+    undisturbed: Path, preset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> Faulty:
     """The same study in another storage, with faults."""
     monkeypatch.setattr("cl2r.rayrun.tune.run_trial", injection.run_trial)

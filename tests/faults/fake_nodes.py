@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -124,15 +124,6 @@ class FakeNodes:
         found: list[Reply] = self._ask("actors")["found"]
         return [actor | {"node": self.name(actor["node"])} for actor in found]
 
-    def reserve(self, bundles: Sequence[Mapping[str, float]]) -> tuple[str, list[str]]:
-        """Ask Ray for a placement group, as Tune and Train do; return its id and its nodes."""
-        reply = self._ask("reserve", bundles=list(bundles))
-        return reply["id"], [self.name(node) for node in reply["nodes"]]
-
-    def release(self, group: str) -> None:
-        """Release a placement group."""
-        self._ask("release", group=group)
-
     def name(self, node: str) -> str:
         """Return the name of a node's id; empty if it has none yet."""
         return next((name for name, known in self.ids.items() if known == node), "")
@@ -171,7 +162,7 @@ class _Server:
     def __init__(self) -> None:
         from ray.cluster_utils import Cluster
 
-        self.cluster, self.nodes, self.reserved = Cluster(), dict[str, Any](), dict[str, Any]()
+        self.cluster, self.nodes = Cluster(), dict[str, Any]()
 
     def start(self, **head: Any) -> Reply:
         import ray
@@ -196,43 +187,21 @@ class _Server:
     def groups(self) -> Reply:
         from ray.util import placement_group_table
 
+        lists = {"bundles": "bundles", "nodes": "bundles_to_node_id"}
+        names = {"strategy": "strategy", "state": "state", "id": "placement_group_id"}
         found = [
-            {
-                "bundles": list(group["bundles"].values()),
-                "nodes": list(group["bundles_to_node_id"].values()),
-                "strategy": group["strategy"],
-                "state": group["state"],
-                "id": group["placement_group_id"],
-            }
+            {name: list(group[key].values()) for name, key in lists.items()}
+            | {name: group[key] for name, key in names.items()}
             for group in placement_group_table().values()
         ]
         return {"found": found}
 
-    def reserve(self, bundles: list[dict[str, float]]) -> Reply:
-        from ray.util import placement_group, placement_group_table
-
-        group = placement_group(bundles)
-        assert group.wait(60)
-        self.reserved[group.id.hex()] = group
-        return {"id": group.id.hex(), "nodes": list(placement_group_table(group)["bundles_to_node_id"].values())}
-
-    def release(self, group: str) -> Reply:
-        from ray.util import remove_placement_group
-
-        remove_placement_group(self.reserved.pop(group))
-        return {}
-
     def actors(self) -> Reply:
         from ray._private.state import actors  # the public one needs the dashboard
 
+        names = {"id": "ActorID", "kind": "ActorClassName", "state": "State", "pid": "Pid"}
         found = [
-            {
-                "id": actor["ActorID"],
-                "kind": actor["ActorClassName"],
-                "node": actor["Address"]["NodeID"],
-                "state": actor["State"],
-                "pid": actor["Pid"],
-            }
+            {name: actor[key] for name, key in names.items()} | {"node": actor["Address"]["NodeID"]}
             for actor in actors().values()
         ]
         return {"found": found}
@@ -244,18 +213,14 @@ class _Server:
         self.cluster.shutdown()
 
 
-def _requests() -> Iterator[Reply]:
-    for line in sys.stdin:
-        yield json.loads(line)
-
-
 def main() -> None:
     """Answer requests until stdin ends."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # Ray prints, too
     server = _Server()
     try:
-        for request in _requests():
+        for line in sys.stdin:
+            request = json.loads(line)
             reply = getattr(server, request.pop("do"))(**request)
             print(json.dumps(reply), file=answers, flush=True)
     finally:

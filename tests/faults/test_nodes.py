@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from cl2r.engine.workers import ALONE
 from cl2r.study.jobs import prefix_jobs
@@ -15,7 +14,7 @@ from cl2r.study.session import StudySession
 from cl2r.study.train_job import train_job
 from studies import ablation
 from tests.faults.fake_nodes import A100, H100, FakeNodes, wait_for
-from tests.support.quick import QUICK
+from tests.support.small_study import write_preset
 from tests.support.study_frames import assert_same_frames, finished_events
 
 TASKS, EPOCHS, CELLS = 2, 10, ("er", "fixed", "cl2r")
@@ -25,10 +24,8 @@ WISH = ("--gpus-per-worker", "1", "--accelerator", "A100", "--max-concurrent", "
 @pytest.fixture(scope="module")
 def preset(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two tasks, long enough to lose a node in the middle."""
-    path = tmp_path_factory.mktemp("preset") / "tiny.yaml"
-    layer = {**QUICK, "data": {"name": str(tiny)}, "scenario": {"n_tasks": TASKS}}
-    path.write_text(yaml.safe_dump(layer | {"optim": {"epochs": EPOCHS, "milestones": [7]}}))
-    return path
+    optim = {"epochs": EPOCHS, "milestones": [7]}
+    return write_preset(tmp_path_factory.mktemp("preset"), tiny, scenario={"n_tasks": TASKS}, optim=optim)
 
 
 def train_alone(session: StudySession) -> None:

@@ -4,11 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import yaml
 
-from cl2r.study.resources import Resources
 from tests.faults.fake_nodes import A100, H100, FakeNodes, wait_for
-from tests.support.quick import QUICK
+from tests.support.small_study import write_preset
 
 pytestmark = pytest.mark.slow
 ONE_A100 = {"CPU": 1.0, "GPU": 1.0, "accelerator_type:A100": 0.001}
@@ -17,9 +15,7 @@ ONE_A100 = {"CPU": 1.0, "GPU": 1.0, "accelerator_type:A100": 0.001}
 @pytest.fixture(scope="module")
 def words(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """A study of two runs with no link in common."""
-    path = tmp_path_factory.mktemp("preset") / "tiny.yaml"
-    layer = {**QUICK, "data": {"name": str(tiny)}, "scenario": {"n_tasks": 2}}
-    path.write_text(yaml.safe_dump(layer))
+    path = write_preset(tmp_path_factory.mktemp("preset"), tiny, scenario={"n_tasks": 2})
     return ["--preset", str(path), "--cells", "er", "cl2r", "--gpus-per-worker", "1"]
 
 
@@ -57,26 +53,6 @@ def test_two_workers_per_trial(ray: FakeNodes, words: list[str], tmp_path: Path)
     assert {actor["node"] for actor in workers} <= {"a", "b"}
     assert {actor["node"] for actor in others} == {"head"}
     assert {actor["kind"] for actor in others} >= {"ImplicitFunc", "TrainController"}
-
-
-def test_what_ray_packs(ray: FakeNodes) -> None:
-    """The workers of a trial share a node if they fit. Trials are not packed: each goes to the emptiest node.
-
-    That does not hurt a study, whose trials have one size: with two workers per trial and four GPUs per node, a node
-    takes two trials in any order. A trial with four workers, started while others use the nodes, may span them.
-    """
-    two = [Resources(workers=2, gpus_per_worker=1, accelerator="A100").per_worker()] * 2
-    placed = [ray.reserve(two) for _ in range(4)]
-    assert sorted(nodes for _, nodes in placed) == [["a", "a"]] * 2 + [["b", "b"]] * 2
-    for group, _ in placed:
-        ray.release(group)
-    one = [Resources(gpus_per_worker=1, accelerator="A100").per_trial()]
-    singles = [ray.reserve(one) for _ in range(4)]
-    assert sorted(node for _, (node,) in singles) == ["a", "a", "b", "b"]
-    spanning, four = ray.reserve(two * 2)
-    assert sorted(four) == ["a", "a", "b", "b"]
-    for group in (spanning, *(group for group, _ in singles)):
-        ray.release(group)
 
 
 def test_a_study_waits_for_its_accelerator(ray: FakeNodes, words: list[str], tmp_path: Path) -> None:

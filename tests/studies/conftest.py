@@ -1,6 +1,5 @@
 """A small Ray for the whole session, and studies small enough for it."""
 
-import logging
 import os
 import shutil
 import tempfile
@@ -9,11 +8,10 @@ from pathlib import Path
 
 import pytest
 import ray
-import yaml
 
-from cl2r.rayrun.cluster import set_environment
 from studies import ablation
-from tests.support.quick import QUICK
+from tests.support.small_ray import start_ray
+from tests.support.small_study import write_preset
 
 EPOCHS = 4
 
@@ -33,16 +31,7 @@ def small_ray(ray_folder: Path, object_query: str) -> Iterator[None]:
     Its processes inherit the credentials of the object store, which therefore comes first.
     """
     os.environ["RAY_TMPDIR"] = str(ray_folder)
-    set_environment(verbose=False)
-    ray.init(
-        address="local",
-        num_cpus=2,
-        num_gpus=2,
-        resources={"accelerator_type:A100": 1},
-        object_store_memory=100 * 2**20,
-        logging_level=logging.CRITICAL,
-        log_to_driver=False,
-    )
+    start_ray()
     yield
     ray.shutdown()
 
@@ -58,10 +47,7 @@ def no_figures() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def preset(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three short tasks."""
-    path = tmp_path_factory.mktemp("preset") / "tiny.yaml"
-    layer = {**QUICK, "data": {"name": str(tiny)}, "optim": {"epochs": EPOCHS, "milestones": [3]}}
-    path.write_text(yaml.safe_dump(layer))
-    return path
+    return write_preset(tmp_path_factory.mktemp("preset"), tiny, optim={"epochs": EPOCHS, "milestones": [3]})
 
 
 @pytest.fixture(scope="session")

@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from cl2r.config.layers import resolve
 from cl2r.config.schema import Config
 from cl2r.study.folder import StudyFolder
@@ -20,6 +22,13 @@ def small_study(data: Path, overrides: Sequence[str] = (), **entries: Any) -> St
     """The quick config on `data`, with the `entries` of a study's file."""
     settings = {**flat_quick(), "data.name": str(data), **entries.pop("set", {})}
     return StudySpec.load({"set": settings, **entries}, overrides)
+
+
+def write_preset(folder: Path, data: Path, **sections: Any) -> Path:
+    """Write the quick config on `data` to a file for `--preset`; `sections` replace its own."""
+    path = folder / "tiny.yaml"
+    path.write_text(yaml.safe_dump({**QUICK, "data": {"name": str(data)}, **sections}))
+    return path
 
 
 SPACE = {"method.lambda_base": {"low": 0.1, "high": 100.0, "log": True}, "memory.per_class": {"low": 1, "high": 9}}

@@ -1,6 +1,5 @@
 """The plain pipeline that the engine is timed against computes what the engine computes."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -12,21 +11,14 @@ from cl2r.config.builtin import ABLATION_CELLS
 from cl2r.config.methods import METHODS
 from cl2r.engine.plan import plan_run
 from cl2r.methods.base import Method
-from cl2r.official_code import grid_accuracy
-from cl2r.simplex import SimplexClassifier, simplex_vertices
 from cl2r.study.cost import CPU, StepTimer
 from cl2r.study.dry_run import DryChain
-from cl2r.verification import stratified_folds, tars_at_fars, verification_accuracy
-from tests.benchmarks.speed import accept_rates, matrix, simplex
+from tests.benchmarks.speed import matrix
 from tests.benchmarks.speed.harness import SMALL, DisagreementError
 from tests.benchmarks.speed.images import config_of, write_training_set
 from tests.benchmarks.speed.plain import (
-    DenseSimplex,
     PlainNetwork,
     PlainTraining,
-    dense_simplex,
-    exhaustive_accuracy,
-    plain_accuracy,
 )
 
 FARS = (0.1, 0.01, 0.003)
@@ -109,61 +101,6 @@ def test_loss_and_gradient_of_reference_and_engine_are_the_same(cell: str, data:
     assert not gradients
 
 
-def test_both_make_the_same_step(data: Path) -> None:
-    """SGD with momentum and weight decay, fused or not."""
-    engine, plain = pair_of("er_fdm", data)
-    batch = next(engine.batches)
-    for group in (*engine.optimiser.param_groups, *plain.optimiser.param_groups):
-        group["lr"] = 0.1
-    plain.batches = iter([(batch.x.contiguous(), batch.y)] * 2)
-    engine.network.train()
-    for _ in range(2):
-        plain.step()
-        engine.optimiser.zero_grad()
-        losses = engine.stage.loss(batch, engine.network)
-        torch.stack(list(losses.values())).sum().backward()  # type: ignore[no-untyped-call]
-        engine.optimiser.step()
-    for name, tensor in plain_names(engine.chain.method).items():
-        torch.testing.assert_close(plain.network.state_dict()[name], tensor, rtol=1e-2, atol=1e-3)
-
-
-@pytest.mark.parametrize("classes", [2, 3, 10, 101])
-def test_the_dense_simplex_is_the_closed_form(classes: int) -> None:
-    np.testing.assert_allclose(dense_simplex(classes).numpy(), simplex_vertices(classes), atol=1e-6)
-    features, upstream = simplex.inputs(classes, 5)
-    dense, closed = (
-        simplex.passed(head, features, upstream) for head in (DenseSimplex(classes), SimplexClassifier(classes))
-    )
-    for one, other in zip(dense, closed, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
-
-
-def some_distances(decimals: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    rng = np.random.default_rng(decimals)
-    same = np.arange(240) % 3 == 0
-    distances = np.clip(np.where(same, 1.7, 2.1) + 0.4 * rng.standard_normal(len(same)), 0, 4)
-    return np.round(distances, decimals), same, stratified_folds(same, 5)
-
-
-@pytest.mark.parametrize("decimals", [1, 3, 12])
-def test_plain_accuracy_equals_the_grid(decimals: int) -> None:
-    given = some_distances(decimals)
-    assert plain_accuracy(*given) == pytest.approx(grid_accuracy(*given), abs=1e-12)
-
-
-@pytest.mark.parametrize("decimals", [1, 2, 12])
-def test_exact_accuracy_equals_an_exhaustive_search(decimals: int) -> None:
-    given = some_distances(decimals)
-    assert exhaustive_accuracy(*given) == pytest.approx(verification_accuracy(*given), abs=1e-12)
-
-
-@pytest.mark.parametrize("decimals", [1, 12])
-def test_accept_rates_are_those_of_a_full_sort(decimals: int) -> None:
-    distances, same = accept_rates.made_up(4000, 300)
-    distances = np.round(distances, decimals)
-    assert tars_at_fars(distances, same, FARS) == accept_rates.sorted_tars(distances, same, FARS)
-
-
 @pytest.fixture
 def few_thresholds(monkeypatch: pytest.MonkeyPatch) -> None:
     """A grid of 0.1 for both: the loop over it takes its time."""
@@ -172,15 +109,12 @@ def few_thresholds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cl2r.official_code.THRESHOLDS", coarse)
 
 
-def wrong_sum(right: Callable[..., float]) -> Callable[..., float]:
-    return lambda *given: right(*given) + 1e-3
-
-
 @pytest.mark.usefixtures("few_thresholds")
 @pytest.mark.parametrize("name", ["mean_fold_accuracy", "grid_accuracy"])
 def test_an_engine_that_computes_something_else_ends_the_benchmark(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(matrix, name, wrong_sum(getattr(matrix, name)))
+    right = getattr(matrix, name)
+    monkeypatch.setattr(matrix, name, lambda *given: right(*given) + 1e-3)
     with pytest.raises(DisagreementError, match="cell 1, 1"):
         list(matrix.measure(SMALL, tmp_path))

@@ -45,11 +45,10 @@ def test_only_suitable_nodes_count(resources: Resources, trials: int, monkeypatc
 
 
 def test_a_cluster_that_is_still_empty(monkeypatch: pytest.MonkeyPatch) -> None:
-    trials, (note,) = joined(Resources(gpus_per_worker=1, accelerator="A100"), [HEAD], monkeypatch)
+    trials, (note,) = joined(Resources(gpus_per_worker=1), [HEAD], monkeypatch)
     assert trials == 1
     assert "--max-concurrent" in note
-    asked = Resources(gpus_per_worker=1, accelerator="A100", max_concurrent=8)
-    assert joined(asked, [HEAD], monkeypatch) == (8, [])
+    assert joined(Resources(gpus_per_worker=1, max_concurrent=8), [HEAD], monkeypatch) == (8, [])
 
 
 def test_resources_that_a_machine_does_not_have_are_refused() -> None:
@@ -84,10 +83,11 @@ def test_warnings_end_when_a_suitable_node_joins(monkeypatch: pytest.MonkeyPatch
 
 def test_a_head_that_is_gone_ends_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(RAY_HEAD_TIMEOUT, "0.05")
+    monkeypatch.setattr(cluster, "HEAD_CHECK_S", 0.02)
     said: list[str] = []
     codes: list[int] = []
     head = socket.create_server(("127.0.0.1", 0))
-    watch = HeadWatch(said.append, f"127.0.0.1:{head.getsockname()[1]}", 0.02, codes.append)
+    watch = HeadWatch(said.append, f"127.0.0.1:{head.getsockname()[1]}", codes.append)
     assert watch.answers()
     head.close()
     assert not watch.answers()
@@ -99,6 +99,7 @@ def test_a_head_that_is_gone_ends_the_driver(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_head_that_comes_back_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(RAY_HEAD_TIMEOUT, "0.05")
+    monkeypatch.setattr(cluster, "HEAD_CHECK_S", 0.02)
     said: list[str] = []
     answers = iter([True, False, True, False, True])
 
@@ -109,5 +110,5 @@ def test_a_head_that_comes_back_ends_nothing(monkeypatch: pytest.MonkeyPatch) ->
                 self.done.set()
             return bool(answer is None or answer)
 
-    Unsteady(said.append, "head:1", 0.02, lambda code: pytest.fail("too early")).run()
+    Unsteady(said.append, "head:1", lambda code: pytest.fail("too early")).run()
     assert len(said) == 2

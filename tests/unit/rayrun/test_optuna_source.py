@@ -4,7 +4,6 @@ import itertools
 from pathlib import Path
 from typing import Any
 
-import optuna
 import pytest
 from optuna.trial import TrialState
 
@@ -87,18 +86,19 @@ def test_several_objectives(tiny: Path, folder: StudyFolder) -> None:
     assert sorted(trial.number for trial in source.optuna.best_trials) == [0, 1], "the third is beaten in both"
 
 
-def test_a_missing_value_makes_all_objectives_missing(tiny: Path, folder: StudyFolder) -> None:
-    job = OptunaSource(small_sweep(tiny), folder).next()
-    assert job is not None
-    assert objective_values(["BC"], job, folder.ledger.outcomes()) is None, "not finished"
-    finish(folder, job, {"tuning_BC": None, "train_seconds": 3.0})
-    outcomes = folder.ledger.outcomes()
-    assert objective_values(["seconds"], job, outcomes) == [3.0]
-    assert objective_values(["seconds", "BC"], job, outcomes) is None
+@pytest.mark.parametrize("values", [None, {"tuning_BC": None, "train_seconds": 3.0}])
+def test_a_missing_value_makes_all_objectives_missing(
+    tiny: Path, folder: StudyFolder, values: dict[str, Any] | None
+) -> None:
+    (job,) = iter(OptunaSource(small_sweep(tiny, trials=1), folder).next, None)
+    if values:
+        finish(folder, job, values)
+        assert objective_values(["seconds"], job, folder.ledger.outcomes()) == [3.0]
+    assert objective_values(["seconds", "BC"], job, folder.ledger.outcomes()) is None
 
 
 def test_a_restart_resumes_open_trials(tiny: Path, folder: StudyFolder) -> None:
-    study = small_sweep(tiny, trials=6)
+    study = small_sweep(tiny, trials=6, seeds=(0, 1))
     first = OptunaSource(study, folder)
     told, untold, failed, open_one, open_two = itertools.islice(iter(first.next, None), 5)
     finish(folder, told, {"tuning_BC": 0.1})
@@ -106,6 +106,7 @@ def test_a_restart_resumes_open_trials(tiny: Path, folder: StudyFolder) -> None:
     finish(folder, untold, {"tuning_BC": 0.2})
     record_failed(failed, folder, "loss")
     first.ended(failed, pruned=False)
+    finish(folder, Job(open_one.trial, None, open_one.runs[:1]), {"tuning_BC": 0.1})  # one seed of two
 
     second = OptunaSource(study, folder)
     running = [TrialState.RUNNING] * 2
@@ -128,14 +129,6 @@ def test_a_restart_resumes_open_trials(tiny: Path, folder: StudyFolder) -> None:
     assert len(folder.ledger.events("trial")) == 6
 
 
-def test_one_finished_seed_of_two_leaves_a_trial_open(tiny: Path, folder: StudyFolder) -> None:
-    study = small_sweep(tiny, trials=1, seeds=(0, 1))
-    job = OptunaSource(study, folder).next()
-    assert job is not None
-    finish(folder, Job(job.trial, None, job.runs[:1]), {"tuning_BC": 0.1})
-    assert OptunaSource(study, folder).next() == job
-
-
 @pytest.mark.parametrize("sampler", ["tpe", "random", "nsga2"])
 def test_more_trials_later_are_new_points(tiny: Path, folder: StudyFolder, sampler: str) -> None:
     """All of them are start-up points, which a sampler with the seed of the first command would draw again."""
@@ -155,15 +148,6 @@ def test_more_trials_later_are_new_points(tiny: Path, folder: StudyFolder, sampl
     assert len(set(values)) == 8
     assert command(8) == []
     assert command(3) == []
-
-
-def test_optuna_can_open_the_journal(tiny: Path, folder: StudyFolder) -> None:
-    source = OptunaSource(small_sweep(tiny), folder)
-    source.next()
-    backend = optuna.storages.journal.JournalFileBackend(str(folder.journal))
-    loaded = optuna.load_study(study_name=None, storage=optuna.storages.JournalStorage(backend))
-    assert loaded.study_name == "sweep"
-    assert len(loaded.trials) == 1
 
 
 def choices(data: Path, trials: int, **space: list[Any]) -> StudySpec:

@@ -18,7 +18,7 @@ from ray.tune.search import Searcher
 
 from cl2r.engine.links import Link, LinkStore, Partial
 from cl2r.rayrun.optuna_source import OptunaSource
-from cl2r.rayrun.searcher import EarlyStopping, JobSearcher, RetryPolicy, saved
+from cl2r.rayrun.searcher import EarlyStopping, JobSearcher, RetryPolicy, progressed, saved
 from cl2r.study.folder import StudyFolder
 from cl2r.study.jobs import Job, prefix_jobs, representative_jobs
 from cl2r.study.spec import StudySpec
@@ -37,9 +37,6 @@ def folder(tmp_path: Path) -> StudyFolder:
 
 def job_of(answer: Any) -> Job:
     return Job.from_plain(json.loads(answer["job"]))
-
-
-# A stream of jobs
 
 
 class Tune:
@@ -99,10 +96,6 @@ def test_every_job_is_handed_out_once_and_after_the_prefixes_that_it_needs(
     assert {job.label: job for job in tune.handed_out} == {job.label: job for job in queue}
 
 
-def test_without_jobs_it_is_finished_at_once(folder: StudyFolder) -> None:
-    assert JobSearcher(small_session(folder), [], None, 2).suggest("a") == Searcher.FINISHED
-
-
 def test_nothing_is_pickled(tiny: Path, folder: StudyFolder) -> None:
     """Optuna's storage cannot be pickled, and nothing is ever restored from it."""
     source = OptunaSource(small_sweep(tiny), folder)
@@ -143,15 +136,17 @@ def test_points_are_asked_for_one_at_a_time_and_wait_for_their_prefix(tiny: Path
     assert searcher.suggest("f") == Searcher.FINISHED
 
 
-def test_a_crashed_job_is_handed_out_again(folder: StudyFolder) -> None:
+def test_a_crashed_or_stopped_job_is_handed_out_again(folder: StudyFolder) -> None:
     searcher = JobSearcher(small_session(folder, retries=1), [JOB], None, 2)
     assert job_of(searcher.suggest("a")) == JOB
     assert searcher.suggest("b") is None, "the first may still crash"
     searcher.on_trial_complete("a", error=True)
     assert job_of(searcher.suggest("b")) == JOB
-    searcher.on_trial_complete("b", error=True)
+    searcher.on_trial_complete("b", {"stopped": True})  # it saw the marker of an earlier driver
+    assert job_of(searcher.suggest("c")) == JOB
+    searcher.on_trial_complete("c", error=True)
     assert searcher.retried == {"a"}
-    assert searcher.suggest("c") == Searcher.FINISHED
+    assert searcher.suggest("d") == Searcher.FINISHED
 
 
 def test_after_sigterm_nothing_starts_and_trials_have_no_outcome(folder: StudyFolder) -> None:
@@ -170,16 +165,6 @@ def test_after_sigterm_nothing_starts_and_trials_have_no_outcome(folder: StudyFo
     searcher.on_trial_complete("b", error=True)
     assert searcher.retried == {"a", "b"}
     assert folder.ledger.events() == []
-
-
-def test_a_job_that_saw_the_marker_of_an_earlier_driver_is_handed_out_again(folder: StudyFolder) -> None:
-    searcher = JobSearcher(small_session(folder), [JOB], None, 1)
-    searcher.suggest("a")
-    searcher.on_trial_complete("a", {"stopped": True})
-    assert job_of(searcher.suggest("b")) == JOB
-
-
-# Retries
 
 
 @pytest.fixture
@@ -204,22 +189,18 @@ def test_a_later_epoch_a_later_stage_and_a_link_are_progress(store: LinkStore) -
         states.append(saved(JOB, store))
     for position, state in enumerate(states):
         later = [position > other for other in range(len(states))]
-        assert [state.progressed_since(other) for other in states] == later
+        assert [progressed(state, other) for other in states] == later
 
 
-def test_a_prefix_is_judged_by_its_own_links(store: LinkStore) -> None:
+def test_only_whole_epochs_and_a_jobs_own_links_are_progress(store: LinkStore) -> None:
     prefix = Job(-1, None, JOB.runs, 0, 1)
     before = saved(prefix, store)
     store.save("two", Link(TENSORS, TENSORS, {}))
-    assert not saved(prefix, store).progressed_since(before)
-    assert saved(JOB, store).progressed_since(before)
-
-
-def test_a_damaged_epoch_is_no_progress(store: LinkStore) -> None:
-    before = saved(JOB, store)
+    assert not progressed(saved(prefix, store), before)
+    assert progressed(saved(JOB, store), before)
     save_epoch(store, "one", 3)
     (store.partials / "one" / "partial.json").write_bytes(b"torn")
-    assert not saved(JOB, store).progressed_since(before)
+    assert not progressed(saved(prefix, store), before)
 
 
 @pytest.mark.parametrize("retries", [0, 1, 2])
@@ -228,22 +209,16 @@ def test_without_progress_there_are_as_many_retries_as_asked_for(store: LinkStor
     assert [policy.should_retry(JOB) for _ in range(retries + 1)] == [True] * retries + [False]
 
 
-def test_progress_resets_the_count(store: LinkStore) -> None:
+def test_progress_resets_the_count_of_a_job(store: LinkStore) -> None:
     policy = RetryPolicy(store, 2)
     for epoch in range(1, 6):
         save_epoch(store, "one", epoch)
         assert policy.should_retry(JOB)
         assert policy.should_retry(JOB), "one crash without progress"
+    assert policy.should_retry(OTHER), "jobs are counted separately"
     assert policy.should_retry(JOB), "two crashes without progress"
     assert not policy.should_retry(JOB)
-
-
-def test_jobs_are_counted_separately(store: LinkStore) -> None:
-    policy = RetryPolicy(store, 1)
-    assert [policy.should_retry(job) for job in (JOB, OTHER, JOB, OTHER)] == [True, True, False, False]
-
-
-# Early stopping
+    assert policy.should_retry(OTHER)
 
 
 class Stopper:
@@ -298,20 +273,19 @@ def test_the_worse_of_several_trials_is_stopped(tiny: Path, folder: StudyFolder)
     assert command.states() == [TrialState.COMPLETE, TrialState.PRUNED]
 
 
-@pytest.mark.parametrize("result", [{"task": 2, "value": float("nan")}, {"task": 2}, {"ended": True}])
-def test_a_report_without_a_value_stops_nothing(tiny: Path, folder: StudyFolder, result: dict[str, Any]) -> None:
-    command = Stopper(early(tiny), folder)
+@pytest.mark.parametrize(
+    ("tasks", "result"),
+    [(5, {"task": 2, "value": float("nan")}), (5, {"task": 2}), (5, {"ended": True}), (2, {"task": 2, "value": 0.1})],
+    ids=["not a number", "no value", "end", "last task"],
+)
+def test_a_report_that_cannot_be_compared_stops_nothing(
+    tiny: Path, folder: StudyFolder, tasks: int, result: dict[str, Any]
+) -> None:
+    command = Stopper(early(tiny, tasks), folder)
     for trial in "ab":
         command.begin(trial)
     assert not command.report("a", task=2, value=0.5)
     assert not command.report("b", **result)
-
-
-def test_the_last_task_stops_nothing(tiny: Path, folder: StudyFolder) -> None:
-    command = Stopper(early(tiny, tasks=2), folder)
-    for trial in "ab":
-        command.begin(trial)
-    assert not any(command.report(trial, task=2, value=value) for trial, value in (("a", 0.9), ("b", 0.1)))
 
 
 def test_a_prefix_is_never_stopped(tiny: Path, folder: StudyFolder) -> None:

@@ -46,9 +46,6 @@ def test_values_are_shown_even_if_there_is_nothing_to_draw(name: str, tmp_path: 
     assert not (tmp_path / "study").exists()
 
 
-# Options
-
-
 @pytest.mark.parametrize(
     ("words", "fault"),
     [

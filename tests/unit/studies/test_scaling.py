@@ -8,13 +8,11 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-import yaml
 
 import cl2r
 from analysis.plots.scaling import plot_measured, plot_predicted
 from analysis.tables.scaling import drift_table, layouts_table, predicted_table, samples_table, scaling_table
 from cl2r.config.schema import Config
-from cl2r.engine.plan import plan_run
 from cl2r.engine.workers import Workers
 from cl2r.errors import InputError
 from cl2r.rayrun.scaling import Effort, Measured, ReduceTime, StepTime, measure, samples, with_batch
@@ -23,7 +21,8 @@ from cl2r.study.scaling_model import AllReduceCost, Fit, StepModel, fit, gpu_mod
 from studies import scaling
 from studies.scaling import metrics_by_workers, scaling_frame, write
 from tests.support.drawn import legend, lines
-from tests.support.quick import QUICK, quick_config
+from tests.support.quick import quick_config
+from tests.support.small_study import write_preset
 from tests.support.two_workers import WORLD, spawned
 
 LITTLE = Effort(steps=1, rounds=2, sizes=(4, 4000), seconds=0.01)
@@ -33,9 +32,7 @@ ROW, SIZE, BATCH = 2e7, 400_000, 128
 
 @pytest.fixture
 def preset(tiny: Path, tmp_path: Path) -> str:
-    path = tmp_path / "tiny.yaml"
-    path.write_text(yaml.safe_dump({**QUICK, "data": {"name": str(tiny)}}))
-    return str(path)
+    return str(write_preset(tmp_path, tiny))
 
 
 @pytest.fixture
@@ -58,7 +55,7 @@ def fitted(steps: list[StepTime]) -> Fit:
 
 def predicted() -> pd.DataFrame:
     rows = [
-        {"network": network, "mode": mode, "row_flops": 1e9, "gradient_bytes": 10**7, **vars(step)}
+        {"network": network, "mode": mode, "row_flops": 1e9, "gradient_bytes": 10**7, **step}
         for network in ("small", "large")
         for mode in ("strong", "weak")
         for step in predict(gpu_model(GpuAssumption()), 1e9, 1e7, BATCH, (1, 8, 16), mode == "weak")
@@ -66,21 +63,11 @@ def predicted() -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-# ---------------------------------------------------------------- measuring
-
-
-def test_only_the_second_task_is_timed_with_another_batch(tiny: Path) -> None:
-    plan = plan_run(with_batch(quick_config(tiny), 24))
-    assert plan.config.batches.size == 24
-    assert len(plan.keys) == 2
-
-
 def test_one_worker_has_steps_and_no_all_reduce(tiny: Path) -> None:
-    found = measure([with_batch(quick_config(tiny), 8)], Workers(device=torch.device("cpu")), LITTLE)
-    (step,) = found.steps
+    (step,), reduces = measure([with_batch(quick_config(tiny), 8)], Workers(device=torch.device("cpu")), LITTLE)
     assert (step.workers, step.batch) == (1, 8)
     assert min(step.seconds, step.apart_seconds, step.row_flops, step.gradient_bytes) > 0
-    assert found.reduces == ()
+    assert reduces == []
 
 
 def measured_by_two(workers: Workers, configs: list[Config]) -> Measured:
@@ -90,10 +77,10 @@ def measured_by_two(workers: Workers, configs: list[Config]) -> Measured:
 
 def test_two_workers_share_a_batch_and_time_their_all_reduces(tiny: Path) -> None:
     configs = [with_batch(quick_config(tiny), rows) for rows in (8, 16)]
-    found = spawned(measured_by_two, configs)[0]
-    assert [(step.workers, step.batch) for step in found.steps] == [(WORLD, 8), (WORLD, 16)]
-    assert [(one.workers, one.size) for one in found.reduces] == [(WORLD, 4), (WORLD, 4000)]
-    assert all(one.seconds > 0 for one in (*found.steps, *found.reduces))
+    steps, reduces = spawned(measured_by_two, configs)[0]
+    assert [(step.workers, step.batch) for step in steps] == [(WORLD, 8), (WORLD, 16)]
+    assert [(one.workers, one.size) for one in reduces] == [(WORLD, 4), (WORLD, 4000)]
+    assert all(one.seconds > 0 for one in (*steps, *reduces))
 
 
 @pytest.mark.parametrize(
@@ -112,15 +99,6 @@ def test_bad_input_is_refused(preset: str, words: list[str], named: str) -> None
         scaling.main(["--preset", preset, *words])
 
 
-# ---------------------------------------------------------------- model and tables
-
-
-def test_the_study_finds_the_model_behind_its_times(fitted: Fit) -> None:
-    assert fitted.model.seconds_per_flop == pytest.approx(MODEL.seconds_per_flop)
-    assert fitted.model.ring.latency_seconds == pytest.approx(MODEL.ring.latency_seconds)
-    assert np.abs(fitted.residuals).max() < 1e-9
-
-
 def test_efficiency_and_communication_by_hand(steps: list[StepTime], fitted: Fit) -> None:
     rows = scaling_frame(steps, BATCH, fitted).set_index(["mode", "workers"])
     one, two = MODEL.seconds(1, BATCH * ROW, SIZE), MODEL.seconds(2, BATCH * ROW, SIZE)
@@ -129,7 +107,7 @@ def test_efficiency_and_communication_by_hand(steps: list[StepTime], fitted: Fit
     weak = MODEL.seconds(4, 4 * BATCH * ROW, SIZE)
     assert rows.loc[("weak", 4), "images_per_second"] == pytest.approx(4 * BATCH / weak)
     assert rows.loc[("weak", 4), "efficiency"] == pytest.approx(one / weak)
-    assert (rows.loc[:, "fitted_seconds"] - rows.loc[:, "seconds"]).abs().max() < 1e-9
+    assert (rows["fitted_seconds"] - rows["seconds"]).abs().max() < 1e-9, "the fit finds the model"
     assert list(rows.loc[("strong", 1)]) == list(rows.loc[("weak", 1)])
 
 
@@ -191,9 +169,6 @@ def test_every_number_of_workers_has_its_own_storage(monkeypatch: pytest.MonkeyP
     assert runs[["workers", "seed", "BC"]].to_numpy().tolist() == [[1, 3, 1], [1, 4, 1], [2, 3, 2], [2, 4, 2]]
     assert len({one["storage"] for one in asked}) == 2
     assert asked[0]["spec"]["set"] == {"scenario.stop_after": 3, "optim.epochs": 5, "method.name": "er"}
-
-
-# ---------------------------------------------------------------- figures and files
 
 
 def test_the_figure_of_measured_and_fitted_steps(steps: list[StepTime], fitted: Fit) -> None:

@@ -16,9 +16,6 @@ from cl2r.study.calibrate import (
     TrialLayout,
     candidates,
     choose_layout,
-    choose_mode,
-    compiled_mode,
-    eager_modes,
     fastest_mode,
     layout_text,
     measure,
@@ -50,19 +47,20 @@ def plan(tiny: Path) -> Plan:
     return plan_run(quick_config(tiny))
 
 
-def test_precisions_are_measured_in_turns(plan: Plan, asked: Asked) -> None:
-    modes = eager_modes(plan, CPU)
+def test_precisions_are_measured_in_turns_and_a_short_run_is_not_compiled(plan: Plan, asked: Asked) -> None:
+    chosen, modes, work = fastest_mode(plan, CPU)
     assert asked == [("fp32", False), ("bf16", False)] * calibration.ROUNDS
     assert [(mode.name, mode.flops) for mode in modes] == [("fp32", 10e9), ("bf16", 5e9)]
+    assert chosen is modes[0]
+    assert "compiling was not tried" in mode_text(chosen, modes, work)
 
 
 def test_an_emulated_precision_is_given_up_after_a_step(
     plan: Plan, asked: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        calibration, "one_step", lambda plan, device: {"fp32": 10e9, "bf16": 1e9}[plan.config.optim.precision]
-    )
-    assert [(mode.name, mode.flops) for mode in eager_modes(plan, CPU)] == [("fp32", 10e9), ("bf16", 1e9)]
+    first = {"fp32": 10e9, "bf16": 1e9}
+    monkeypatch.setattr(calibration, "one_step", lambda plan, device: first[plan.config.optim.precision])
+    assert [(mode.name, mode.flops) for mode in fastest_mode(plan, CPU)[1]] == [("fp32", 10e9), ("bf16", 1e9)]
     assert asked == [("fp32", False)] * calibration.ROUNDS
 
 
@@ -70,33 +68,20 @@ def test_a_step_has_a_speed(plan: Plan) -> None:
     assert calibration.one_step(plan, CPU) > 0
 
 
-def test_a_short_run_is_not_compiled(plan: Plan, asked: Asked) -> None:
-    chosen, modes, work = fastest_mode(plan, CPU)
-    assert (chosen.precision, chosen.compile) == ("fp32", False)
-    assert ("fp32", True) not in asked
-    assert "compiling was not tried" in mode_text(chosen, modes, work)
-
-
 def test_a_long_run_is_compiled_if_that_pays(plan: Plan, asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calibration, "WORTH_COMPILING", 0.0)
     chosen, modes, work = fastest_mode(plan, CPU)
-    assert asked[-1] == ("fp32", True), "with the faster precision"
+    assert asked[-1 - calibration.ROUNDS :] == [("fp32", True)] * (1 + calibration.ROUNDS), "with the faster precision"
+    assert modes[-1].flops == 15e9
+    assert modes[-1].setup_seconds >= 0
     assert [mode.name for mode in modes] == ["fp32", "bf16", "fp32, compiled"]
     assert "fastest: " + chosen.name in mode_text(chosen, modes, work)
 
 
 def test_compiling_must_be_won_back() -> None:
     plain, fast = ComputeMode("fp32", False, 10.0), ComputeMode("fp32", True, 15.0, setup_seconds=60.0)
-    assert choose_mode([plain, fast], 1000.0) is plain
-    assert choose_mode([plain, fast], 10_000.0) is fast
-    assert choose_mode([plain, ComputeMode("bf16", False, 10.0)], 1.0) is plain, "fp32 of equals"
-
-
-def test_compiling_is_timed_apart(plan: Plan, asked: Asked) -> None:
-    mode = compiled_mode(plan, CPU, "fp32")
-    assert mode.flops == 15e9
-    assert 0 <= mode.setup_seconds < 60
-    assert asked == [("fp32", True)] * (1 + calibration.ROUNDS)
+    assert plain.seconds(1000.0) < fast.seconds(1000.0)
+    assert fast.seconds(10_000.0) < plain.seconds(10_000.0)
 
 
 def test_the_command_prints_options(tiny: Path, tmp_path: Path, asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,8 +101,6 @@ def test_the_command_prints_options(tiny: Path, tmp_path: Path, asked: Asked, mo
     assert "(--cpus-per-worker 1 --max-concurrent 2)" in shown.output
     assert list(tmp_path.iterdir()) == [preset]
 
-
-# ---------------------------------------------------------------- trials × threads
 
 GIGABYTE = 10**9
 

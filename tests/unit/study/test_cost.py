@@ -1,8 +1,8 @@
-"""What a study will cost: counts against real runs and files, sums by hand."""
+"""What a study will cost: counts against real runs and files, speeds, and sums by hand."""
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,44 +22,41 @@ from cl2r.engine.extraction import extract
 from cl2r.engine.loop import TaskLoop
 from cl2r.engine.pixels import Pixels, Rows
 from cl2r.engine.plan import Plan, plan_run
-from cl2r.methods.base import Method, Stage
 from cl2r.methods.rehearsal import Rehearsal
-from cl2r.runtime.progress import EpochReport
 from cl2r.study.cost import (
     CPU,
-    Estimate,
     GpuAssumption,
     LinkCost,
     StepTimer,
-    estimate,
     link_costs,
     measure_flops,
+    seconds_here,
     smallest_batch,
     stored_speeds,
 )
 from cl2r.study.dry_run import DryChain
-from tests.support.quick import EPOCHS, TASKS, blobs, quick_config, train
+from tests.support.quick import EPOCHS, blobs, quick_config, train
 
 SHORT: dict[str, Any] = {
-    "optim": {"epochs": 2, "lr": 0.01},
+    "optim": {"epochs": 1, "lr": 0.01, "milestones": []},
     "eval": {"bootstrap": 0},
     "bic": {"bias_epochs": 3},
     "podnet": {"finetune_epochs": 1},
     "fan": {"epochs": 3},
 }
+LARGE_FIRST = {"initial": 6, "increment": 3, "n_tasks": None}
 LAYERS: dict[str, dict[str, Any]] = {
-    "balanced": {},
     "natural": {"batches": {"batching": "natural"}},
     "no memory": {"memory": {"per_class": 0}},
     "all remembered": {"memory": {"per_class": 1000}},
     "odd batch": {"batches": {"size": 15}},
     "balanced, batch above all rows": {"batches": {"size": 200}},
     "natural, batch above all rows": {"batches": {"size": 200, "batching": "natural"}},
-    "trainable classifier": {"method": {"name": "er"}},
     "preallocated": {"method": {"name": "er_fd"}, "head": {"preallocate": True, "k_max": 20, "centre": True}},
     "no projection": {"method": {"name": "er_fdm"}, "head": {"projection": "none"}},
     "first two tasks": {"scenario": {"stop_after": 2}},
     "herding": {"memory": {"selection": "herding"}},
+    **{name: {"method": {"name": name}} for name in METHODS},
 }
 
 
@@ -79,48 +76,32 @@ def plan(tiny: Path) -> Plan:
     return plan_run(quick_config(tiny))
 
 
-def tensor_bytes(root: Path, key: str) -> int:
-    return sum(path.stat().st_size for path in (root / "links" / key).glob("*.safetensors"))
-
-
-@pytest.fixture
-def extracted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Number of images in each extraction."""
-    sizes: list[int] = []
-
-    def noted(extractor: torch.nn.Module, pixels: Pixels, rows: Rows, normalise: Normalise) -> Tensor:
-        sizes.append(len(rows))
-        return extract(extractor, pixels, rows, normalise)
-
-    for module in (run_module, extraction):
-        monkeypatch.setattr(module, "extract", noted)
-    return sizes
-
-
 def assert_as_counted(result: RunResult, root: Path) -> list[LinkCost]:
     """Check counts against the records and files of real links."""
     costs = link_costs(result.plan)
     assert [(cost.task, cost.key) for cost in costs] == [(link.task, link.key) for link in result.links]
     for cost, link in zip(costs, result.links, strict=True):
         assert cost.images == link.record["images"]
-        assert cost.disk_bytes == pytest.approx(tensor_bytes(root, cost.key), rel=0.05)
+        stored = sum(path.stat().st_size for path in (root / "links" / cost.key).glob("*.safetensors"))
+        assert cost.disk_bytes == pytest.approx(stored, rel=0.05)
     return costs
 
 
-# ---------------------------------------------------------------- counts
-
-
 @pytest.mark.parametrize("layer", LAYERS.values(), ids=LAYERS.keys())
-def test_counts_equal_a_real_run(layer: dict[str, Any], tiny: Path, tmp_path: Path, extracted: list[int]) -> None:
-    costs = assert_as_counted(train(quick_config(tiny, SHORT, layer), tmp_path), tmp_path)
-    assert sum(cost.extracted for cost in costs) == sum(extracted)
+def test_counts_equal_a_real_run(
+    layer: dict[str, Any], tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All FLOPs of a run within 2 %: natural batches leave out a few rows, and diagnostics take some more."""
+    extracted: list[int] = []
 
+    def noted(extractor: torch.nn.Module, pixels: Pixels, rows: Rows, normalise: Normalise) -> Tensor:
+        extracted.append(len(rows))
+        return extract(extractor, pixels, rows, normalise)
 
-@pytest.mark.parametrize("name", METHODS)
-def test_flops_of_every_method_equal_a_real_run(name: str, tiny: Path, tmp_path: Path, extracted: list[int]) -> None:
-    """All FLOPs of a run, within 2 %: natural batches leave out a few rows, and diagnostics take some more."""
+    for module in (run_module, extraction):
+        monkeypatch.setattr(module, "extract", noted)
     with FlopCounterMode(display=False) as counter:
-        result = train(quick_config(tiny, SHORT, {"method": {"name": name}, "optim": {"epochs": 1}}), tmp_path)
+        result = train(quick_config(tiny, SHORT, layer), tmp_path)
     costs = assert_as_counted(result, tmp_path)
     assert sum(cost.extracted for cost in costs) == sum(extracted)
     total = sum(cost.flops + cost.extracted_flops for cost in costs)
@@ -135,13 +116,8 @@ def test_an_adapter_costs_nothing(tiny: Path) -> None:
 def test_memory_of_classes_below_the_quota(uneven: Path, tmp_path: Path) -> None:
     result = train(quick_config(uneven, SHORT, {"seed": 5}), tmp_path)
     assert_as_counted(result, tmp_path)
-    chain, memory = DryChain(result.plan, CPU), []
-    for _ in range(TASKS):
-        memory.append(len(chain.begin().memory))
-    sizes = np.bincount(result.plan.dataset.y_train)
-    old = [label for task in result.plan.scenario.tasks[:2] for label in task.classes]
-    assert memory[2] == sum(min(3, int(sizes[label])) for label in old)
-    assert memory == [link.record["memory"] for link in result.links]
+    chain = DryChain(result.plan, CPU)
+    assert [len(chain.begin().memory) for _ in result.links] == [link.record["memory"] for link in result.links]
 
 
 def test_counts_by_hand(plan: Plan) -> None:
@@ -176,46 +152,14 @@ def test_links_of_one_speed_share_a_group(tiny: Path) -> None:
         ({"batches": {"size": 200}}, 56),
         ({"batches": {"size": 60, "batching": "natural"}, "memory": {"per_class": 1}}, 56),
         ({"batches": {"size": 60}, "scenario": {"n_tasks": 1}}, 60),
-        ({"batches": {"size": 60}, "scenario": {"initial": 6, "increment": 3, "n_tasks": None}}, 60),
-        (
-            {
-                "batches": {"size": 60, "batching": "natural"},
-                "scenario": {"initial": 6, "increment": 3, "n_tasks": None},
-            },
-            60,
-        ),
-        (
-            {"batches": {"size": 60}, "memory": {"per_class": 0}}
-            | {"scenario": {"initial": 6, "increment": 3, "n_tasks": None}},
-            42,
-        ),
+        ({"batches": {"size": 60}, "scenario": LARGE_FIRST}, 60),
+        ({"batches": {"size": 60, "batching": "natural"}, "scenario": LARGE_FIRST}, 60),
+        ({"batches": {"size": 60}, "memory": {"per_class": 0}, "scenario": LARGE_FIRST}, 42),
+        ({"batches": {"size": 200}, "method": {"name": "bic"}}, 56),  # its bias has no batch norm and 8 rows per batch
     ],
 )
 def test_the_smallest_batch_by_hand(layer: dict[str, Any], rows: int, tiny: Path) -> None:
     assert smallest_batch(plan_run(quick_config(tiny, layer))) == rows
-
-
-def test_the_smallest_batch_ignores_stages_without_batch_norm_statistics(
-    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """BiC corrects its bias on a few rows, which no batch norm takes statistics from."""
-    sizes: dict[bool, list[int]] = {True: [], False: []}
-    real = TaskLoop.epoch
-
-    def noted(
-        loop: TaskLoop, method: Method, network: Any, stage: Stage, optimiser: Any, epoch: int, batches: Iterator[Batch]
-    ) -> EpochReport:
-        seen = list(batches)
-        sizes[stage.statistics] += [len(batch.y) for batch in seen]
-        return real(loop, method, network, stage, optimiser, epoch, iter(seen))
-
-    monkeypatch.setattr(TaskLoop, "epoch", noted)
-    config = quick_config(tiny, SHORT, {"method": {"name": "bic"}, "batches": {"size": 200}})
-    train(config, tmp_path)
-    assert min(sizes[False]) < min(sizes[True]) == smallest_batch(plan_run(config))
-
-
-# ---------------------------------------------------------------- speed
 
 
 def invented(key: str, group: str = "g", images: int = 900) -> LinkCost:
@@ -231,20 +175,16 @@ def store_record(root: Path, key: str, text: str) -> None:
 
 def test_speeds_of_stored_links_by_group(tmp_path: Path) -> None:
     for key, seconds in {"a": 1.0, "b": 2.0, "c": 10.0, "d": 4.0}.items():
-        store_record(tmp_path, key, json.dumps({"images": 1000, "seconds": seconds}))
+        store_record(tmp_path, key, json.dumps({"seconds": seconds, "workers": 1}))
     store_record(tmp_path, "damaged", '{"images": 10')
     store_record(tmp_path, "timeless", '{"seconds": 0.0}')
-    costs = [*map(invented, ["a", "b", "c", "damaged", "timeless", "absent"]), invented("d", "h"), invented("e", "i")]
+    store_record(tmp_path, "shared", '{"seconds": 1.0, "workers": 2}')
+    keys = ["a", "b", "c", "damaged", "timeless", "shared", "absent"]
+    costs = [*map(invented, keys), invented("d", "h"), invented("e", "i")]
     found = {"g": [9e8, 4.5e8, 9e7], "h": [2.25e8]}
     assert stored_speeds(tmp_path, costs) == found
     assert stored_speeds(tmp_path, [*costs, *[invented("a")] * 5]) == found, "a link that runs share counts once"
     assert stored_speeds(tmp_path / "none", costs) == {}
-
-
-def test_links_of_several_workers_do_not_count(tmp_path: Path) -> None:
-    store_record(tmp_path, "a", '{"seconds": 1.0, "workers": 2}')
-    store_record(tmp_path, "b", '{"seconds": 2.0, "workers": 1}')
-    assert stored_speeds(tmp_path, [invented("a"), invented("b")]) == {"g": [4.5e8]}
 
 
 def test_speed_of_a_real_run(finished: RunResult, finished_root: Path) -> None:
@@ -261,8 +201,9 @@ def test_speed_of_a_real_run(finished: RunResult, finished_root: Path) -> None:
         {"method": {"name": "bic"}},
         {"scenario": {"n_tasks": 1}},
         {"memory": {"per_class": 0}},
+        {"optim": {"lr": 1e30}},
     ],
-    ids=["cl2r", "er", "bic", "one task", "no memory"],
+    ids=["cl2r", "er", "bic", "one task", "no memory", "huge learning rate"],
 )
 def test_calibration_trains_and_writes_nothing(
     layer: dict[str, Any], tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -278,7 +219,11 @@ def test_calibration_trains_and_writes_nothing(
     monkeypatch.setattr(TaskLoop, "batches", noted)
     plan = plan_run(quick_config(tiny, layer))
     before = torch.random.get_rng_state()
-    assert measure_flops(plan, torch.device("cpu"), seconds=0.0) > 0
+    assert measure_flops(plan, CPU, seconds=0.0) > 0
+    steps = StepTimer.at_second_task(plan, CPU)
+    weights = [parameter.clone() for parameter in steps.network.parameters()]
+    assert steps.take(3).images > 0
+    assert all(torch.equal(one, other) for one, other in zip(weights, steps.network.parameters(), strict=True))
     assert set(tasks) == {min(2, len(plan.keys))}
     assert list(tmp_path.iterdir()) == []
     assert torch.equal(before, torch.random.get_rng_state())
@@ -303,46 +248,13 @@ def test_calibration_is_flops_over_the_time_of_its_steps(plan: Plan, monkeypatch
     assert now == 9 + 2 + 2 + 3, "at least three steps"
 
 
-def test_steps_change_no_weight(plan: Plan) -> None:
-    steps = StepTimer.at_second_task(plan, CPU)
-    before = [parameter.clone() for parameter in steps.network.parameters()]
-    assert steps.take(3).images == 3 * 16
-    assert all(torch.equal(one, other) for one, other in zip(before, steps.network.parameters(), strict=True))
+def test_time_is_the_sum_of_links_at_the_median_speed_of_their_group() -> None:
+    costs, speeds = [invented("a"), invented("b", "h", images=1900)], {"g": [1e8, 1.0, 1e9], "h": [5e7]}
+    assert seconds_here(costs, speeds, 1) == pytest.approx(1000 / 100 + 2000 / 50)
+    assert seconds_here(costs, speeds, 2) == seconds_here(costs, speeds, 1) / 2
+    assert seconds_here([], {}, 1) == 0
 
 
-def test_calibration_survives_a_huge_learning_rate(tiny: Path) -> None:
-    assert measure_flops(plan_run(quick_config(tiny, {"optim": {"lr": 1e30}})), CPU, seconds=0.0) > 0
-
-
-# ---------------------------------------------------------------- estimate
-
-
-def example(costs: Sequence[LinkCost], concurrency: int = 2) -> Estimate:
-    gpu = GpuAssumption("A100", sustained_flops=1e6, dollars_per_hour=2.0)
-    return estimate(costs, {"g": [1e8, 1.0, 1e9], "h": [5e7]}, concurrency, gpu)
-
-
-def test_an_estimate_adds_up_with_the_median_speed() -> None:
-    total = example([invented("a"), invented("b", "h", images=1900)])
-    assert (total.links, total.images, total.extracted, total.disk_bytes) == (2, 2800, 600, 10_000_000)
-    assert total.seconds_here == pytest.approx((1000 / 100 + 2000 / 50) / 2)
-    assert total.gpu_hours == pytest.approx((1000 + 2000) / 3600)
-
-
-def test_a_gpu_step_takes_at_least_its_launches() -> None:
-    gpu = GpuAssumption("A100", sustained_flops=1e15, step_seconds=0.5, dollars_per_hour=2.0)
-    assert estimate([invented("a")], {"g": [100.0]}, 1, gpu).gpu_hours == pytest.approx(9 * 0.5 / 3600)
-
-
-def test_a_shared_link_is_trained_once() -> None:
-    assert example([invented("a"), invented("b"), invented("a")]) == example([invented("a"), invented("b")])
-
-
-def test_nothing_to_train_costs_nothing() -> None:
-    total = estimate([], {}, 1, GpuAssumption())
-    assert (total.images, total.seconds_here, total.gpu_hours, total.disk_bytes) == (0, 0, 0, 0)
-
-
-def test_a_group_without_speed_is_refused() -> None:
-    with pytest.raises(KeyError, match="unknown"):
-        example([invented("a", "unknown")])
+def test_a_gpu_step_takes_its_flops_but_at_least_its_launches() -> None:
+    assert GpuAssumption(sustained_flops=1e6).seconds(invented("a")) == pytest.approx(1000)
+    assert GpuAssumption(sustained_flops=1e15, step_seconds=0.5).seconds(invented("a")) == pytest.approx(9 * 0.5)

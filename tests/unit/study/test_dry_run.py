@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -78,18 +77,11 @@ def test_a_step_is_three_passes_and_one_of_the_teacher(
     assert second == pytest.approx(2 * (3 * phi - stem + heads[1] + share * phi))
 
 
-def test_features_are_one_pass(tiny: Path) -> None:
-    plan = plan_of(tiny, "er")
-    chain = DryChain(plan, CPU)
-    chain.begin()
-    assert chain.features().shape == (OUTPUTS - 1,)
-    assert chain.features().flops == 2 * macs_of_phi(plan)[0]
-
-
 def test_a_method_gets_noise_of_the_right_shape(tiny: Path) -> None:
     plan = plan_of(tiny, "er")
     chain = DryChain(plan, CPU)
     data = chain.begin()
+    assert (chain.features().shape, chain.features().flops) == ((OUTPUTS - 1,), 2 * macs_of_phi(plan)[0])
     assert isinstance(chain.method, Rehearsal)
     seen: list[int] = []
     phi = chain.method.network.phi
@@ -99,28 +91,14 @@ def test_a_method_gets_noise_of_the_right_shape(tiny: Path) -> None:
     assert data.apply(phi, data.new[:0]).shape == (0, OUTPUTS - 1)
     assert seen == [2]
     assert data.apply(nn.Flatten(), data.new[:3]).shape == (3, 256)
-    assert chain.extracted.rows == 64
-    assert chain.extracted.flops == 61 * 2 * macs_of_phi(plan)[0]
-
-
-@pytest.mark.parametrize(("name", "sizes"), [("er", [0, 12, 24]), ("upper_bound", [0, 56, 112])])
-def test_memory_is_the_quota_or_everything(name: str, sizes: list[int], tiny: Path) -> None:
-    chain, memories = DryChain(plan_of(tiny, name), CPU), []
-    for _ in sizes:
-        memories.append(chain.begin().memory)
-        chain.method.end_task()
-    assert [len(np.unique(memory)) for memory in memories] == sizes
-    tasks = chain.plan.scenario.tasks
-    assert [task.index for task in tasks if np.isin(task.rows, memories[2]).any()] == [1, 2]
+    assert chain.extracted_rows == 64
+    assert chain.extracted_flops == 61 * 2 * macs_of_phi(plan)[0]
 
 
 def test_the_global_random_state_is_untouched(tiny: Path) -> None:
     before = torch.random.get_rng_state()
     link_costs(plan_of(tiny, "lucir"))
     assert torch.equal(before, torch.random.get_rng_state())
-
-
-# ---------------------------------------------------------------- counted once
 
 
 def counted(data: Path, *layers: dict[str, Any]) -> list[int]:

@@ -12,7 +12,7 @@ from cl2r.config.builtin import ABLATION_CELLS
 from cl2r.engine.frames import run_name
 from cl2r.engine.plan import plan_run
 from cl2r.errors import InputError
-from cl2r.study.jobs import Job, SharedPrefix, grid_jobs, plan_job, prefix_jobs, shared_prefixes
+from cl2r.study.jobs import Job, grid_jobs, plan_job, prefix_jobs, shared_prefixes
 from cl2r.study.spec import Point, sweep_point
 from tests.support.small_study import bare_run, chains, small_study
 
@@ -26,14 +26,8 @@ def test_a_job_survives_json(tiny: Path) -> None:
         assert Job.from_plain(json.loads(json.dumps(original.to_plain()))) == original
     assert job.runs[0].config.head.mask_unseen
     assert [run.config.seed for run in job.runs] == [0, 4]
-
-
-def test_a_planned_run_has_the_name_and_the_keys_of_the_plan(tiny: Path) -> None:
-    study = small_study(tiny, seeds=[2])
-    run = plan_job(study, Point(None, {"memory.per_class": 1}), 0).runs[0]
-    plan = plan_run(run.config)
-    assert (run.name, list(run.keys)) == (run_name(plan), plan.keys)
-    assert (run.config.seed, run.config.memory.per_class) == (2, 1)
+    plans = [plan_run(run.config) for run in job.runs]
+    assert [(run.name, list(run.keys)) for run in job.runs] == [(run_name(plan), plan.keys) for plan in plans]
 
 
 def test_titles(tiny: Path) -> None:
@@ -118,29 +112,20 @@ def test_every_shared_link_is_in_one_prefix_and_no_other_link_is_in_any(paths: l
     found = shared_prefixes(forest)
 
     provided: Counter[str] = Counter()
-    for prefix in found:
-        keys = forest[prefix.run]
-        assert 0 <= prefix.start < prefix.stop_after <= len(keys)
-        assert all(key in provided for key in keys[: prefix.start]), "it continues earlier ones"
-        assert len({frozenset(owners[key]) for key in keys[prefix.start : prefix.stop_after]}) == 1
-        provided.update(keys[prefix.start : prefix.stop_after])
+    for run, start, stop_after in found:
+        keys = forest[run]
+        assert 0 <= start < stop_after <= len(keys)
+        assert all(key in provided for key in keys[:start]), "it continues earlier ones"
+        assert len({frozenset(owners[key]) for key in keys[start:stop_after]}) == 1
+        provided.update(keys[start:stop_after])
     assert provided == Counter(shared)
     assert len(found) == len({frozenset(owners[key]) for key in shared}), "no prefix is cut in two"
-
-
-def test_one_run_shares_nothing() -> None:
-    assert shared_prefixes({}) == []
-    assert shared_prefixes(chains([[0, 1, 2]])) == []
 
 
 def test_a_prefix_continues_another() -> None:
     """a ─ b ─┬─ c ─┬─ d      two runs part after c, a third left after b."""
     forest = {"early": ["a", "b", "x"], "one": ["a", "b", "c", "d"], "two": ["a", "b", "c", "e"]}
-    assert shared_prefixes(forest) == [SharedPrefix("early", 0, 2), SharedPrefix("one", 2, 3)]
-
-
-def test_runs_with_equal_chains_share_all_of_it() -> None:
-    assert shared_prefixes({"one": ["a", "b"], "two": ["a", "b"]}) == [SharedPrefix("one", 0, 2)]
+    assert shared_prefixes(forest) == [("early", 0, 2), ("one", 2, 3)]
 
 
 @pytest.mark.parametrize("tasks", [2, 3, 4])

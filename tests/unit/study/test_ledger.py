@@ -1,6 +1,5 @@
 """The ledger: events are whole, ordered, and never lost or overwritten."""
 
-import json
 import multiprocessing
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -27,9 +26,7 @@ def test_an_event_has_time_kind_subject_and_content(tmp_path: Path) -> None:
     assert event.read() == {"reason": "λ too large", "values": [1, None, 0.5]}
 
 
-@pytest.mark.parametrize(
-    "subject", ["tiny-cl2r-T3-s0-0123abcd", "v1.2.npz-er-T2-s0-0123abcd", "a.finished.b", "3", "."]
-)
+@pytest.mark.parametrize("subject", ["v1.2.npz-er-T2-s0-0123abcd", "a.finished.b", "3", "."])
 def test_subjects_may_have_dots(tmp_path: Path, subject: str) -> None:
     ledger = Ledger(tmp_path)
     ledger.write("started", subject, {})
@@ -60,19 +57,10 @@ def test_time_is_compared_as_a_number(tmp_path: Path) -> None:
     assert [event.time_ns for event in Ledger(tmp_path).events()] == [9, 10, 100]
 
 
-def test_last_returns_the_latest_event_of_each_subject(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path)
-    for subject, reason in (("a", "first"), ("b", "only"), ("a", "second")):
-        ledger.write("failed", subject, {"reason": reason})
-    ledger.write("noted", "a", {"reason": "no outcome"})
-    last = {run: event.read()["reason"] for run, event in ledger.last("failed", "pruned").items()}
-    assert last == {"a": "second", "b": "only"}
-
-
 @pytest.mark.parametrize(
     ("kinds", "outcome"),
     [
-        (["failed", "finished"], "finished"),
+        (["failed", "failed", "finished"], "finished"),
         (["finished", "failed"], "finished"),
         (["finished", "pruned", "started"], "finished"),
         (["failed", "pruned"], "pruned"),
@@ -99,6 +87,8 @@ def test_a_half_written_file_is_not_an_event(tmp_path: Path, monkeypatch: pytest
 
     ledger = Ledger(tmp_path)
     ledger.write("started", "run", {})
+    (first,) = tmp_path.iterdir()
+    before = first.stat()
     with monkeypatch.context() as patch:
         patch.setattr(files.os, "fsync", killed)
         with pytest.raises(KeyboardInterrupt):
@@ -106,6 +96,7 @@ def test_a_half_written_file_is_not_an_event(tmp_path: Path, monkeypatch: pytest
     assert len(list(tmp_path.iterdir())) == 2, "the half-written file is there"
     assert [event.kind for event in ledger.events()] == ["started"]
     assert ledger.outcomes() == {}
+    assert (first.stat().st_ino, first.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
 
 
 def test_processes_and_threads_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
@@ -124,18 +115,6 @@ def test_processes_and_threads_that_write_at_once_lose_nothing(tmp_path: Path) -
         (w, n) for w in range(6) for n in range(25)
     ]
     assert not [path for path in tmp_path.iterdir() if path.suffix != ".json"]
-
-
-def test_writing_leaves_earlier_files_as_they_were(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path)
-    ledger.write("failed", "run", {"reason": "loss"})
-    before = {path: (path.stat().st_ino, path.stat().st_mtime_ns, path.read_bytes()) for path in tmp_path.iterdir()}
-    for _ in range(5):
-        ledger.write("failed", "run", {"reason": "loss again"})
-    after = {path: (path.stat().st_ino, path.stat().st_mtime_ns, path.read_bytes()) for path in tmp_path.iterdir()}
-    assert before.items() <= after.items()
-    assert len(after) == 6
-    assert all(json.loads(content) for _, _, content in after.values())
 
 
 def test_times_never_decrease(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

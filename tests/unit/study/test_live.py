@@ -4,11 +4,10 @@ import io
 import json
 import os
 import re
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -39,22 +38,10 @@ class Screen(io.StringIO):
         return [line.rstrip() for line in lines]
 
 
-class FakeTime:
-    """Stands in for the module `time`."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def time(self) -> float:
-        return 1.7e9 + self.now
-
-
 @pytest.fixture
-def fake_time(monkeypatch: pytest.MonkeyPatch) -> FakeTime:
-    fake = FakeTime()
+def fake_time(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """Replace the module `time`: it is always `now`."""
+    fake = SimpleNamespace(now=1000.0, monotonic=lambda: fake.now, time=lambda: 1.7e9 + fake.now)
     monkeypatch.setattr(live, "time", fake)
     return fake
 
@@ -76,69 +63,43 @@ def leave_word(folder: Path, label: str, title: str, **fields: Any) -> Path:
     return file.path
 
 
-def test_the_module_does_not_load_torch() -> None:
-    code = "import sys, cl2r.study.live; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
-def test_the_file_says_where_the_run_is(tmp_path: Path, fake_time: FakeTime) -> None:
+def test_the_file_says_where_the_run_is(tmp_path: Path, fake_time: SimpleNamespace) -> None:
     file = LiveFile(tmp_path / "live", "prefix1-a", "a", "cl2r seed 0", tasks=5)
     file.begin([2, 4])
     file.epoch(report(task=2, epoch=7))
     entry = json.loads((tmp_path / "live" / "prefix1-a.json").read_text())
     assert entry.pop("host")
-    assert entry == {
-        "label": "prefix1-a",
-        "run": "a",
-        "title": "cl2r seed 0",
-        "pid": os.getpid(),
-        "time": fake_time.time(),
-        "task": 2,
-        "tasks": 5,
-        "epoch": 7,
-        "epochs": 10,
-        "images_per_second": 1500.0,
-        "loss": 1.25,
-        "seconds_left": (3 + 10) * 2.0,
-    }
+    progress = {"task": 2, "tasks": 5, "epoch": 7, "epochs": 10, "images_per_second": 1500.0, "loss": 1.25}
+    who = {"label": "prefix1-a", "run": "a", "title": "cl2r seed 0", "pid": os.getpid(), "time": fake_time.time()}
+    assert entry == {**who, **progress, "seconds_left": (3 + 10) * 2.0}
     file.close()
     file.close()
     assert list((tmp_path / "live").iterdir()) == []
 
 
-def test_the_file_is_rewritten_at_most_once_an_interval(tmp_path: Path, fake_time: FakeTime) -> None:
+def test_the_file_is_rewritten_at_most_once_an_interval_but_every_epoch_counts(
+    tmp_path: Path, fake_time: SimpleNamespace
+) -> None:
     file = LiveFile(tmp_path, "a", "a", "t", tasks=1, interval=1.0)
     file.begin([1])
     seen = []
     for epoch, now in enumerate([0.0, 0.5, 0.999, 1.0, 1.5, 2.25], start=1):
         fake_time.now = now
-        file.epoch(report(epoch=epoch))
-        seen.append(read_live(tmp_path)[0].epoch)
-    assert seen == [1, 1, 1, 4, 4, 6]
+        file.epoch(report(epoch=epoch, seconds=epoch))
+        seen.append(read_live(tmp_path)[0].progress)
+    assert [row["epoch"] for row in seen] == [1, 1, 1, 4, 4, 6]
+    assert seen[-1]["seconds_left"] == pytest.approx((10 - 6) * 3.5)
 
 
-def test_epochs_that_were_not_written_count_for_the_time_left(tmp_path: Path, fake_time: FakeTime) -> None:
-    file = LiveFile(tmp_path, "a", "a", "t", tasks=1, interval=1.0)
-    file.begin([1])
-    for epoch, seconds in enumerate([1.0, 2.0, 6.0], start=1):
-        fake_time.now = epoch / 2
-        file.epoch(report(epoch=epoch, seconds=seconds))
-    assert read_live(tmp_path)[0].seconds_left == pytest.approx(7 * 3.0)
-
-
-def test_rows_come_in_the_order_of_labels_and_only_whole_files_count(tmp_path: Path) -> None:
+def test_rows_come_in_the_order_of_labels_and_only_whole_files_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor does a file that vanishes while it is read."""
     for label in "cab":
         leave_word(tmp_path, label, f"run {label}")
     (tmp_path / ".d.json.0123").write_text('{"label": ')
-    rows = read_live(tmp_path)
-    assert [row.label for row in rows] == ["a", "b", "c"]
-    assert not any(row.stale for row in rows)
+    assert [(row.title, row.stale) for row in read_live(tmp_path)] == [(f"run {label}", False) for label in "abc"]
     assert read_live(tmp_path / "nowhere") == []
-
-
-def test_a_file_that_vanishes_while_it_is_read_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for label in "abc":
-        leave_word(tmp_path, label, label)
     read_text = Path.read_text
 
     def vanishing(path: Path) -> str:
@@ -150,7 +111,7 @@ def test_a_file_that_vanishes_while_it_is_read_is_ignored(tmp_path: Path, monkey
         return text
 
     monkeypatch.setattr(Path, "read_text", vanishing)
-    assert [row.label for row in read_live(tmp_path)] == ["a"]
+    assert [row.title for row in read_live(tmp_path)] == ["run a"]
 
 
 @pytest.mark.parametrize(("age", "stale"), [(50, False), (70, True)])
@@ -198,7 +159,7 @@ def test_the_rows_fit_the_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert all(len(line) <= 24 for line in screen.shown())
 
 
-def test_a_log_gets_said_lines_and_a_heartbeat(tmp_path: Path, fake_time: FakeTime) -> None:
+def test_a_log_gets_said_lines_and_a_heartbeat(tmp_path: Path, fake_time: SimpleNamespace) -> None:
     leave_word(tmp_path, "a", "a")
     log = io.StringIO()
     view = LiveView(tmp_path, lambda: f"totals at {fake_time.now:.0f}", log, heartbeat=60)
@@ -207,8 +168,11 @@ def test_a_log_gets_said_lines_and_a_heartbeat(tmp_path: Path, fake_time: FakeTi
         view.refresh()
         if now == 1030:
             view.say("kept")
-    view.stop()
     assert log.getvalue() == "kept\ntotals at 1061\ntotals at 1121\n"
+    log.close()
+    view.say("unheard, because the stream is gone")
+    view.stop()
+    assert isinstance(view.lost, ValueError)
 
 
 def test_what_cannot_be_shown_is_reported_once(tmp_path: Path) -> None:
@@ -227,15 +191,6 @@ def test_what_cannot_be_shown_is_reported_once(tmp_path: Path) -> None:
     assert "totals: RuntimeError: no ledger" in notes[0]
     assert "TypeError" in notes[1]
     assert last == "totals unknown"
-
-
-def test_a_view_whose_stream_is_gone_falls_silent(tmp_path: Path) -> None:
-    log = io.StringIO()
-    view = LiveView(tmp_path, lambda: "totals", log)
-    log.close()
-    view.say("unheard")
-    view.stop()
-    assert isinstance(view.lost, ValueError)
 
 
 def test_the_thread_survives_failing_totals_and_many_speakers(tmp_path: Path) -> None:

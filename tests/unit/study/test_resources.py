@@ -28,13 +28,10 @@ def test_impossible_values_are_refused(options: dict[str, Any], fault: str) -> N
     assert fault in str(refused.value)
 
 
-def test_a_single_worker_is_the_trial_itself() -> None:
+def test_a_single_worker_is_the_trial_itself_and_the_driver_of_several_takes_no_cpu() -> None:
     assert Resources(cpus_per_worker=3).per_trial() == {"CPU": 3}
     gpu = Resources(gpus_per_worker=0.5, accelerator="A100")
     assert gpu.per_trial() == gpu.per_worker() == {"CPU": 1, "GPU": 0.5, "accelerator_type:A100": 0.001}
-
-
-def test_the_driver_of_several_workers_takes_no_cpu() -> None:
     assert Resources(workers=2, cpus_per_worker=4).per_trial().keys() == {"node:__internal_head__"}
     assert Resources(workers=2, cpus_per_worker=4).per_worker() == {"CPU": 4}
 
@@ -56,20 +53,6 @@ def test_the_driver_of_several_workers_takes_no_cpu() -> None:
 )
 def test_how_many_trials_fit(options: dict[str, Any], cluster: dict[str, float], trials: int) -> None:
     assert Resources(**options).fit_into(cluster) == trials
-
-
-def test_options_come_before_the_environment_and_that_before_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CL2R_WORKERS", "2")
-    monkeypatch.setenv("CL2R_GPUS_PER_WORKER", "1")
-    monkeypatch.setenv("CL2R_SYNC_BATCHNORM", "true")
-    found = Resources.from_options({"gpus_per_worker": 3.0, "retries": None, "preset": "icons"})
-    assert found == Resources(workers=2, gpus_per_worker=3.0, sync_batchnorm=True)
-
-
-def test_a_bad_value_in_the_environment_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CL2R_WORKERS", "two")
-    with pytest.raises(InputError, match=r"--workers.*two"):
-        Resources.from_options({})
 
 
 def test_a_gpu_is_used_only_if_it_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

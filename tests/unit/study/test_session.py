@@ -31,7 +31,6 @@ def test_the_name_holds_file_data_and_digest(tiny: Path, spec: StudySpec, tmp_pa
         first, second = session.jobs
         finish(session.folder, first, {"AC": 0.5})
         assert session.unfinished() == [second]
-        assert session.frames()["runs"]["run"].tolist() == [first.runs[0].name]
         owner, name = session.owner, session.folder.name
     with StudySession.open(small_study(tiny, grid=GRID), tmp_path) as again:
         assert (again.owner, again.folder.name) == (owner, name)
@@ -40,17 +39,13 @@ def test_the_name_holds_file_data_and_digest(tiny: Path, spec: StudySpec, tmp_pa
         assert named.owner != owner
 
 
-def test_a_study_from_a_file_is_called_like_the_file(tiny: Path, tmp_path: Path) -> None:
-    settings = {**flat_quick(), "data.name": str(tiny)}
-    (tmp_path / "sizes.yaml").write_text(yaml.safe_dump({"set": settings}))
-    with StudySession.open(StudySpec.load(tmp_path / "sizes.yaml"), tmp_path, lock=False) as session:
-        assert session.folder.name.startswith("sizes-tiny-")
-
-
-def test_without_a_lock_nothing_is_written(spec: StudySpec, tmp_path: Path) -> None:
-    with StudySession.open(spec, tmp_path / "storage", lock=False) as session:
+def test_without_a_lock_nothing_is_written_and_the_name_is_that_of_the_file(tiny: Path, tmp_path: Path) -> None:
+    file = tmp_path / "sizes.yaml"
+    file.write_text(yaml.safe_dump({"set": {**flat_quick(), "data.name": str(tiny)}}))
+    with StudySession.open(StudySpec.load(file), tmp_path, lock=False) as session:
         assert session.owner == ""
-    assert tree(tmp_path) == []
+        assert session.folder.name.startswith("sizes-tiny-")
+    assert tree(tmp_path) == [str(file)]
 
 
 def test_a_second_session_is_refused_but_a_plan_is_not(spec: StudySpec, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 
 from cl2r.errors import InputError
 from cl2r.study.jobs import Job, corner_jobs, plan_job, prefix_jobs, representative_jobs
-from cl2r.study.space import Range, corner_values, distribution, distributions, random_points
+from cl2r.study.space import Range, distribution, distributions, random_points
 from cl2r.study.spec import Point, StudySpec
 from tests.support.small_study import small_study
 
@@ -34,11 +34,6 @@ def test_optunas_words(tiny: Path) -> None:
     }
 
 
-def test_corners() -> None:
-    assert corner_values(Range(low=1, high=9)) == [1, 9]
-    assert corner_values(["a", "b", "c"]) == ["a", "b", "c"]
-
-
 def test_random_points_are_inside_repeatable_and_silent(tiny: Path, capfd: pytest.CaptureFixture[str]) -> None:
     space = sweep(tiny, {"method.lambda_base": LAMBDA, "memory.per_class": MEMORY, "scenario.n_tasks": [2, 3]}).space
     points = random_points(space, 30, seed=1)
@@ -49,9 +44,6 @@ def test_random_points_are_inside_repeatable_and_silent(tiny: Path, capfd: pytes
     assert random_points(space, 30, seed=1) == points
     assert random_points(space, 30, seed=2) != points
     assert capfd.readouterr().err == ""
-
-
-# ---------------------------------------------------------------- representatives
 
 
 def shared(jobs: list[Job]) -> set[str]:
@@ -73,7 +65,7 @@ def test_late_fields_share_the_first_task_of_every_seed(tiny: Path) -> None:
     assert len(shared(jobs)) == 2
 
 
-def test_every_combination_of_early_choices_has_a_trunk(tiny: Path) -> None:
+def test_every_combination_of_early_choices_has_a_shared_prefix(tiny: Path) -> None:
     space = {"scenario.n_tasks": [2, 3], "method.lambda_base": LAMBDA, "backbone.last_relu": [True, False]}
     study = sweep(tiny, space)
     jobs = representative_jobs(study)
@@ -91,13 +83,10 @@ def test_a_choice_in_the_middle_can_make_a_field_early(tiny: Path) -> None:
     assert len(first_links(study, points)) == 2
 
 
-def test_with_an_early_range_nothing_is_known_beforehand(tiny: Path) -> None:
+def test_with_an_early_range_or_too_many_combinations_links_are_shared_as_they_come(tiny: Path) -> None:
     assert (
         representative_jobs(sweep(tiny, {"optim.lr": {"low": 0.01, "high": 0.1}, "method.lambda_base": LAMBDA})) == []
     )
-
-
-def test_with_more_combinations_than_trials_links_are_shared_as_they_come(tiny: Path) -> None:
     space = {"scenario.n_tasks": [2, 3, 4], "method.lambda_base": LAMBDA}
     assert representative_jobs(sweep(tiny, space, trials=2)) == []
     assert len(representative_jobs(sweep(tiny, space, trials=3))) == 6

@@ -86,15 +86,20 @@ def test_a_bad_specification(entries: dict[str, Any], fault: str) -> None:
     assert "\n" not in str(refused.value)
 
 
+METHODS = {"grid": {"method.name": ["er", "lwf"]}}
+
+
 @pytest.mark.parametrize(
     ("override", "entries"),
     [
         ("memory.per_class=3", {"grid": {"memory.per_class": [1, 2]}}),
         ("memory.per_class = 3", {"space": {"memory.per_class": [1, 2]}}),
         ("seed=3", {}),
+        *((setting, METHODS) for setting in ("method.fd=all", "method.classifier=fixed", "adapter.name=slerp")),
     ],
 )
 def test_a_field_that_the_study_sets_cannot_be_set_for_all_runs(override: str, entries: dict[str, Any]) -> None:
+    """Nor can a field that tells the methods of a grid apart."""
     with pytest.raises(InputError, match=f"--set {override}"):
         build(override, **entries)
 
@@ -105,31 +110,15 @@ def test_a_bad_override_is_named(override: str) -> None:
         build(override)
 
 
-def test_an_override_may_be_a_section_and_wins_over_the_file() -> None:
-    spec = build("optim={lr: 0.3, epochs: 7}", "optim.lr=0.4", set={"optim.lr": 0.2})
-    config = spec.config(spec.points()[0], 0)
-    assert (config.optim.lr, config.optim.epochs) == (0.4, 7)
-
-
-def test_a_number_of_tasks_replaces_the_choices_of_the_file() -> None:
-    spec = StudySpec.load({"grid": {"scenario.n_tasks": [2, 5], "method.name": ["er"]}}, tasks=3)
-    assert spec.grid == {"method.name": ["er"]}
-    assert spec.config(spec.points()[0], 0).scenario.n_tasks == 3
-
-
 @pytest.mark.parametrize("text", ["", "- a\n- b\n", "grid: [", "\tx: 1", "3"])
 def test_a_file_that_is_no_mapping(tmp_path: Path, text: str) -> None:
     path = tmp_path / "bad.yaml"
     path.write_text(text)
-    with pytest.raises(InputError) as refused:
-        StudySpec.load(path)
-    assert str(path) in str(refused.value)
-    assert "\n" not in str(refused.value)
-
-
-def test_a_missing_file(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"no study .*nowhere\.yaml"):
-        StudySpec.load(tmp_path / "nowhere.yaml")
+    for file in (path, tmp_path / "nowhere.yaml"):
+        with pytest.raises(InputError) as refused:
+            StudySpec.load(file)
+        assert str(file) in str(refused.value)
+        assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize("key", ["grid", "search"])
@@ -159,6 +148,7 @@ def test_points_are_variants_times_grid_and_the_last_key_varies_fastest() -> Non
 def test_the_layers_of_a_config() -> None:
     """Preset, then `set`, then --set, then the point."""
     study = build(
+        "optim={lr: 0.4, epochs: 7}",
         "optim.lr=0.3",
         "backbone.name=resnet20",
         set={"optim.lr": 0.2, "memory.per_class": 9, "method.lambda_base": 2},
@@ -166,14 +156,9 @@ def test_the_layers_of_a_config() -> None:
     )
     config = study.config(study.points()[0], 0)
     assert (config.optim.lr, config.backbone.name, config.memory.per_class) == (0.3, "resnet20", 1)
-    assert config.method.lambda_base == 2
-    assert config.optim.epochs == resolve([read_layer("icons")]).optim.epochs
-
-
-def test_a_study_without_differences_is_one_point() -> None:
-    study = build()
-    assert study.points() == [Point(None, {})]
-    assert study.config(study.points()[0], 3) == resolve([read_layer("icons"), {"seed": 3}])
+    assert (config.method.lambda_base, config.optim.epochs) == (2, 7)
+    assert build().points() == [Point(None, {})]
+    assert build().config(Point(None, {}), 3) == resolve([read_layer("icons"), {"seed": 3}])
 
 
 def test_changes_replace_entries_and_merge_into_grid_and_search(tmp_path: Path) -> None:
@@ -187,16 +172,13 @@ def test_changes_replace_entries_and_merge_into_grid_and_search(tmp_path: Path) 
     assert study.search.trials == 3
 
 
-def test_a_relative_path_to_data_becomes_absolute(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_relative_path_to_data_becomes_absolute(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tiny.parent)
     study = build(f"data.name={tiny.name}")
     assert study.config(Point(None, {}), 0).data.name == str(tiny)
     assert study.config(Point(None, {"data.name": "nowhere.npz"}), 0).data.name == "nowhere.npz"
     assert build("data.name=nowhere.npz").config(Point(None, {"data.name": tiny.name}), 0).data.name == str(tiny)
-
-
-def test_a_folder_called_icons_does_not_hide_the_icons(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "icons").mkdir()
+    (tmp_path / "icons").mkdir()  # does not hide the icons
     monkeypatch.chdir(tmp_path)
     assert build().config(Point(None, {}), 0).data.name == "icons"
 
@@ -245,13 +227,6 @@ def test_the_identity_of_a_grid(tiny: Path) -> None:
     assert one.identity("d") != small_study(tiny, variants={"a": {}}, grid=grid).identity("d")
 
 
-@pytest.mark.parametrize("setting", ["method.fd=all", "method.classifier=fixed", "adapter.name=slerp"])
-def test_what_tells_methods_apart_cannot_be_set_for_all_of_them(setting: str) -> None:
-    content = {"grid": {"method.name": ["er", "lwf"]}}
-    with pytest.raises(InputError, match="the study sets this field itself"):
-        StudySpec.load(content, [setting])
-
-
 def test_settings_win_over_what_methods_bring() -> None:
     study = StudySpec.load({"grid": {"method.name": ["lwf", "er"]}}, ["head.projection=mlp", "lwf.weight=3"])
     lwf, er = (study.config(point, 0) for point in study.points())
@@ -261,8 +236,9 @@ def test_settings_win_over_what_methods_bring() -> None:
     assert (lwf.model_dump()["lwf"]["weight"], "lwf" in er.model_dump()) == (3.0, False)
 
 
-def test_tasks_win_over_task_counts_among_the_changes() -> None:
-    content = {"preset": "icons", "grid": {"method.name": ["er"]}}
-    spec = StudySpec.load(content, tasks=4, grid={"scenario.n_tasks": [3, 5]})
-    assert [point.values for point in spec.points()] == [{"method.name": "er"}]
-    assert spec.config(spec.points()[0], seed=0).scenario.n_tasks == 4
+def test_a_number_of_tasks_replaces_the_choices_of_the_file_and_of_the_changes() -> None:
+    content = {"preset": "icons", "grid": {"method.name": ["er"], "scenario.n_tasks": [2, 5]}}
+    for changes in ({}, {"grid": {"scenario.n_tasks": [3, 5]}}):
+        spec = StudySpec.load(content, tasks=4, **changes)
+        assert [point.values for point in spec.points()] == [{"method.name": "er"}]
+        assert spec.config(spec.points()[0], seed=0).scenario.n_tasks == 4

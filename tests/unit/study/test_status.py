@@ -45,11 +45,8 @@ def test_an_unknown_study_names_the_nearest(folder: StudyFolder) -> None:
         status(folder.storage, "ablation-icon")
 
 
-def test_a_study_that_never_began(folder: StudyFolder) -> None:
-    assert overview(folder.storage).startswith("ablation-icons  0 of 0 runs finished, interrupted")
-
-
 def test_one_line_per_study(folder: StudyFolder, tmp_path: Path) -> None:
+    assert overview(tmp_path).startswith("ablation-icons  0 of 0 runs finished, interrupted"), "it never began"
     open_it(folder)
     folder.ledger.write("closed", "driver", {})
     other = make(tmp_path, "b")
@@ -87,15 +84,6 @@ def test_the_life_of_a_study(folder: StudyFolder) -> None:
     assert line() == "2 of 5 runs finished, 1 failed, 1 stopped early"
 
 
-def test_the_last_event_is_the_latest(folder: StudyFolder) -> None:
-    ledger = folder.ledger.folder
-    ledger.mkdir()
-    for seconds_ago in (500, 75, 300):
-        when = time.time_ns() - seconds_ago * 10**9
-        (ledger / f"{when:020d}.noted.run.00000000.json").write_text("{}")
-    assert re.search(r"last event 1:1[5-9] ago$", overview(folder.storage))
-
-
 def test_one_study_in_detail(folder: StudyFolder) -> None:
     open_it(folder, 4)
     folder.ledger.write("finished", "one", {})
@@ -106,7 +94,9 @@ def test_one_study_in_detail(folder: StudyFolder) -> None:
     row |= {"time": time.time(), "task": 2, "tasks": 5, "epoch": 4, "epochs": 10, "images_per_second": 1500.0}
     row |= {"loss": 1.25, "seconds_left": 72.0}
     (folder.live / "four.json").write_text(json.dumps(row))
+    before = tree(folder.storage)
     head, *lines = status(folder.storage, folder.name).splitlines()
+    assert tree(folder.storage) == before, "status changes nothing"
     assert without_times(head) == (
         "ablation-icons: 1 of 4 runs finished, 1 failed, 1 stopped early, interrupted; last event … ago"
     )
@@ -115,14 +105,6 @@ def test_one_study_in_detail(folder: StudyFolder) -> None:
         "  two failed: task 1, epoch 1: loss term 'ce' is nan",
         "  three pruned: stopped early after task 2",
     ]
-
-
-def test_status_changes_nothing(folder: StudyFolder) -> None:
-    open_it(folder)
-    before = tree(folder.storage)
-    overview(folder.storage)
-    status(folder.storage, folder.name)
-    assert tree(folder.storage) == before
 
 
 def test_it_needs_neither_torch_nor_ray() -> None:

@@ -1,16 +1,32 @@
-"""On the icons, two workers differ from one no more than seeds differ from each other."""
+"""What the documentation says about the embedded icons. Minutes: `make test-slow`."""
 
 from pathlib import Path
 
 import pytest
 
 from analysis import load_study
+from cl2r.config.layers import override, read_layer, resolve
 from studies import ablation
+from tests.support.quick import train
 
+pytestmark = pytest.mark.slow
 METRICS = ("AC", "BC", "FC", "mean_accuracy")
 
 
-@pytest.mark.slow
+def first_upgrade(root: Path, *settings: str) -> float:
+    """C[2,1] − C[1,1] on the tuning pairs."""
+    layers = [read_layer("icons"), override("scenario.stop_after=2"), *map(override, settings)]
+    evaluation = train(resolve(layers), root).tuning
+    assert evaluation is not None
+    return evaluation.values["BC"]
+
+
+def test_the_fixed_classifier_needs_centred_inputs_or_seen_outputs_only(tmp_path: Path) -> None:
+    plain = first_upgrade(tmp_path, "head.centre=false")
+    assert first_upgrade(tmp_path, "head.centre=true") > plain + 0.05
+    assert first_upgrade(tmp_path, "head.centre=false", "head.mask_unseen=true") > plain + 0.05
+
+
 def test_two_workers_differ_from_one_no_more_than_seeds_do(small_ray: None, tmp_path: Path) -> None:
     words = ["--cells", "cl2r", "--set", "scenario.stop_after=3"]
     one, two = tmp_path / "one", tmp_path / "two"
