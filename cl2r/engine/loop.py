@@ -98,10 +98,7 @@ class TaskLoop:
     def batches(
         self, task: int, new: Rows, memory: Rows, stage: int, epoch: int, batching: Batching | None = None
     ) -> Iterator[Batch]:
-        """Yield this worker's part of the augmented batches of one epoch.
-
-        Everything but the pixels is moved to the device before the first batch.
-        """
+        """Yield this worker's augmented batches of an epoch; all but the pixels is on the device before the first."""
         data, workers, spec = self.data, self.workers, self.config.augment
         part = slice(workers.rank, None, workers.world)
         drawn = draw_epoch(self.config, new, memory, (task, stage, epoch), batching, part)
@@ -145,37 +142,33 @@ class TaskLoop:
         batches: Iterator[Batch],
     ) -> EpochReport:
         """Train on `batches` once. Raise TrainingError if a loss is not finite."""
-        began, lr = time.perf_counter(), self._learning_rate(stage, epoch)
+        began, optim, lr = time.perf_counter(), self.config.optim, stage.lr
+        if stage.schedule == "optim" and optim.schedule == "cosine":
+            lr *= (1 + math.cos(math.pi * epoch / stage.epochs)) / 2
+        elif stage.schedule == "optim":
+            lr *= optim.gamma ** sum(m * stage.epochs <= epoch * optim.epochs for m in optim.milestones)
         for group in optimiser.param_groups:
             group["lr"] = lr
         method.network.train(stage.statistics)
         steps, images, totals = self.steps(network, stage, optimiser, batches)
         means = self.workers.mean({name: float(total) / steps for name, total in totals.items()})
         images = round(self.workers.world * self.workers.mean({"images": images})["images"])
+        task, seconds = method.task.index, time.perf_counter() - began
         for name, value in means.items():
             if not math.isfinite(value):
-                place = f"task {method.task.index}, epoch {epoch + 1}"
-                raise TrainingError(f"{place}: loss term {name!r} is {value}; try a lower optim.lr")
-        seconds = time.perf_counter() - began
-        return EpochReport(method.task.index, stage.name, epoch + 1, stage.epochs, lr, images, seconds, means)
+                message = f"task {task}, epoch {epoch + 1}: loss term {name!r} is {value}; try a lower optim.lr"
+                raise TrainingError(message)
+        return EpochReport(task, stage.name, epoch + 1, stage.epochs, lr, images, seconds, means)
 
     def steps(
         self, network: nn.Module, stage: Stage, optimiser: torch.optim.Optimizer, batches: Iterator[Batch]
     ) -> tuple[int, int, dict[str, Tensor]]:
-        """Take one step per batch and return the numbers of steps and images and the sum of every loss term.
-
-        Nothing here waits for the device: the sums stay there.
-        """
+        """Take one step per batch without waiting for the device; return the steps, the images, the sums of losses."""
         # bf16 needs no loss scaling; the weights stay fp32.
-        precision = partial(
-            torch.autocast,
-            self.data.labels.device.type,
-            torch.bfloat16,
-            enabled=self.config.optim.precision == "bf16",
-        )
+        device, rounded = self.data.labels.device.type, self.config.optim.precision == "bf16"
         steps, images, totals = 0, 0, dict[str, Tensor]()
         for batch in batches:
-            with precision():
+            with torch.autocast(device, torch.bfloat16, enabled=rounded):
                 losses = stage.loss(batch, network)
             optimiser.zero_grad()
             torch.stack(list(losses.values())).sum().backward()  # type: ignore[no-untyped-call]
@@ -186,14 +179,6 @@ class TaskLoop:
             for name, value in losses.items():
                 totals[name] = totals.get(name, torch.zeros_like(value)) + value.detach()
         return steps, images, totals
-
-    def _learning_rate(self, stage: Stage, epoch: int) -> float:
-        optim = self.config.optim
-        if stage.schedule == "constant":
-            return stage.lr
-        if optim.schedule == "cosine":
-            return stage.lr * (1 + math.cos(math.pi * epoch / stage.epochs)) / 2
-        return stage.lr * optim.gamma ** sum(m * stage.epochs <= epoch * optim.epochs for m in optim.milestones)
 
 
 def stopped(when: str) -> StoppedError:

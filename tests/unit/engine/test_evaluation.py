@@ -19,13 +19,9 @@ from cl2r.errors import InputError
 from cl2r.features import Features
 from cl2r.pair_distances import pair_distances
 from cl2r.verification import Pairs, tar_at_far, verification_accuracy
-from tests.support.quick import TASKS, Recorder, chain_tensors, quick_config
+from tests.support.quick import TASKS, Recorder, open_features, quick_config
 
 FAR = [0.2, 0.1]
-
-
-def open_features(result: RunResult, root: Path) -> list[npt.NDArray[np.float32]]:
-    return [tensors["features/open"].numpy() for tensors in chain_tensors(result.plan, root)]
 
 
 def slow_cell(new: npt.NDArray[np.float32], old: npt.NDArray[np.float32], pairs: Pairs) -> float:
@@ -88,9 +84,6 @@ def test_a_growing_chain_is_judged_cell_by_cell_only_once(
     assert len(calls) == TASKS * (TASKS + 1) // 2
 
 
-# ---------------------------------------------------------------- templates and accept rates
-
-
 def with_templates(data: ImageSet) -> ImageSet:
     """Put the open images into templates of one class each, and pair all templates."""
     rng = np.random.default_rng(2)
@@ -123,7 +116,7 @@ def test_templates_have_no_accuracy(tiny: Path, monkeypatch: pytest.MonkeyPatch)
         templates_plan(tiny, monkeypatch, metric="accuracy")
 
 
-def test_accept_rates_of_templates(by_templates: tuple[RunResult, Path]) -> None:
+def test_accept_rates_of_templates_and_their_frames(by_templates: tuple[RunResult, Path]) -> None:
     result, root = by_templates
     pairs = result.plan.report_pairs
     first, second = map(Features, open_features(result, root))
@@ -136,10 +129,6 @@ def test_accept_rates_of_templates(by_templates: tuple[RunResult, Path]) -> None
     bounds = result.report.cells
     assert bounds is not None
     assert bounds.low[1, 0] <= result.report.matrix[1, 0] <= bounds.high[1, 0]
-
-
-def test_accept_rates_in_frames(by_templates: tuple[RunResult, Path]) -> None:
-    result, _ = by_templates
     tables = frames(result, "x")
     (row,) = tables["runs"]
     assert row["AC"] == row["AC@0.2"]
