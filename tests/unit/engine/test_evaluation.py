@@ -59,17 +59,19 @@ def test_intervals_contain_the_matrix_and_can_be_left_out(finished: RunResult, f
     assert (plain.cells, plain.intervals) == (None, {})
 
 
-@pytest.mark.parametrize(("ties", "compatible"), [(False, 0.0), (True, 1.0)])
-def test_intervals_follow_the_rule_for_ties(
-    finished: RunResult, finished_root: Path, ties: bool, compatible: float
+@pytest.mark.parametrize("ties", [False, True])
+def test_metrics_intervals_and_frames_follow_the_rule_for_ties(
+    finished: RunResult, finished_root: Path, ties: bool
 ) -> None:
     """The same model twice ties in every draw."""
     features = ChainFeatures([Features(open_features(finished, finished_root)[-1])] * 2)
     evaluation = Evaluator(finished.plan.report_pairs, EvalConfig(bootstrap=20, ties=ties))(features)
-    assert evaluation.values["AC"] == compatible
-    assert evaluation.intervals["AC"] == (compatible, compatible)
+    assert evaluation.values["AC"] == ties
+    assert evaluation.intervals["AC"] == (ties, ties)
     assert evaluation.cells is not None
-    assert evaluation.cells.compatible[1, 0] == compatible
+    assert evaluation.cells.compatible[1, 0] == ties
+    tables = frames(dataclasses.replace(finished, report=evaluation, tuning=None), "x")
+    assert [row["compatible"] for row in tables["matrix"]] == [None, ties, None]
 
 
 def test_a_growing_chain_is_judged_cell_by_cell_only_once(

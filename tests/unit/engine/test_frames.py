@@ -14,11 +14,8 @@ from cl2r.config.keys import LATER_FIELDS, telling
 from cl2r.config.layers import read_layer, resolve
 from cl2r.config.schema import fields
 from cl2r.engine.chain import RunResult
-from cl2r.engine.evaluation import ChainFeatures, Evaluator
-from cl2r.engine.frames import frames, run_name, write_run
-from cl2r.engine.links import LinkStore
+from cl2r.engine.frames import run_name, write_run
 from cl2r.engine.plan import plan_run
-from cl2r.features import Features
 from tests.support.quick import EPOCHS, TASKS, quick_config, train
 
 CELLS = TASKS * (TASKS + 1) // 2
@@ -112,16 +109,6 @@ def test_compatible_is_empty_on_the_diagonal_and_correct_below_it(folder: Path) 
         own = {row.k: row.accuracy for row in group.itertuples() if row.t == row.k}
         for row in group.itertuples():
             assert row.compatible == (None if row.t == row.k else row.accuracy > own[row.k])
-
-
-def test_compatible_follows_the_rule_for_ties(finished: RunResult, finished_root: Path) -> None:
-    """AC counts compatible cells, so the column must agree with it."""
-    features = Features(LinkStore(finished_root).features(finished.plan.keys[-1])["open"].numpy())
-    config = finished.plan.config.eval.model_copy(update={"ties": True, "bootstrap": 0})
-    tied = Evaluator(finished.plan.report_pairs, config)(ChainFeatures([features] * 2))
-    assert tied.values["AC"] == 1.0
-    result = RunResult(finished.plan, finished.links, None, tied, 0.0)
-    assert [row["compatible"] for row in frames(result, "x")["matrix"]] == [None, True, None]
 
 
 def test_json_has_the_values_of_the_frames_and_null_above_the_diagonal(folder: Path, finished: RunResult) -> None:
