@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from cl2r.augment import Augmentation, Normalise, crop_and_flip
 from cl2r.backbones import compile_backbones
@@ -21,6 +22,8 @@ from cl2r.errors import StoppedError, TrainingError
 from cl2r.methods.base import Method, Stage
 from cl2r.runtime.progress import EpochReport
 from cl2r.runtime.stop import Stop, never_stop
+
+Batches = Iterator[Batch]
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,6 @@ class TaskRecord:
     seconds: float = 0.0
 
     def add(self, report: EpochReport) -> None:
-        """Append an epoch."""
         row = {"stage": report.stage, "epoch": report.epoch, "lr": report.lr, "seconds": report.seconds}
         self.curves.append({**row, **{f"loss_{name}": value for name, value in report.losses.items()}})
         self.images += report.images
@@ -97,7 +99,7 @@ class TaskLoop:
 
     def batches(
         self, task: int, new: Rows, memory: Rows, stage: int, epoch: int, batching: Batching | None = None
-    ) -> Iterator[Batch]:
+    ) -> Batches:
         """Yield this worker's augmented batches of an epoch; all but the pixels is on the device before the first."""
         data, workers, spec = self.data, self.workers, self.config.augment
         part = slice(workers.rank, None, workers.world)
@@ -120,7 +122,7 @@ class TaskLoop:
             gather = partial(workers.gather, total=batch.counts["all"][1])
             yield Batch(x, data.labels[index], positions, batch.counts, workers.world, gather)
 
-    def optimiser(self, method: Method, stage: Stage) -> torch.optim.Optimizer:
+    def optimiser(self, method: Method, stage: Stage) -> Optimizer:
         """Return a new optimiser for a stage, without momentum, and freeze the rest of the network."""
         optim, chosen = self.config.optim, list(stage.parameters())
         method.network.requires_grad_(False)
@@ -133,13 +135,7 @@ class TaskLoop:
         return torch.optim.SGD(chosen, stage.lr, optim.momentum, weight_decay=decay, fused=fused)
 
     def epoch(
-        self,
-        method: Method,
-        network: nn.Module,
-        stage: Stage,
-        optimiser: torch.optim.Optimizer,
-        epoch: int,
-        batches: Iterator[Batch],
+        self, method: Method, network: nn.Module, stage: Stage, optimiser: Optimizer, epoch: int, batches: Batches
     ) -> EpochReport:
         """Train on `batches` once. Raise TrainingError if a loss is not finite."""
         began, optim, lr = time.perf_counter(), self.config.optim, stage.lr
@@ -161,7 +157,7 @@ class TaskLoop:
         return EpochReport(task, stage.name, epoch + 1, stage.epochs, lr, images, seconds, means)
 
     def steps(
-        self, network: nn.Module, stage: Stage, optimiser: torch.optim.Optimizer, batches: Iterator[Batch]
+        self, network: nn.Module, stage: Stage, optimiser: Optimizer, batches: Batches
     ) -> tuple[int, int, dict[str, Tensor]]:
         """Take one step per batch without waiting for the device; return the steps, the images, the sums of losses."""
         # bf16 needs no loss scaling; the weights stay fp32.
@@ -186,7 +182,7 @@ def stopped(when: str) -> StoppedError:
     return StoppedError(f"stopped by SIGTERM {when}; run the same command again to resume")
 
 
-def _snapshot(network: nn.Module, optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
+def _snapshot(network: nn.Module, optimiser: Optimizer) -> dict[str, Tensor]:
     tensors = {f"network/{name}": tensor for name, tensor in network.state_dict().items()}
     for number, parameter in enumerate(optimiser.param_groups[0]["params"]):
         for name, tensor in optimiser.state[parameter].items():
@@ -195,7 +191,7 @@ def _snapshot(network: nn.Module, optimiser: torch.optim.Optimizer) -> dict[str,
     return tensors
 
 
-def _restore(tensors: dict[str, Tensor], network: nn.Module, optimiser: torch.optim.Optimizer) -> None:
+def _restore(tensors: dict[str, Tensor], network: nn.Module, optimiser: Optimizer) -> None:
     prefix = "network/"
     network.load_state_dict({k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)})
     parameters = optimiser.param_groups[0]["params"]

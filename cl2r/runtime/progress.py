@@ -42,15 +42,9 @@ def progress_text(
 
 def epoch_values(report: EpochReport, tasks: int, seconds_left: float) -> dict[str, Any]:
     """Return the arguments of `progress_text` for an epoch."""
-    return {
-        "task": report.task,
-        "tasks": tasks,
-        "epoch": report.epoch,
-        "epochs": report.epochs,
-        "images_per_second": report.images / report.seconds,
-        "loss": sum(report.losses.values()),
-        "seconds_left": seconds_left,
-    }
+    speed, loss = report.images / report.seconds, sum(report.losses.values())
+    where = {"task": report.task, "tasks": tasks, "epoch": report.epoch, "epochs": report.epochs}
+    return where | {"images_per_second": speed, "loss": loss, "seconds_left": seconds_left}
 
 
 class TimeLeft:

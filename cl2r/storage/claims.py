@@ -1,10 +1,9 @@
 """Locks: one process at a time may do a thing, and the lock of a process that died is freed.
 
-On a disk a lock is one of the operating system (NFS passes it on to other machines). In an object store, which has no
-locks, a process puts a ticket, then lists all tickets: if it sees no other ticket, it holds the lock; otherwise it
-removes its own and tries again later. Listings are consistent, so of two processes the later one sees the ticket of the
-other. A holder rewrites its ticket every few seconds; a ticket that did not change for a minute, by the clock of the
-process that looks at it, belongs to a dead process.
+On a disk the operating system locks (NFS passes locks on to other machines). In an object store a process puts a
+ticket, then lists all tickets: if it sees no other ticket, it holds the lock; otherwise it removes its own and tries
+again. Listings are consistent, so of two processes the later one sees the ticket of the other. A holder rewrites its
+ticket every few seconds; one that did not change for a minute of the observer's clock belongs to a dead process.
 """
 
 import contextlib

@@ -102,7 +102,7 @@ class StoragePath(Protocol):
     def lock(self, wait: bool = True, on_loss: Callable[[], None] | None = None) -> AbstractContextManager[None]:
         """Hold the lock of this name; without `wait`, raise HeldError that names the holder.
 
-        Call `on_loss` if another process took this one for dead (object stores only).
+        `on_loss` is called if another process took this one for dead (object stores only).
         """
 
     def holder(self) -> str | None:
@@ -219,8 +219,7 @@ class ObjectPath:
     def __str__(self) -> str:
         return f"{self.scheme}://{self.key}{self.query}"
 
-    def __repr__(self) -> str:
-        return f"ObjectPath({str(self)!r})"
+    __repr__ = __str__
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ObjectPath) and str(self) == str(other)
@@ -246,10 +245,8 @@ class ObjectPath:
             try:
                 with self.files.open_input_file(self.key) as stream:
                     content = bytes(stream.read())
-            except FileNotFoundError:
-                raise
-            except OSError:
-                if attempt == ATTEMPTS - 1:
+            except OSError as error:
+                if isinstance(error, FileNotFoundError) or attempt == ATTEMPTS - 1:
                     raise
                 continue
             found = self.info()

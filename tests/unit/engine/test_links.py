@@ -1,11 +1,13 @@
 """Links and unfinished epochs on a disk and in an object store: whole, damaged, missing, hostile."""
 
+import contextlib
 import itertools
 import json
 import pickle
 import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +34,6 @@ from tests.support.quick import flip_bit
 
 KEY = "0123abcd"
 FILES = 4
-CutOff = Callable[[int], None]
 
 
 class CutError(BaseException):
@@ -68,23 +69,21 @@ def on_disk(tmp_path: Path) -> LinkStore:
     return made
 
 
-@pytest.fixture
-def cut_after(monkeypatch: pytest.MonkeyPatch) -> CutOff:
+@contextlib.contextmanager
+def cut_after(count: int) -> Iterator[None]:
     """Let the process die after so many files."""
-    originals = {kind: kind.write_file for kind in (LocalPath, ObjectPath)}
+    written, originals = itertools.count(), {kind: kind.write_file for kind in (LocalPath, ObjectPath)}
 
-    def cut_after(count: int) -> None:
-        written = itertools.count()
+    def limited(path: Any, content: bytes, durable: bool = True) -> None:
+        if next(written) >= count:
+            raise CutError
+        originals[type(path)](path, content, durable)
 
-        def limited(path: Any, content: bytes, durable: bool = True) -> None:
-            if next(written) >= count:
-                raise CutError
-            originals[type(path)](path, content, durable)
-
+    with pytest.MonkeyPatch.context() as patch:
         for kind in originals:
-            monkeypatch.setattr(kind, "write_file", limited)
-
-    return cut_after
+            patch.setattr(kind, "write_file", limited)
+        with pytest.raises(CutError):
+            yield
 
 
 def link(number: float = 1.0) -> Link:
@@ -147,17 +146,9 @@ def test_strided_tensors_are_stored(on_disk: LinkStore) -> None:
 
 
 @pytest.mark.parametrize("count", range(FILES))
-def test_a_link_that_was_cut_off_does_not_exist(
-    store: LinkStore,
-    cut_after: CutOff,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    count: int,
-) -> None:
-    cut_after(count)
-    with pytest.raises(CutError):
+def test_a_link_that_was_cut_off_does_not_exist(store: LinkStore, caplog: pytest.LogCaptureFixture, count: int) -> None:
+    with cut_after(count):
         store.save(KEY, link(1.0))
-    monkeypatch.undo()
     assert fresh(store).load(KEY) is None
     assert fresh(store).keys() == set()
     store.save(KEY, link(2.0))
@@ -195,12 +186,8 @@ def test_two_writers_never_mix(remote: ObjectPath, monkeypatch: pytest.MonkeyPat
             turn.notify_all()
 
     monkeypatch.setattr(ObjectPath, "write_file", in_turn)
-    writers = [threading.Thread(target=run, args=[me], daemon=True) for me in (0, 1)]
-    for writer in writers:
-        writer.start()
-    for writer in writers:
-        writer.join(60)
-    assert done == [True, True]
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(run, (0, 1)))
     assert_holds(LinkStore(remote), LinkStore(remote).record(KEY)["seconds"])
 
 
@@ -260,14 +247,10 @@ def test_epochs_replace_each_other(store: LinkStore, caplog: pytest.LogCaptureFi
 
 
 @pytest.mark.parametrize("count", [0, 1])
-def test_an_epoch_that_was_cut_off_leaves_the_one_before(
-    store: LinkStore, cut_after: CutOff, monkeypatch: pytest.MonkeyPatch, count: int
-) -> None:
+def test_an_epoch_that_was_cut_off_leaves_the_one_before(store: LinkStore, count: int) -> None:
     store.save_partial(KEY, epoch(1))
-    cut_after(count)
-    with pytest.raises(CutError):
+    with cut_after(count):
         store.save_partial(KEY, epoch(2))
-    monkeypatch.undo()
     found = fresh(store).load_partial(KEY)
     assert found is not None
     assert (found.epoch, float(found.tensors["network/w"][0])) == (1, 1.0)
