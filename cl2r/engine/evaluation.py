@@ -128,7 +128,10 @@ class Evaluator:
     judged: dict[tuple[int, int], list[BoolArray]] = field(default_factory=dict)
 
     def __call__(self, features: ChainFeatures, bootstrap: bool = True) -> Evaluation:
-        """Return C, its metrics and, with `bootstrap`, intervals; of the first accept rate, with every one in `at`."""
+        """Return C, its metrics and, with `bootstrap`, their intervals.
+
+        With several accept rates the evaluation is that of the first, and `at` has one for each.
+        """
         tasks, pairs, spec = len(features.models), self.pairs, self.spec
         cells = [(t, k) for t in range(tasks) for k in range(t + 1)]
         for t, k in cells:
@@ -136,7 +139,6 @@ class Evaluator:
                 distances = pair_distances(features.query(t, k), features.gallery(t, k), pairs.query, pairs.gallery)
                 self.judged[t, k] = _judge(distances, pairs, spec)
         judgements = [np.stack(rows) for rows in zip(*(self.judged[cell] for cell in cells), strict=True)]
-
         evaluations = []
         for number, correct in enumerate(judgements):
             if spec.metric == "accuracy":

@@ -159,7 +159,7 @@ class TaskLoop:
     def steps(
         self, network: nn.Module, stage: Stage, optimiser: Optimizer, batches: Batches
     ) -> tuple[int, int, dict[str, Tensor]]:
-        """Take one step per batch without waiting for the device; return the steps, the images, the sums of losses."""
+        """Take one step per batch, never waiting for the device; return numbers of steps and images, sums of losses."""
         # bf16 needs no loss scaling; the weights stay fp32.
         device, rounded = self.data.labels.device.type, self.config.optim.precision == "bf16"
         steps, images, totals = 0, 0, dict[str, Tensor]()

@@ -94,7 +94,7 @@ class StoragePath(Protocol):
         """Return size and time of a file, None if there is no such file (a folder is not one)."""
 
     def local(self, sha256: str) -> Path:
-        """Return the path of a file on a disk, or of an object's copy in the cache; ValueError for another checksum."""
+        """Return this path on a disk, or that of a copy of the object. Raise ValueError if its checksum differs."""
 
     def staging(self) -> "AbstractContextManager[LocalPath]":
         """Give a folder of this machine to write to; what is there at the end is in this folder."""
