@@ -192,7 +192,7 @@ def part_a(work: Path) -> dict[str, Any]:
 
 
 def part_b(_: Path) -> dict[str, Any]:
-    """Name the links and the runs of presets × methods × task counts, for data that nobody has."""
+    """Name the links and the runs of presets × methods × task counts, for made-up data."""
     known = internals()
     record: dict[str, Any] = {}
     eight = np.arange(8)

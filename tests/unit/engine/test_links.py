@@ -96,12 +96,12 @@ def epoch(number: int, stage: int = 0) -> Partial:
 
 
 def fresh(store: LinkStore) -> LinkStore:
-    """The store as another process sees it."""
+    """Return the store as another process sees it."""
     return LinkStore(store.root.parent)
 
 
 def assert_holds(store: LinkStore, number: float = 1.0) -> None:
-    """The whole link with this number."""
+    """Assert that the store has the whole link with this number."""
     found, expected = fresh(store).load(KEY), link(number)
     assert found is not None
     assert found.record == expected.record
@@ -113,7 +113,7 @@ def assert_holds(store: LinkStore, number: float = 1.0) -> None:
 
 
 def assert_damaged(store: LinkStore, name: str) -> None:
-    """The file of the link cannot be read."""
+    """Assert that this file of the link cannot be read."""
     with pytest.raises(DamagedError, match=name):
         {STATE: store.state, FEATURES: store.features, RECORD: store.record}[name](KEY)
 

@@ -10,7 +10,7 @@ from cl2r.runtime.logs import anonymous, anonymous_entries, anonymous_words
 
 
 @pytest.fixture(autouse=True)
-def nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def made_up_names(monkeypatch: pytest.MonkeyPatch) -> None:
     """A user and a machine with names that nothing else has."""
     monkeypatch.setenv("HOME", "/mnt/people/countess")
     monkeypatch.setenv("USER", "lovelace")

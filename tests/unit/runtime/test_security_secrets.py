@@ -52,7 +52,7 @@ def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def assert_clean(text: str) -> str:
-    """The text again, without any secret."""
+    """Assert that the text has no secret, and return it."""
     assert "planted" not in text.lower(), text[max(0, text.lower().find("planted") - 80) :][:200]
     return text
 
@@ -219,7 +219,7 @@ def everything(root: Path) -> str:
 
 @pytest.fixture
 def failing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Links of the run with seed 1 cannot be read, and the store has a word about others."""
+    """Let the links of the run with seed 1 be unreadable; the log names every link."""
     reach = Chain.ensure_link
 
     def hindered(self: Chain, task: int) -> None:
@@ -285,7 +285,7 @@ def test_the_log_shows_none(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_word_is_looked_for_everywhere(tmp_path: Path) -> None:
-    """That the search can fail: in a text, in a compressed frame, in a name."""
+    """The search finds a secret in a text and in a compressed frame."""
     (tmp_path / "a.txt").write_text("x Planted")
     with pytest.raises(AssertionError):
         assert_clean(everything(tmp_path))
