@@ -31,17 +31,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 torch.set_num_threads(1)  # tensors are small: a second thread would only cost time
 faiss.omp_set_num_threads(1)
 
-
-SETTINGS = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-)
+SETTINGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"]
+SETTINGS += ["--disable-background-networking", "--disable-component-update"]
 
 
 @pytest.fixture(scope="session")
@@ -108,7 +99,7 @@ def browser() -> Iterator[Any]:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as running:
-        started = running.chromium.launch(executable_path=program, args=list(SETTINGS))
+        started = running.chromium.launch(executable_path=program, args=SETTINGS)
         yield started
         started.close()
 

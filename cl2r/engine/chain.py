@@ -11,23 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
 from cl2r.adapters import QueryAdapter, Support
 from cl2r.augment import Normalise
+from cl2r.batches import Rows
 from cl2r.config.methods import method_info
 from cl2r.engine.evaluation import ChainFeatures, Evaluation, Evaluator
-from cl2r.engine.extraction import (
-    GALLERY,
-    SUPPORT,
-    SUPPORT_OLD,
-    LinkFeatures,
-    extract,
-    in_precision,
-    stored_features,
-)
+from cl2r.engine.extraction import GALLERY, SUPPORT, SUPPORT_OLD, LinkFeatures, extract, stored_features
 from cl2r.engine.links import Link, LinkStore, Tensors, check_writable
 from cl2r.engine.loop import TaskLoop, TaskRecord, TrainingImages, stopped
 from cl2r.engine.pixels import training_pixels
@@ -43,8 +35,6 @@ from cl2r.storage.path import StoragePath
 
 log = logging.getLogger(__name__)
 
-Rows = npt.NDArray[np.int64]
-
 
 @dataclass(frozen=True)
 class LinkSummary:
@@ -58,7 +48,7 @@ class LinkSummary:
 
 @dataclass(frozen=True)
 class RunResult:
-    """A finished run."""
+    """A finished run: `tuning` is its evaluation on tuning pairs, if there are any, `report` that on report pairs."""
 
     plan: Plan
     links: list[LinkSummary]
@@ -69,11 +59,9 @@ class RunResult:
 
 def training_images(plan: Plan, device: torch.device, loaders: int) -> TrainingImages:
     """Return the training set of a plan, held on the device or decoded by `loaders` processes."""
-    return TrainingImages(
-        training_pixels(plan.dataset, loaders, device),
-        torch.from_numpy(plan.scenario.labels).to(device),
-        Normalise(*plan.dataset.moments, device),
-    )
+    labels = torch.from_numpy(plan.scenario.labels).to(device)
+    pixels, normalise = training_pixels(plan.dataset, loaders, device), Normalise(*plan.dataset.moments, device)
+    return TrainingImages(pixels, labels, normalise)
 
 
 def execute(plan: Plan, root: StoragePath | Path, listener: Listener, stop: Stop = never_stop) -> RunResult:
@@ -88,8 +76,7 @@ def execute(plan: Plan, root: StoragePath | Path, listener: Listener, stop: Stop
 class Chain:
     """The links of one run, trained task by task unless the store has them.
 
-    `trained_by` is written into links that are trained, so that frames can tell them from reused ones. `stop` is
-    asked before every task and after every epoch. With several workers only the first reads and writes the store.
+    `trained_by` is written into trained links, to tell them from reused ones. `stop` is asked after every epoch.
     """
 
     def __init__(
@@ -104,29 +91,24 @@ class Chain:
         self.plan, self.listener, self.trained_by, self.workers, self.stop = plan, listener, trained_by, workers, stop
         self.store, self.info, self.device = LinkStore(root), method_info(plan.config.method.name), workers.device
         self.tasks = range(1, len(plan.keys) + 1)
+        self._report = Evaluator(plan.report_pairs, plan.config.eval)
+        self._tuning = Evaluator(plan.tuning_pairs, plan.config.eval) if plan.tuning_pairs is not None else None
         if plan.config.threads:
             torch.set_num_threads(plan.config.threads)
         if workers.first:
             check_writable(root)
-            self._warn_about_config()
+            if plan.config.eval.order == "official_order":
+                log.warning(
+                    "eval.order=official_order repeats a defect of the released evaluation: thresholds are tuned "
+                    "on the wrong balance of classes and accuracies are too low (PAPER.md, row 13); do not report them"
+                )
+            epochs = plan.config.optim.epochs
+            if late := [epoch for epoch in plan.config.optim.milestones if epoch >= epochs]:
+                log.info("note: optim.milestones %s have no effect: they are not below optim.epochs=%s", late, epochs)
             listener.begin([task for task in self.tasks if plan.keys[task - 1] not in self.store])
 
-    def _warn_about_config(self) -> None:
-        optim = self.plan.config.optim
-        if self.plan.config.eval.order == "official_order":
-            log.warning(
-                "eval.order=official_order repeats a defect of the released evaluation: thresholds are tuned on the "
-                "wrong balance of classes and accuracies come out too low (PAPER.md, row 13); do not report them"
-            )
-        late = [epoch for epoch in optim.milestones if epoch >= optim.epochs]
-        if late:
-            log.info("note: optim.milestones %s have no effect: they are not below optim.epochs=%s", late, optim.epochs)
-
     def ensure_link(self, task: int) -> None:
-        """Make sure link `task` exists: load it, wait for the process that is training it, or train it.
-
-        The links of earlier tasks must exist.
-        """
+        """Make sure link `task` exists: load it, wait for the process that is training it, or train it."""
         key = self.plan.keys[task - 1]
         if self.workers.from_first(self.stop):
             raise stopped(f"before task {task}")
@@ -141,36 +123,23 @@ class Chain:
 
     def result(self, seconds: float) -> RunResult:
         """Evaluate the whole chain, whose links must all exist."""
-        plan, links = self.plan, []
-        for task, key in zip(self.tasks, plan.keys, strict=True):
+        links = []
+        for task, key in enumerate(self.plan.keys, 1):
             record = self.store.record(key)
             links.append(LinkSummary(task, key, record.pop("owner", None) != self.trained_by, record))
-        features = self.features(len(plan.keys))
+        features = self.features(len(links))
         tuning = self._tuning(features) if self._tuning else None
-        return RunResult(plan, links, tuning, self._report(features), seconds)
+        return RunResult(self.plan, links, tuning, self._report(features), seconds)
 
     def evaluate_so_far(self, task: int) -> Evaluation:
         """Evaluate the first `task` models without intervals, on the tuning pairs or, without any, the report pairs."""
         return (self._tuning or self._report)(self.features(task), bootstrap=False)
 
-    @cached_property
-    def _tuning(self) -> Evaluator | None:
-        pairs = self.plan.tuning_pairs
-        return None if pairs is None else Evaluator(pairs, self.plan.config.eval)
-
-    @cached_property
-    def _report(self) -> Evaluator:
-        return Evaluator(self.plan.report_pairs, self.plan.config.eval)
-
     def features(self, tasks: int) -> ChainFeatures:
         """Return the features of the open images by the first `tasks` models."""
         links = [self.store.features(key) for key in self.plan.keys[:tasks]]
-        galleries = {
-            (t, k): Features(links[t][GALLERY.format(k + 1)].numpy())
-            for t in range(tasks)
-            for k in range(t)
-            if self.info.maps_gallery
-        }
+        cells = [(t, k) for t in range(tasks) for k in range(t) if self.info.maps_gallery]
+        galleries = {(t, k): Features(links[t][GALLERY.format(k + 1)].numpy()) for t, k in cells}
         spec, adapter = self.plan.config.adapter, None
         if spec.name != "none":
             supports = [Support(link[SUPPORT].numpy(), link[SUPPORT_OLD].numpy()) for link in links[1:]]
@@ -186,9 +155,8 @@ class Chain:
 
     @cached_property
     def _loop(self) -> TaskLoop:
-        config = self.plan.config
-        images = training_images(self.plan, self.device, config.data.loaders)
-        return TaskLoop(config, images, self.listener.epoch, self.workers, self.stop)
+        images = training_images(self.plan, self.device, self.plan.config.data.loaders)
+        return TaskLoop(self.plan.config, images, self.listener.epoch, self.workers, self.stop)
 
     @cached_property
     def _link_features(self) -> LinkFeatures:
@@ -218,23 +186,20 @@ class Chain:
             return method, np.empty(0, dtype=np.int64)
         state = self.workers.from_first(lambda: self.store.state(plan.keys[task - 2]))
         memory: Rows = state.pop("memory").numpy()
-        method.restore(
-            {name.removeprefix("method/"): tensor.to(self.device) for name, tensor in state.items()},
-            self._task_info(task - 1, len(memory)),
-        )
+        carried = {name.removeprefix("method/"): tensor.to(self.device) for name, tensor in state.items()}
+        method.restore(carried, self._task_info(task - 1, len(memory)))
         if self.info.memory == "all":
             return method, np.concatenate([before.rows for before in plan.scenario.tasks[: task - 1]])
-        sampled = self.workers.from_first(lambda: self._sample(task - 1, method))
-        return method, np.concatenate([memory, sampled])
 
-    def _sample(self, task: int, method: Method) -> Rows:
-        """Return Sampling(D_t); herding uses φ_t."""
-        config, rows = self.plan.config, self.plan.scenario.tasks[task - 1].rows
-        features = None
-        if config.memory.selection == "herding":
-            features = self._apply(method.extractor(), rows).cpu().numpy()
-        labels = self.plan.scenario.labels[rows]
-        return sample_task(rows, labels, config.memory.per_class, config.memory.selection, config.seed, task, features)
+        def sampled() -> Rows:
+            """Return Sampling(D_{t-1}); herding uses φ_{t-1}."""
+            spec, rows, features = plan.config.memory, plan.scenario.tasks[task - 2].rows, None
+            if spec.selection == "herding":
+                features = self._apply(method.extractor(), rows).cpu().numpy()
+            labels = plan.scenario.labels[rows]
+            return sample_task(rows, labels, spec.per_class, spec.selection, plan.config.seed, task - 1, features)
+
+        return method, np.concatenate([memory, self.workers.from_first(sampled)])
 
     def _save(self, key: str, method: Method, previous: nn.Module | None, data: TaskData, trained: TaskRecord) -> None:
         began = time.perf_counter()
@@ -252,8 +217,7 @@ class Chain:
             "peak_bytes": peak_bytes(),
             "owner": self.trained_by,
         }
-        state = {**carried, "memory": torch.from_numpy(data.memory)}
-        self.store.save(key, Link(state, in_precision(features, self.plan.config.eval.features), record))
+        self.store.save(key, Link(carried | {"memory": torch.from_numpy(data.memory)}, features, record))
 
     def _apply(self, module: nn.Module, rows: Rows) -> Tensor:
         return extract(module, self._loop.data.pixels, rows, self._loop.data.normalise).to(self.device)

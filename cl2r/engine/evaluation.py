@@ -13,7 +13,6 @@ from cl2r.compatibility import (
     backward_compatibility_curve,
     bootstrap_matrices,
     cell_intervals,
-    compatibility_matrix,
     empirical_compatibility,
     percentile_interval,
 )
@@ -41,46 +40,27 @@ from cl2r.verification import (
 class Evaluation:
     """C and the metrics computed from it, on one set of pairs."""
 
-    metric: str
-    """Meaning of the cells of C: `accuracy`, or `TAR@` and the false accept rate."""
+    metric: str  # of the cells of C: `accuracy`, or `TAR@` and the false accept rate
     matrix: FloatArray
     compatible: BoolArray
-    values: Mapping[str, float]
-    """Every metric of the registry that is computed from a matrix, by name."""
+    values: Mapping[str, float]  # of every metric of the registry that is computed from a matrix, by name
     bc_curve: FloatArray
-    intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    """Bootstrap intervals of the metrics that have one, by name; empty without a bootstrap."""
-    cells: CellIntervals | None = None
-    """Bootstrap intervals of the cells; None without a bootstrap."""
-    at: Mapping[float, "Evaluation"] = field(default_factory=dict)
-    """One evaluation per false accept rate, if C is made of true accept rates."""
+    intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # empty without a bootstrap
+    cells: CellIntervals | None = None  # None without a bootstrap
+    at: Mapping[float, "Evaluation"] = field(default_factory=dict)  # by false accept rate, if C has true accept rates
 
     @classmethod
-    def of_matrix(
-        cls,
-        metric: str,
-        matrix: FloatArray,
-        ties: bool,
-        boot: FloatArray | None = None,
-    ) -> "Evaluation":
+    def of_matrix(cls, metric: str, matrix: FloatArray, ties: bool, boot: FloatArray | None = None) -> "Evaluation":
         """Compute every metric of `matrix`, and intervals from its bootstrap matrices `boot` if they are given."""
-        metrics = {entry.name: entry.compute for entry in METRICS.of_matrix() if entry.compute is not None}
-        bounds = {}
-        if boot is not None:
-            bounds = {
-                name: percentile_interval(compute(boot, ties))
-                for name, compute in metrics.items()
-                if METRICS[name].interval
-            }
-        return cls(
-            metric=metric,
-            matrix=matrix,
-            compatible=empirical_compatibility(matrix, ties),
-            values={name: float(compute(matrix, ties)) for name, compute in metrics.items()},
-            bc_curve=backward_compatibility_curve(matrix),
-            intervals=bounds,
-            cells=None if boot is None else cell_intervals(matrix, boot, ties=ties),
-        )
+        values, intervals = {}, {}
+        for entry in METRICS.of_matrix():
+            assert entry.compute is not None
+            values[entry.name] = float(entry.compute(matrix, ties))
+            if boot is not None and entry.interval:
+                intervals[entry.name] = percentile_interval(entry.compute(boot, ties))
+        compatible, curve = empirical_compatibility(matrix, ties), backward_compatibility_curve(matrix)
+        cells = None if boot is None else cell_intervals(matrix, boot, ties=ties)
+        return cls(metric, matrix, compatible, values, curve, intervals, cells)
 
 
 @dataclass(frozen=True)
@@ -91,8 +71,7 @@ class ChainFeatures:
     galleries: Mapping[tuple[int, int], Features] = field(default_factory=dict)
     """[t, k]: the gallery of φ_k as it is stored after task t, if the method maps it to the space of φ_t."""
     adapter: QueryAdapter | None = None
-    grows: bool = False
-    """Later models have more dimensions; a query is cut to the dimensions of the gallery."""
+    grows: bool = False  # later models have more dimensions; a query is cut to the dimensions of the gallery
 
     def query(self, t: int, k: int) -> Features:
         """Return the queries by φ_t for a gallery of φ_k."""
@@ -109,10 +88,7 @@ class ChainFeatures:
 
 
 def evaluation_pairs(dataset: ImageSet, spec: EvalConfig) -> tuple[Pairs | None, Pairs]:
-    """Return the pairs to tune on, if there are any, and the pairs to report.
-
-    Raise InputError if the metric cannot be computed on them.
-    """
+    """Return the pairs to tune on, if any, and those to report. Raise InputError if they do not suit the metric."""
     if dataset.templates is not None and spec.metric != "tar":
         raise InputError(f"{dataset.name} compares templates and has no folds: set eval.metric=tar")
     if spec.order == "stratified":
@@ -121,23 +97,18 @@ def evaluation_pairs(dataset: ImageSet, spec: EvalConfig) -> tuple[Pairs | None,
         )
     elif dataset.pairs is None:
         rng = numpy_stream(spec.pairs_seed, "official_pairs")
-        drawn = draw_official_pairs(dataset.y_open, spec.positives, spec.negatives, spec.folds, rng)
-        tuning, report = None, drawn
+        tuning, report = None, draw_official_pairs(dataset.y_open, spec.positives, spec.negatives, spec.folds, rng)
     else:
         raise InputError(f"eval.order=official_order draws pairs, but {dataset.name} has a list of its own")
     for pairs in (report, tuning):
-        if pairs is not None:
-            _check(pairs, spec)
-    return tuning, report
-
-
-def _check(pairs: Pairs, spec: EvalConfig) -> None:
-    if spec.metric == "tar":
+        if pairs is None:
+            continue
         negatives, lowest = int((~pairs.same).sum()), min(spec.far)
-        if negatives * lowest < 1:
+        if spec.metric == "tar" and negatives * lowest < 1:
             needed = math.ceil(1 / lowest)
             raise InputError(f"eval.far={lowest:g} needs at least {needed} negative pairs, there are {negatives}")
-    _judge(np.zeros(len(pairs)), pairs, spec)  # equal distances show whether folds and labels are usable
+        _judge(np.zeros(len(pairs)), pairs, spec)  # equal distances show whether folds and labels are usable
+    return tuning, report
 
 
 def _judge(distances: FloatArray, pairs: Pairs, spec: EvalConfig) -> list[BoolArray]:
@@ -161,37 +132,27 @@ class Evaluator:
 
         With several accept rates the evaluation is that of the first, and `at` has one for each.
         """
-        tasks, pairs = len(features.models), self.pairs
+        tasks, pairs, spec = len(features.models), self.pairs, self.spec
         cells = [(t, k) for t in range(tasks) for k in range(t + 1)]
         for t, k in cells:
             if (t, k) not in self.judged:
                 distances = pair_distances(features.query(t, k), features.gallery(t, k), pairs.query, pairs.gallery)
-                self.judged[t, k] = _judge(distances, pairs, self.spec)
+                self.judged[t, k] = _judge(distances, pairs, spec)
         judgements = [np.stack(rows) for rows in zip(*(self.judged[cell] for cell in cells), strict=True)]
-        if self.spec.metric == "accuracy":
-            values = [mean_fold_accuracy(row, pairs.folds) for row in judgements[0]]
-            return self._evaluation("accuracy", values, judgements[0], pairs.same, fold_weights(pairs.folds), bootstrap)
-        rates = {}
-        for far, accepted in zip(self.spec.far, judgements, strict=True):
-            # The bootstrap draws positives; thresholds, which the negatives set, stay as they are.
-            values, count = [float(row.mean()) for row in accepted], accepted.shape[1]
-            same, weights = np.ones(count, np.bool_), np.full(count, 1 / count)
-            rates[far] = self._evaluation(f"TAR@{far:g}", values, accepted, same, weights, bootstrap)
-        return dataclasses.replace(rates[self.spec.far[0]], at=rates)
-
-    def _evaluation(
-        self,
-        metric: str,
-        values: Sequence[float],
-        correct: BoolArray,
-        same: BoolArray,
-        weights: FloatArray,
-        bootstrap: bool,
-    ) -> Evaluation:
-        tasks = math.isqrt(2 * len(values))
-        matrix = compatibility_matrix(lambda t, k: values[t * (t + 1) // 2 + k], tasks)
-        boot = None
-        if bootstrap and self.spec.bootstrap:
-            rng = numpy_stream(self.spec.pairs_seed, "bootstrap")
-            boot = bootstrap_matrices(correct, same, weights, tasks, self.spec.bootstrap, rng=rng)
-        return Evaluation.of_matrix(metric, matrix, self.spec.ties, boot)
+        evaluations = []
+        for number, correct in enumerate(judgements):
+            if spec.metric == "accuracy":
+                metric, values = "accuracy", [mean_fold_accuracy(row, pairs.folds) for row in correct]
+                same, weights = pairs.same, fold_weights(pairs.folds)
+            else:
+                # The bootstrap draws positives; thresholds, which the negatives set, stay as they are.
+                metric, values = f"TAR@{spec.far[number]:g}", [float(row.mean()) for row in correct]
+                same, weights = np.ones(correct.shape[1], np.bool_), np.full(correct.shape[1], 1 / correct.shape[1])
+            matrix, boot = np.full((tasks, tasks), np.nan), None
+            matrix[np.tril_indices(tasks)] = values
+            if bootstrap and spec.bootstrap:
+                rng = numpy_stream(spec.pairs_seed, "bootstrap")
+                boot = bootstrap_matrices(correct, same, weights, tasks, spec.bootstrap, rng=rng)
+            evaluations.append(Evaluation.of_matrix(metric, matrix, spec.ties, boot))
+        rates = {} if spec.metric == "accuracy" else dict(zip(spec.far, evaluations, strict=True))
+        return dataclasses.replace(evaluations[0], at=rates)

@@ -1,21 +1,19 @@
 """Features of images by a frozen model, batch by batch, and those that a link stores with their diagnostics.
 
-Templates are pooled batch by batch, v = Σ_i w_i·φ(x_i)/‖φ(x_i)‖, w_i the share of an image in its template, so that
-the features of all single images never exist at once. If φ(x) = P·b(x) has very many dimensions, b(x) and P are stored
-instead: pooling is linear, and ‖P·b‖² = bᵀ(PᵀP)b.
+Templates are pooled batch by batch: v = Σ_i w_i·φ(x_i)/‖φ(x_i)‖, w_i the share of an image in its template. If
+φ(x) = P·b(x) has very many dimensions, b(x) and P are stored instead: pooling is linear, and ‖P·b‖² = bᵀ(PᵀP)b.
 """
 
 from collections.abc import Callable, Iterator
-from functools import cached_property
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from cl2r.augment import Normalise
+from cl2r.batches import Rows
 from cl2r.config.methods import MethodInfo
 from cl2r.data.dataset import Templates
 from cl2r.engine.links import Tensors
@@ -27,9 +25,7 @@ from cl2r.memory import support_rows
 from cl2r.methods.base import Method, TaskData
 from cl2r.stationarity import common_direction, drift, vertices
 
-Rows = npt.NDArray[np.int64]
-EXTRACTION_BATCH = 128
-"""Images per batch. In larger batches the maps of ResNet-32 do not fit a processor's cache, which costs a seventh."""
+EXTRACTION_BATCH = 128  # in larger batches the maps of ResNet-32 do not fit a processor's cache: a seventh slower
 GALLERY = "gallery_{}"  # features of φ_k as they are stored after this task
 OPEN, PROJECTION, SUPPORT, SUPPORT_OLD = "open", "projection", "support", "support_old"
 
@@ -45,26 +41,34 @@ class LinkFeatures:
     def compute(
         self, method: Method, previous: nn.Module | None, data: TaskData, before: Tensors
     ) -> tuple[Tensors, dict[str, float]]:
-        """Return the features stored with link t and the diagnostics computed from them; `before`: those of link t-1.
+        """Return features to store with link t, and diagnostics. Raise TrainingError if the features are not finite.
 
-        Raise TrainingError if the features are not finite.
+        `previous` is φ_{t-1} and `before` are the features of link t-1, if there is one.
         """
-        task, extractor, config = method.task.index, method.extractor(), self.plan.config
+        task, extractor, config, dataset = method.task.index, method.extractor(), self.plan.config, self.plan.dataset
+        images = open_pixels(dataset, config.data.loaders, self.device)
+        body, projection = (extractor, None) if self.info.maps_gallery else split_projection(extractor)
+        if dataset.templates is None:
+            features = {OPEN: extract(body, images, np.arange(len(images)), self.normalise)}
+        else:
+            features = {OPEN: extract_templates(body, projection, images, dataset.templates, self.normalise)}
         rows = support_rows(data.new, data.memory, config.seed, task)
-        features, support = self._open_features(extractor), data.apply(extractor, rows)
+        support = data.apply(extractor, rows)
         if not torch.isfinite(features[OPEN]).all():
             raise TrainingError(f"task {task}: the features are not finite; try a lower optim.lr")
+        if projection is None:
+            features[SUPPORT] = support
+            if previous is not None:
+                features[SUPPORT_OLD] = data.apply(previous, rows)
+        else:  # no adapter needs the support, and it is large
+            features[PROJECTION] = projection
         now = stored_features(features)
         diagnostics = {
             "common_direction": common_direction(now),
             "feature_size": float(support.shape[1]),
             "model_bytes": float(sum(tensor.nbytes for tensor in extractor.state_dict().values())),
-            "forward_flops": flops(extractor, self.normalise(*self._open.stream([np.arange(1)]))),
+            "forward_flops": flops(extractor, self.normalise(*images.stream([np.arange(1)]))),
         }
-        if PROJECTION not in features:  # otherwise no adapter needs the support, and it is large
-            features[SUPPORT] = support
-            if previous is not None:
-                features[SUPPORT_OLD] = data.apply(previous, rows)
         if previous is not None:
             diagnostics |= drift(now, stored_features(before))
             if self.info.maps_gallery:
@@ -76,22 +80,7 @@ class LinkFeatures:
                 diagnostics["gallery_flops"] = flops(method.adapt_gallery, before[OPEN][:1].to(self.device))
         if config.method.classifier == "fixed":
             diagnostics |= vertices(support.cpu().numpy(), data.labels[rows], self.plan.num_outputs)
-        return features, diagnostics
-
-    @cached_property
-    def _open(self) -> Pixels:
-        return open_pixels(self.plan.dataset, self.plan.config.data.loaders, self.device)
-
-    def _open_features(self, extractor: nn.Module) -> Tensors:
-        """Return φ_t of every open image or template, or b(x) and the projection."""
-        projection, templates = None, self.plan.dataset.templates
-        if not self.info.maps_gallery:
-            extractor, projection = split_projection(extractor)
-        if templates is None:
-            rows = extract(extractor, self._open, np.arange(len(self._open)), self.normalise)
-        else:
-            rows = extract_templates(extractor, projection, self._open, templates, self.normalise)
-        return {OPEN: rows} if projection is None else {OPEN: rows, PROJECTION: projection}
+        return in_precision(features, config.eval.features), diagnostics
 
 
 def stored_features(link: Tensors) -> Features:

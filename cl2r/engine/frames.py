@@ -19,8 +19,7 @@ from cl2r.engine.plan import Plan
 from cl2r.metrics import METRICS
 from cl2r.storage.path import StoragePath, at
 
-NOT_IN_NAME = ("threads", "data.name", "data.root", "data.loaders")
-"""Fields that say where data is and how many processes read it: no result depends on them."""
+NOT_IN_NAME = ("threads", "data.name", "data.root", "data.loaders")  # no result depends on these fields
 
 
 def run_name(plan: Plan) -> str:
@@ -68,8 +67,7 @@ def frames(result: RunResult, name: str) -> dict[str, list[dict[str, Any]]]:
 def _run_row(result: RunResult, name: str) -> dict[str, Any]:
     config, last, steps = result.plan.config, result.links[-1].record, len(result.links) - 1
     row: dict[str, Any] = {"run": name, "status": "finished", "tasks": len(result.links)}
-    row |= {key: scalar(value) for key, value in fields(config).items()}
-    row |= _metrics(result.report)
+    row |= {key: scalar(value) for key, value in fields(config).items()} | _metrics(result.report)
     for far, evaluation in result.report.at.items():
         row |= {f"{metric}@{far:g}": value for metric, value in _metrics(evaluation).items()}
     if result.tuning is not None:
@@ -97,15 +95,12 @@ def _metrics(evaluation: Evaluation, pairs: str = "report") -> dict[str, float]:
 
 def _matrix_rows(evaluation: Evaluation, name: str, pairs: str) -> list[dict[str, Any]]:
     """Return one row per cell, for every false accept rate if there are any; `metric` tells them apart."""
-    if evaluation.at:
-        return [row for rate in evaluation.at.values() for row in _matrix_rows(rate, name, pairs)]
-    compatible, bounds = evaluation.compatible, evaluation.cells
     rows = []
-    for t in range(len(evaluation.matrix)):
-        for k in range(t + 1):
-            row: dict[str, Any] = {"run": name, "pairs": pairs, "metric": evaluation.metric, "t": t + 1, "k": k + 1}
-            row["accuracy"] = evaluation.matrix[t, k]
-            row["compatible"] = bool(compatible[t, k]) if k < t else None
+    for rate in evaluation.at.values() or [evaluation]:
+        bounds, here = rate.cells, {"run": name, "pairs": pairs, "metric": rate.metric}
+        for t, k in zip(*np.tril_indices(len(rate.matrix)), strict=True):
+            row: dict[str, Any] = here | {"t": int(t) + 1, "k": int(k) + 1, "accuracy": rate.matrix[t, k]}
+            row["compatible"] = bool(rate.compatible[t, k]) if k < t else None
             if bounds is not None:
                 row |= {"low": bounds.low[t, k], "high": bounds.high[t, k], "p_compatible": bounds.compatible[t, k]}
             rows.append(row)
@@ -116,20 +111,17 @@ def summary(result: RunResult, name: str) -> dict[str, Any]:
     """Return the run as plain JSON; values that do not exist (above the diagonal, AC of one task) are null."""
     entry: dict[str, Any] = {"run": name, "config": result.plan.config.model_dump(mode="json")}
     entry["links"] = [{"task": link.task, "key": link.key, "reused": link.reused} for link in result.links]
-    for pairs, evaluation in (("report", result.report), ("tuning", result.tuning)):
-        if evaluation is not None:
-            entry[pairs] = _values(evaluation)
-            for far, rate in evaluation.at.items():
-                entry[f"{pairs}@{far:g}"] = _values(rate)
-    return entry
 
-
-def _values(evaluation: Evaluation) -> dict[str, Any]:
     def plain(value: float) -> float | None:
         return None if math.isnan(value) else value
 
-    values: dict[str, Any] = {name: plain(value) for name, value in _metrics(evaluation).items()}
-    values["metric"] = evaluation.metric
-    values["C"] = [[plain(cell) for cell in row] for row in evaluation.matrix.tolist()]
-    values["BC(t)"] = [plain(value) for value in evaluation.bc_curve.tolist()]
-    return values
+    for pairs, evaluation in (("report", result.report), ("tuning", result.tuning)):
+        if evaluation is not None:
+            rates = {f"{pairs}@{far:g}": rate for far, rate in evaluation.at.items()}
+            for title, one in ({pairs: evaluation} | rates).items():
+                values: dict[str, Any] = {metric: plain(value) for metric, value in _metrics(one).items()}
+                values["metric"] = one.metric
+                values["C"] = [[plain(cell) for cell in row] for row in one.matrix.tolist()]
+                values["BC(t)"] = [plain(value) for value in one.bc_curve.tolist()]
+                entry[title] = values
+    return entry

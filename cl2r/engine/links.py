@@ -3,9 +3,8 @@
 A link is a folder of safetensors files, a record and a manifest with their checksums. On a disk the folder is written
 aside and renamed. An object store cannot rename: there the manifest is written last, and the names of the other files
 contain their checksums, so that two processes that write the same link never mix files. Either way a link is seen whole
-or not at all, and the first process to finish wins. A process that trains a link holds its lock; others wait instead of
-training it too. Damaged links are logged with their key and trained again, never used. Only tensors and JSON are
-stored: nothing that is read can run code.
+or not at all, and the first process to finish wins. Damaged links are logged with their key and trained again, never
+used. Only tensors and JSON are stored: nothing that is read can run code.
 """
 
 import contextlib
@@ -33,10 +32,7 @@ Tensors = dict[str, Tensor]
 T = TypeVar("T")
 STATE, FEATURES, RECORD = "state.safetensors", "features.safetensors", "record.json"
 MANIFEST, PARTIAL = "manifest.json", "partial.json"
-EPOCH = len("stage0-epoch0000")
-"""Length of the part of a partial's file name that orders the epochs of a task."""
-CACHED_BYTES = 2**29
-"""Files read from an object store are kept in memory up to this size: a chain reads its features after every task."""
+CACHED_BYTES = 2**29  # of files from an object store, kept in memory: a chain reads its features after every task
 
 
 class DamagedError(OSError):
@@ -45,14 +41,11 @@ class DamagedError(OSError):
 
 @dataclass(frozen=True)
 class Link:
-    """The result of one task."""
+    """The result of one task: the method's state and memory, features (`engine.extraction`) and a record as JSON."""
 
     state: Tensors
-    """The method and its memory, for the next task."""
     features: Tensors
-    """`open`: φ_t of every open image, row by row, and further features (`engine.extraction`); float32 when read."""
     record: dict[str, Any]
-    """Curves, seconds, diagnostics and other values of the task, as JSON."""
 
 
 @dataclass(frozen=True)
@@ -103,16 +96,15 @@ class LinkStore:
 
     def state(self, key: str) -> Tensors:
         """Return the state of link `key`. Raise DamagedError if it is missing or damaged."""
-        return _parsed(STATE, tensors_from_bytes, self._read(key, STATE))
+        return self._read(key, STATE, tensors_from_bytes)
 
     def features(self, key: str) -> Tensors:
         """Return the features of link `key` in float32. Raise DamagedError if they are missing or damaged."""
-        stored = _parsed(FEATURES, tensors_from_bytes, self._read(key, FEATURES))
-        return {name: tensor.float() for name, tensor in stored.items()}
+        return {name: tensor.float() for name, tensor in self._read(key, FEATURES, tensors_from_bytes).items()}
 
     def record(self, key: str) -> dict[str, Any]:
         """Return the record of link `key`. Raise DamagedError if it is missing or damaged."""
-        record: dict[str, Any] = _parsed(RECORD, json.loads, self._read(key, RECORD))
+        record: dict[str, Any] = self._read(key, RECORD, json.loads)
         return record
 
     def save(self, key: str, link: Link) -> None:
@@ -122,7 +114,7 @@ class LinkStore:
         folder = self.root / key
         if folder.remote:
             for name, content in files.items():
-                (folder / _object_name(name, sha256(content))).write_file(content)
+                (folder / f"{sha256(content)[:16]}-{name}").write_file(content)
             if not (folder / MANIFEST).exists():
                 (folder / MANIFEST).write_file(manifest)
         else:
@@ -143,7 +135,7 @@ class LinkStore:
         body = json.dumps(entry | {"record": partial.record}).encode()
         (folder / PARTIAL).write_file(sha256(body).encode() + b"\n" + body)
         for path in folder.list("stage*.safetensors"):
-            if path.name != name and path.name[:EPOCH] <= name[:EPOCH]:
+            if path.name != name and path.name.rpartition("-")[0] <= name.rpartition("-")[0]:
                 path.unlink(missing_ok=True)
 
     def load_partial(self, key: str) -> Partial | None:
@@ -166,7 +158,7 @@ class LinkStore:
             path.parent.remove_tree()
             return None
 
-    def _read(self, key: str, name: str) -> bytes:
+    def _read(self, key: str, name: str, parse: Callable[[bytes], T]) -> T:
         folder = self.root / _checked(key)
         try:
             expected = bytes.fromhex(json.loads((folder / MANIFEST).read_bytes())[name]).hex()
@@ -174,22 +166,25 @@ class LinkStore:
             raise DamagedError(f"{MANIFEST} is missing") from error
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise DamagedError(f"{MANIFEST} does not parse") from error
-        if expected in self._cached:
-            return self._cached[expected]
-        content, names = None, [name, _object_name(name, expected)]  # links may be copied between disks and stores
-        for candidate in reversed(names) if folder.remote else names:
-            with contextlib.suppress(FileNotFoundError):
-                content = (folder / candidate).read_bytes()
-                break
+        content, names = self._cached.get(expected), [name, f"{expected[:16]}-{name}"]
         if content is None:
-            raise DamagedError(f"{name} is missing")
-        if sha256(content) != expected:
-            raise DamagedError(f"{name}: the checksum differs")
+            # Links may be copied between disks and object stores, so both names are tried.
+            for candidate in reversed(names) if folder.remote else names:
+                with contextlib.suppress(FileNotFoundError):
+                    content = (folder / candidate).read_bytes()
+                    break
+            else:
+                raise DamagedError(f"{name} is missing")
+            if sha256(content) != expected:
+                raise DamagedError(f"{name}: the checksum differs")
         if folder.remote:
             self._cached[expected] = content
             while sum(map(len, self._cached.values())) > CACHED_BYTES:
                 del self._cached[next(iter(self._cached))]
-        return content
+        try:
+            return parse(content)
+        except (ValueError, RecursionError, SafetensorError) as error:
+            raise DamagedError(f"{name} does not parse ({' '.join(str(error).split())})") from error
 
 
 def check_writable(root: StoragePath | Path) -> None:
@@ -210,16 +205,5 @@ def _checked(key: str) -> str:
     return key
 
 
-def _object_name(name: str, digest: str) -> str:
-    return f"{digest[:16]}-{name}"
-
-
 def _packed(tensors: Tensors) -> bytes:
     return tensors_to_bytes({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
-
-
-def _parsed(name: str, parse: Callable[[bytes], T], content: bytes) -> T:
-    try:
-        return parse(content)
-    except (ValueError, RecursionError, SafetensorError) as error:
-        raise DamagedError(f"{name} does not parse ({' '.join(str(error).split())})") from error

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from cl2r.augment import Augmentation, Normalise, crop_and_flip
 from cl2r.backbones import compile_backbones
@@ -21,6 +22,8 @@ from cl2r.errors import StoppedError, TrainingError
 from cl2r.methods.base import Method, Stage
 from cl2r.runtime.progress import EpochReport
 from cl2r.runtime.stop import Stop, never_stop
+
+Batches = Iterator[Batch]
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,6 @@ class TaskRecord:
     seconds: float = 0.0
 
     def add(self, report: EpochReport) -> None:
-        """Append an epoch."""
         row = {"stage": report.stage, "epoch": report.epoch, "lr": report.lr, "seconds": report.seconds}
         self.curves.append({**row, **{f"loss_{name}": value for name, value in report.losses.items()}})
         self.images += report.images
@@ -97,11 +99,8 @@ class TaskLoop:
 
     def batches(
         self, task: int, new: Rows, memory: Rows, stage: int, epoch: int, batching: Batching | None = None
-    ) -> Iterator[Batch]:
-        """Yield this worker's part of the augmented batches of one epoch.
-
-        Everything but the pixels is moved to the device before the first batch.
-        """
+    ) -> Batches:
+        """Yield this worker's augmented batches of an epoch; all but the pixels is on the device before the first."""
         data, workers, spec = self.data, self.workers, self.config.augment
         part = slice(workers.rank, None, workers.world)
         drawn = draw_epoch(self.config, new, memory, (task, stage, epoch), batching, part)
@@ -123,7 +122,7 @@ class TaskLoop:
             gather = partial(workers.gather, total=batch.counts["all"][1])
             yield Batch(x, data.labels[index], positions, batch.counts, workers.world, gather)
 
-    def optimiser(self, method: Method, stage: Stage) -> torch.optim.Optimizer:
+    def optimiser(self, method: Method, stage: Stage) -> Optimizer:
         """Return a new optimiser for a stage, without momentum, and freeze the rest of the network."""
         optim, chosen = self.config.optim, list(stage.parameters())
         method.network.requires_grad_(False)
@@ -136,46 +135,36 @@ class TaskLoop:
         return torch.optim.SGD(chosen, stage.lr, optim.momentum, weight_decay=decay, fused=fused)
 
     def epoch(
-        self,
-        method: Method,
-        network: nn.Module,
-        stage: Stage,
-        optimiser: torch.optim.Optimizer,
-        epoch: int,
-        batches: Iterator[Batch],
+        self, method: Method, network: nn.Module, stage: Stage, optimiser: Optimizer, epoch: int, batches: Batches
     ) -> EpochReport:
         """Train on `batches` once. Raise TrainingError if a loss is not finite."""
-        began, lr = time.perf_counter(), self._learning_rate(stage, epoch)
+        began, optim, lr = time.perf_counter(), self.config.optim, stage.lr
+        if stage.schedule == "optim" and optim.schedule == "cosine":
+            lr *= (1 + math.cos(math.pi * epoch / stage.epochs)) / 2
+        elif stage.schedule == "optim":
+            lr *= optim.gamma ** sum(m * stage.epochs <= epoch * optim.epochs for m in optim.milestones)
         for group in optimiser.param_groups:
             group["lr"] = lr
         method.network.train(stage.statistics)
         steps, images, totals = self.steps(network, stage, optimiser, batches)
         means = self.workers.mean({name: float(total) / steps for name, total in totals.items()})
         images = round(self.workers.world * self.workers.mean({"images": images})["images"])
+        task, seconds = method.task.index, time.perf_counter() - began
         for name, value in means.items():
             if not math.isfinite(value):
-                place = f"task {method.task.index}, epoch {epoch + 1}"
-                raise TrainingError(f"{place}: loss term {name!r} is {value}; try a lower optim.lr")
-        seconds = time.perf_counter() - began
-        return EpochReport(method.task.index, stage.name, epoch + 1, stage.epochs, lr, images, seconds, means)
+                message = f"task {task}, epoch {epoch + 1}: loss term {name!r} is {value}; try a lower optim.lr"
+                raise TrainingError(message)
+        return EpochReport(task, stage.name, epoch + 1, stage.epochs, lr, images, seconds, means)
 
     def steps(
-        self, network: nn.Module, stage: Stage, optimiser: torch.optim.Optimizer, batches: Iterator[Batch]
+        self, network: nn.Module, stage: Stage, optimiser: Optimizer, batches: Batches
     ) -> tuple[int, int, dict[str, Tensor]]:
-        """Take one step per batch and return the numbers of steps and images and the sum of every loss term.
-
-        Nothing here waits for the device: the sums stay there.
-        """
+        """Take one step per batch, never waiting for the device; return numbers of steps and images, sums of losses."""
         # bf16 needs no loss scaling; the weights stay fp32.
-        precision = partial(
-            torch.autocast,
-            self.data.labels.device.type,
-            torch.bfloat16,
-            enabled=self.config.optim.precision == "bf16",
-        )
+        device, rounded = self.data.labels.device.type, self.config.optim.precision == "bf16"
         steps, images, totals = 0, 0, dict[str, Tensor]()
         for batch in batches:
-            with precision():
+            with torch.autocast(device, torch.bfloat16, enabled=rounded):
                 losses = stage.loss(batch, network)
             optimiser.zero_grad()
             torch.stack(list(losses.values())).sum().backward()  # type: ignore[no-untyped-call]
@@ -187,21 +176,13 @@ class TaskLoop:
                 totals[name] = totals.get(name, torch.zeros_like(value)) + value.detach()
         return steps, images, totals
 
-    def _learning_rate(self, stage: Stage, epoch: int) -> float:
-        optim = self.config.optim
-        if stage.schedule == "constant":
-            return stage.lr
-        if optim.schedule == "cosine":
-            return stage.lr * (1 + math.cos(math.pi * epoch / stage.epochs)) / 2
-        return stage.lr * optim.gamma ** sum(m * stage.epochs <= epoch * optim.epochs for m in optim.milestones)
-
 
 def stopped(when: str) -> StoppedError:
     """Return the error that all workers raise when they were asked to stop."""
     return StoppedError(f"stopped by SIGTERM {when}; run the same command again to resume")
 
 
-def _snapshot(network: nn.Module, optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
+def _snapshot(network: nn.Module, optimiser: Optimizer) -> dict[str, Tensor]:
     tensors = {f"network/{name}": tensor for name, tensor in network.state_dict().items()}
     for number, parameter in enumerate(optimiser.param_groups[0]["params"]):
         for name, tensor in optimiser.state[parameter].items():
@@ -210,7 +191,7 @@ def _snapshot(network: nn.Module, optimiser: torch.optim.Optimizer) -> dict[str,
     return tensors
 
 
-def _restore(tensors: dict[str, Tensor], network: nn.Module, optimiser: torch.optim.Optimizer) -> None:
+def _restore(tensors: dict[str, Tensor], network: nn.Module, optimiser: Optimizer) -> None:
     prefix = "network/"
     network.load_state_dict({k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)})
     parameters = optimiser.param_groups[0]["params"]

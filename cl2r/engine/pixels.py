@@ -1,7 +1,6 @@
 """Batches of pixels, from a set held on the device as uint8 or from one that other processes decode ahead of time.
 
-The caller decides which rows a batch has and how they are cropped, so batches do not depend on the number of processes,
-and an interrupted epoch can be drawn again.
+The caller decides which rows a batch has and how they are cropped: nothing depends on the number of processes.
 """
 
 import itertools
@@ -11,17 +10,16 @@ from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import DataLoader, Dataset
 
 from cl2r.augment import crop_box
+from cl2r.batches import Rows
 from cl2r.data.dataset import ImageSet
 from cl2r.data.images import Images, LazyImages
 from cl2r.errors import InputError, TrainingError
 
-Rows = npt.NDArray[np.int64]
 Request = tuple[Rows, Tensor | None]
 PREFETCHED = 2  # batches that every decoding process keeps ready
 
@@ -29,26 +27,22 @@ PREFETCHED = 2  # batches that every decoding process keeps ready
 class Pixels(Protocol):
     """Images of a set as batches on the device."""
 
-    def __len__(self) -> int:
-        """Return the number of images in the set."""
+    def __len__(self) -> int: ...
 
     def stream(self, batches: Sequence[Rows], boxes: Sequence[Tensor] = ()) -> Iterator[Tensor]:
-        """Yield (B, H, W, C) uint8 images on the device for every batch of rows, in order.
+        """Yield (B, H, W, C) uint8 images on the device for every batch of rows, in order; one stream at a time.
 
         With `boxes`, one tensor per batch and one entry per row, every image is cropped to its `crop_box` and scaled.
-        Read a stream to its end before the next one begins.
         """
 
 
 @lru_cache(maxsize=2)  # the runs of a job share them
 def training_pixels(dataset: ImageSet, loaders: int, device: torch.device) -> Pixels:
-    """Return the training images of a data set."""
     return pixels_of(dataset.x_train, loaders, device)
 
 
 @lru_cache(maxsize=2)
 def open_pixels(dataset: ImageSet, loaders: int, device: torch.device) -> Pixels:
-    """Return the open images of a data set."""
     return pixels_of(dataset.x_open, loaders, device)
 
 
@@ -79,11 +73,12 @@ class DecodedPixels:
     """Images decoded by processes that live as long as this object."""
 
     def __init__(self, images: LazyImages, loaders: int, device: torch.device) -> None:
-        self.device, self._count, self._schedule, self._streams = device, len(images), _Schedule(), 0
+        self.device, self._count, self._streams = device, len(images), 0
+        self._requests: list[Request] = []  # the batches of the current stream
         self._loader: DataLoader[Tensor | str] = DataLoader(
             _Decoder(images),
-            batch_size=None,  # the schedule asks for whole batches
-            sampler=self._schedule,
+            batch_size=None,  # every request is a whole batch
+            sampler=self._requests,
             num_workers=loaders,
             prefetch_factor=PREFETCHED if loaders else None,
             persistent_workers=loaders > 0,
@@ -95,7 +90,7 @@ class DecodedPixels:
         return self._count
 
     def stream(self, batches: Sequence[Rows], boxes: Sequence[Tensor] = ()) -> Iterator[Tensor]:
-        self._schedule.requests = list(itertools.zip_longest(batches, boxes))
+        self._requests[:] = itertools.zip_longest(batches, boxes)
         self._streams += 1
         mine = self._streams
         for images in self._decoded():
@@ -115,15 +110,6 @@ class DecodedPixels:
             ) from error
 
 
-class _Schedule(Sampler[Request]):
-    """The batches of the current stream."""
-
-    requests: Sequence[Request] = ()
-
-    def __iter__(self) -> Iterator[Request]:
-        return iter(self.requests)
-
-
 @dataclass(frozen=True)
 class _Decoder(Dataset[Tensor | str]):
     """Decode whole batches. An error is returned as text, since a DataLoader would bury it in a traceback."""
@@ -135,14 +121,14 @@ class _Decoder(Dataset[Tensor | str]):
         try:
             if boxes is None:
                 return torch.from_numpy(self.images.decode(rows))
-            return torch.stack([self._cropped(int(row), box) for row, box in zip(rows, boxes, strict=True)])
+            found, size = [], self.images.size
+            for row, box in zip(rows, boxes, strict=True):
+                # From twice the resolution, so that a small box still has pixels of its own.
+                image = np.array(self.images.open(int(row), 2 * size), np.uint8)
+                found.append(cropped(torch.from_numpy(image.reshape(*image.shape[:2], -1)), box, size))
+            return torch.stack(found)
         except InputError as error:
             return str(error)
-
-    def _cropped(self, row: int, box: Tensor) -> Tensor:
-        # From twice the resolution, so that a small box still has pixels of its own.
-        image = np.array(self.images.open(row, 2 * self.images.size), np.uint8)
-        return cropped(torch.from_numpy(image.reshape(*image.shape[:2], -1)), box, self.images.size)
 
 
 def cropped(image: Tensor, box: Tensor, size: int | None = None) -> Tensor:

@@ -11,8 +11,7 @@ from cl2r.errors import InputError
 from cl2r.methods.base import method_class
 from cl2r.verification import Pairs
 
-FACTORED_ABOVE = 4096
-"""Features of more dimensions are stored as b(x) and P, φ(x) = P·b(x)."""
+FACTORED_ABOVE = 4096  # features of more dimensions are stored as b(x) and P, φ(x) = P·b(x)
 
 
 @dataclass(frozen=True)

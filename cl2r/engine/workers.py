@@ -66,10 +66,7 @@ class Workers:
         return value  # type: ignore[return-value]
 
     def gather(self, rows: Tensor, total: int) -> Tensor:
-        """Return the rows of every worker, this one's first, without gradients.
-
-        `total` is their number: worker r has every world-th row of a global batch of that size, from row r on.
-        """
+        """Return the `total` rows of a batch, which the workers share, without gradients; this worker's come first."""
         if self.world == 1:
             return rows
         counts = [len(range(rank, total, self.world)) for rank in range(self.world)]
@@ -77,10 +74,8 @@ class Workers:
         padded[: len(rows)] = rows.detach()
         parts = [torch.empty_like(padded) for _ in counts]
         dist.all_gather(parts, padded)
-        others = [
-            part[:count] for rank, (part, count) in enumerate(zip(parts, counts, strict=True)) if rank != self.rank
-        ]
-        return torch.cat([rows.detach(), *others])
+        own = [part[:count] for part, count in zip(parts, counts, strict=True)]
+        return torch.cat([own.pop(self.rank), *own])
 
     def mean(self, values: dict[str, float]) -> dict[str, float]:
         """Return the mean of every value over the workers."""

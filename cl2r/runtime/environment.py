@@ -1,5 +1,6 @@
 """The environment of a process: version of the files, command, machine, packages, memory."""
 
+import contextlib
 import os
 import platform
 import re
@@ -13,18 +14,7 @@ from typing import Any
 
 from cl2r.runtime.logs import anonymous_words
 
-PACKAGES = (
-    "torch",
-    "torchvision",
-    "ray",
-    "optuna",
-    "numpy",
-    "pandas",
-    "continuum",
-    "scipy",
-    "matplotlib",
-    "plotly",
-)
+PACKAGES = ("torch", "torchvision", "ray", "optuna", "numpy", "pandas", "continuum", "scipy", "matplotlib", "plotly")
 ROOT = Path(__file__).resolve().parents[2]
 """The checkout, or the folder that the packages are installed in."""
 
@@ -41,21 +31,19 @@ def commit(root: Path = ROOT) -> str:
 def _git(root: Path, *words: str) -> str | None:
     """Return the output of git, None if it fails."""
     try:
-        answer = subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True, check=True)
+        return subprocess.check_output(["git", "-C", str(root), *words], stderr=subprocess.PIPE, text=True).strip()
     except (OSError, subprocess.CalledProcessError):
         return None
-    return answer.stdout.strip()
 
 
 def shareable_command(words: Sequence[str]) -> list[str]:
     """Return the command as any user could give it in a checkout: no path of the interpreter, no home, no secret."""
-    program = Path(words[0])
+    program, path = Path(words[0]), Path(words[0]).resolve()
     head = [program.name]
     if program.name == "__main__.py":
         head = ["python", "-m", program.parent.name]
     elif program.suffix == ".py":
-        inside = program.resolve().is_relative_to(ROOT)
-        head = ["python", str(program.resolve().relative_to(ROOT)) if inside else program.name]
+        head = ["python", str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else program.name]
     return [*head, *anonymous_words(words[1:])]
 
 
@@ -70,10 +58,8 @@ def environment() -> dict[str, Any]:
         gpus = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
     installed = {}
     for name in PACKAGES:
-        try:
+        with contextlib.suppress(metadata.PackageNotFoundError):
             installed[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
     return {
         "python": platform.python_version(),
         "platform": platform.platform(),

@@ -1,8 +1,7 @@
 """Logging, and texts that can be shown to other people: without secrets, homes, and names of users and machines.
 
-`configure` gives the loggers of this project one handler whose filter removes secrets from messages and tracebacks, so
-that code logs whatever it wants. Texts that leave a process in another way (the ledger, exit lines, HTTP answers,
-exceptions raised into Ray) go through `without_secrets`. Needs neither torch nor Ray.
+The handler of `configure` removes secrets from messages and tracebacks. Texts that leave a process in another way (the
+ledger, exit lines, HTTP answers, exceptions raised into Ray) go through `without_secrets`.
 """
 
 import logging
@@ -12,28 +11,23 @@ import socket
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from cl2r.errors import REQUEUE, InputError, StoppedError, TrainingError
 
-PROJECT = ("cl2r", "analysis", "studies")
-"""Packages whose loggers `configure` sets up."""
+PROJECT = ("cl2r", "analysis", "studies")  # packages whose loggers `configure` sets up
 HIDDEN = "…"
-UNTELLING = ("root", "localhost")
-"""Names of users and machines that tell nothing; hiding the first would damage `data.root`."""
-END = r"\s:;,'\"()\[\]{}<>"
-"""Characters that end a path in a text."""
+UNTELLING = ("root", "localhost")  # names of users and machines; hiding the first would damage `data.root`
+END = r"\s:;,'\"()\[\]{}<>"  # characters that end a path in a text
 BEGIN = r"(?:(?<=://)|(?<![\w./~%+-]))"
 """Where a path begins: not inside another one, except after the scheme of an address."""
-SCHEME = r"(?<![\w+.-])[A-Za-z][\w+.-]*://"
 TELLING = re.compile(r"token|secret|passw(?:or)?d|passphrase|credential|(?:access|api|private)[_-]?key", re.IGNORECASE)
 KEY = rf"(?=[\w.-]*?(?:{TELLING.pattern}))[\w.-]++"
 """Names of options and fields whose values are secret."""
-WORDS = r"(?:(?:secret|access|session|api|private)[ ]){1,2}(?:key|token)(?:[ ]id)?"
-"""The same in prose."""
+WORDS = r"(?:(?:secret|access|session|api|private)[ ]){1,2}(?:key|token)(?:[ ]id)?"  # the same in prose
 VALUE = r"\\?(?:\"[^\"]*\"|'[^']*'|[^\s,;]+)"
 SECRET = re.compile(rf"(?<![\w.-])((?:{KEY}|{WORDS})\\?[\"']?[ \t]*[=:][ \t]*){VALUE}", re.IGNORECASE)
 LOGIN = re.compile(r"(://)[^/\s'\"]{0,999}@")
@@ -48,10 +42,8 @@ ISSUED = re.compile(
     r"|-----BEGIN [A-Z ]*PRIVATE KEY-----(?:(?!-----END)[\s\S])*"
 )
 """Tokens with a known form: AWS, Hugging Face, GitHub, JSON web tokens, private keys."""
-SHORTEST = 8
-"""Length from which on a value of the environment is looked for; a shorter one may be any word."""
-LOCATION = ("_FILE", "_PATH", "_DIR", "_URI", "_URL")
-"""Suffixes of variables that say where a secret is."""
+SHORTEST = 8  # characters of a secret value of the environment; a shorter one may be any word
+LOCATION = ("_FILE", "_PATH", "_DIR", "_URI", "_URL")  # suffixes of variables that say where a secret is
 OPTION = re.compile(rf"-{KEY}", re.IGNORECASE)
 ASSIGNED = re.compile(rf"\A({KEY}=).*", re.IGNORECASE | re.DOTALL)
 
@@ -75,10 +67,7 @@ class Handler(logging.StreamHandler[Any]):
 
 
 def configure(label: str = "", level: int = logging.INFO) -> None:
-    """Write the project's log to standard error, one line per message after `label`, without secrets.
-
-    Called by the command line and by every Ray worker; the last call counts.
-    """
+    """Write the project's log to standard error, one line per message after `label`; the last call counts."""
     for name in PROJECT:
         logger = logging.getLogger(name)
         logger.handlers = [handler for handler in logger.handlers if not isinstance(handler, Handler)]
@@ -116,23 +105,17 @@ def exit_code(name: str, main: Callable[[], int]) -> int:
 
 def without_secrets(text: str) -> str:
     """Return the text without logins in addresses, signatures, tokens and secrets of the environment; paths stay."""
-    for secret in _secrets_here():
-        text = text.replace(secret, HIDDEN)
-    text = PASSWORD.sub(r"\1", LOGIN.sub(r"\1", text))
-    text = ENCODED_LOGIN.sub(r"\1", text)
-    text = SIGNED.sub(rf"\1{HIDDEN}", text)
-    text = AUTHORISATION.sub(rf"\1 {HIDDEN}", text)
-    return SECRET.sub(rf"\1{HIDDEN}", ISSUED.sub(HIDDEN, text))
-
-
-def _secrets_here() -> list[str]:
-    """Return secret values of the environment, also as an address would encode them; longest first."""
-    found = set[str]()
+    secrets = set[str]()  # of the environment, also as an address would encode them
     for name in filter(TELLING.search, os.environ):
         value = os.environ.get(name, "")
         if len(value) >= SHORTEST and not name.upper().endswith(LOCATION) and not os.path.exists(value):
-            found |= {value, quote(value, safe="")}
-    return sorted(found, key=len, reverse=True)
+            secrets |= {value, quote(value, safe="")}
+    for secret in sorted(secrets, key=len, reverse=True):
+        text = text.replace(secret, HIDDEN)
+    text = ENCODED_LOGIN.sub(r"\1", PASSWORD.sub(r"\1", LOGIN.sub(r"\1", text)))
+    text = SIGNED.sub(rf"\1{HIDDEN}", text)
+    text = AUTHORISATION.sub(rf"\1 {HIDDEN}", text)
+    return SECRET.sub(rf"\1{HIDDEN}", ISSUED.sub(HIDDEN, text))
 
 
 @contextmanager
@@ -152,23 +135,29 @@ def errors_without_secrets() -> Iterator[None]:
 
 def anonymous(text: str) -> str:
     """Return the text without secrets, queries of addresses, homes (`~`) and names of users and machines (`…`)."""
-    text = without_secrets(text)
-    text = re.sub(rf"({SCHEME}[^\s?'\"]*)\?[^\s'\"]*", r"\1", text)
-    home = _home()
-    if home is not None and home != Path(home.anchor):
-        text = re.sub(rf"{BEGIN}{re.escape(str(home))}(?=[/{END}]|$)", "~", text)
+    text = re.sub(r"((?<![\w+.-])[A-Za-z][\w+.-]*://[^\s?'\"]*)\?[^\s'\"]*", r"\1", without_secrets(text))
+    machine = socket.gethostname()
+    names = {os.environ.get("USER"), os.environ.get("LOGNAME"), machine, machine.partition(".")[0]}
+    with suppress(RuntimeError):  # the machine does not know the user of this process
+        home = Path.home()
+        names.add(home.name)
+        if home != Path(home.anchor):
+            text = re.sub(rf"{BEGIN}{re.escape(str(home))}(?=[/{END}]|$)", "~", text)
     text = re.sub(rf"{BEGIN}/(?:home|Users)/[^/{END}]+", "~", text)
-    return _without_names(text, _names(home))
+    telling = [re.escape(name) for name in names if name and name not in UNTELLING]
+    if not telling:
+        return text
+    known = f"(?:{'|'.join(sorted(telling, key=len, reverse=True))})"  # one name may begin with another
+    text = re.sub(rf"(?<![A-Za-z0-9]){known}(?=@|:/)", HIDDEN, text)
+    whole = re.compile(rf"(?<![A-Za-z0-9]){known}(?![A-Za-z0-9])")
+    return re.sub(rf"(?<![^={END}])[^={END}]*/[^{END}]*", lambda path: whole.sub(HIDDEN, path[0]), text)
 
 
 def anonymous_words(words: Sequence[str]) -> list[str]:
     """Return the words of a command; the value of `--token` may be the next word, and may hold blanks."""
     shown, hidden = [], False
     for word in words:
-        if hidden:
-            shown.append(HIDDEN)
-        else:
-            shown.append(anonymous(ASSIGNED.sub(rf"\1{HIDDEN}", word)))
+        shown.append(HIDDEN if hidden else anonymous(ASSIGNED.sub(rf"\1{HIDDEN}", word)))
         hidden = not hidden and OPTION.fullmatch(word) is not None
     return shown
 
@@ -184,27 +173,3 @@ def anonymous_entries(value: Any, key: str = "") -> Any:
             return anonymous_words(value)
         return [anonymous_entries(entry) for entry in value]
     return anonymous(value) if isinstance(value, str) else value
-
-
-def _home() -> Path | None:
-    try:
-        return Path.home()
-    except RuntimeError:  # the machine does not know the user of this process
-        return None
-
-
-def _names(home: Path | None) -> list[str]:
-    """Return the names of user and machine, longest first because one may begin with another."""
-    machine = socket.gethostname()
-    names = {os.environ.get("USER"), os.environ.get("LOGNAME"), machine, machine.partition(".")[0]}
-    names |= {home.name} if home else set()
-    return sorted((name for name in names if name and name not in UNTELLING), key=len, reverse=True)
-
-
-def _without_names(text: str, names: Sequence[str]) -> str:
-    if not names:
-        return text
-    known = "(?:" + "|".join(map(re.escape, names)) + ")"
-    text = re.sub(rf"(?<![A-Za-z0-9]){known}(?=@|:/)", HIDDEN, text)
-    whole = re.compile(rf"(?<![A-Za-z0-9]){known}(?![A-Za-z0-9])")
-    return re.sub(rf"(?<![^={END}])[^={END}]*/[^{END}]*", lambda path: whole.sub(HIDDEN, path[0]), text)

@@ -1,11 +1,9 @@
 """Locks: one process at a time may do a thing, and the lock of a process that died is freed.
 
-On a disk a lock is one of the operating system (NFS passes it on to other machines). An object store has no locks and
-no way to write an object only if it is absent. There a process puts a ticket, then lists all tickets: if it sees no
-other ticket, it holds the lock; otherwise it removes its own and tries again later. If two processes held the lock at
-once, the one that put its ticket later would have seen the other ticket, because listings are consistent. A holder
-rewrites its ticket every few seconds; a ticket that did not change for a minute, by the clock of the process that
-looks at it, belongs to a dead process.
+On a disk the operating system locks (NFS passes locks on to other machines). In an object store a process puts a
+ticket, then lists all tickets: if it sees no other ticket, it holds the lock; otherwise it removes its own and tries
+again. Listings are consistent, so of two processes the later one sees the ticket of the other. A holder rewrites its
+ticket every few seconds; one that did not change for a minute of the observer's clock belongs to a dead process.
 """
 
 import contextlib
@@ -29,10 +27,8 @@ if TYPE_CHECKING:
 BEAT_SECONDS = 10.0
 DEAD_SECONDS = 60.0
 PAUSE_SECONDS = 1.0
-GLANCE_SECONDS = 0.5
-"""Without waiting, a lock on a disk is still tried for this long: `disk_holder` may be testing it."""
-HOLDER = ".holder"
-"""The suffix of the file that names the holder of a lock on a disk."""
+GLANCE_SECONDS = 0.5  # a lock on a disk is tried for this long without waiting: `disk_holder` may be testing it
+HOLDER = ".holder"  # suffix of the file that names the holder of a lock on a disk
 
 
 class HeldError(Exception):
@@ -84,15 +80,11 @@ def disk_holder(path: Path) -> str | None:
 
 
 class Ticket:
-    """This process's ticket for the lock at `claim` in an object store.
-
-    `on_loss` is called if another process removed the ticket, taking this process for dead, while it held the lock.
-    """
+    """This process's ticket for the lock at `claim`; `on_loss` is called if another process took this one for dead."""
 
     def __init__(self, claim: "ObjectPath", on_loss: Callable[[], None] | None = None) -> None:
         self.claim, self.on_loss = claim, on_loss
-        self.path = claim.parent / f"{claim.name}.{uuid.uuid4().hex}.json"
-        self.beats = 0
+        self.path, self.beats = claim.parent / f"{claim.name}.{uuid.uuid4().hex}.json", 0
         self._seen: dict[ObjectPath, tuple[int, float]] = {}
         self._done = threading.Event()
 
@@ -112,8 +104,12 @@ class Ticket:
     def _acquire(self, wait: bool) -> None:
         while True:
             self._put()
+            others: dict[ObjectPath, dict[str, Any]] = {}
             try:
-                others = self._others()
+                for path in self.claim.parent.list(f"{self.claim.name}.*.json"):
+                    if path != self.path:
+                        with contextlib.suppress(FileNotFoundError):  # removed after the listing
+                            others[path] = json.loads(path.read_bytes())
             except BaseException:
                 self.path.unlink(missing_ok=True)
                 raise
@@ -129,14 +125,6 @@ class Ticket:
         self.beats += 1
         ticket = {"who": this_process(), "pid": os.getpid(), "kernel": _kernel(), "beats": self.beats}
         self.path.write_file(json.dumps(ticket).encode())
-
-    def _others(self) -> "dict[ObjectPath, dict[str, Any]]":
-        found = {}
-        for path in _tickets(self.claim):
-            if path != self.path:
-                with contextlib.suppress(FileNotFoundError):  # removed after the listing
-                    found[path] = json.loads(path.read_bytes())
-        return found
 
     def _is_alive(self, path: "ObjectPath", ticket: dict[str, Any]) -> bool:
         """Return whether the ticket changed since this process first saw it; remove the ticket of a dead process."""
@@ -160,16 +148,12 @@ class Ticket:
 
 def ticket_holder(claim: "ObjectPath") -> str | None:
     """Return the name of the process that seems to hold the lock, judged by the clocks of store and machine."""
-    for path in _tickets(claim):
+    for path in claim.parent.list(f"{claim.name}.*.json"):
         with contextlib.suppress(FileNotFoundError):
             info, ticket = path.info(), json.loads(path.read_bytes())
             if info and time.time() - info.mtime_ns / 1e9 < DEAD_SECONDS and not _is_gone(ticket):
                 return str(ticket["who"])
     return None
-
-
-def _tickets(claim: "ObjectPath") -> "list[ObjectPath]":
-    return claim.parent.list(f"{claim.name}.*.json")
 
 
 def _kernel() -> list[str]:
@@ -180,12 +164,9 @@ def _kernel() -> list[str]:
 
 def _is_gone(ticket: dict[str, Any]) -> bool:
     """Return whether the process is known to be dead, which can be known of processes of this machine only."""
-    if not _kernel() or ticket["kernel"] != _kernel():
-        return False
-    try:
-        os.kill(ticket["pid"], 0)
-    except ProcessLookupError:
-        return True
-    except PermissionError:
-        return False
+    if _kernel() and ticket["kernel"] == _kernel():
+        try:
+            os.kill(ticket["pid"], 0)
+        except OSError as error:  # PermissionError: a process of another user
+            return isinstance(error, ProcessLookupError)
     return False

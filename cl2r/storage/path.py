@@ -1,9 +1,8 @@
 """Paths on a disk and in an object store (`s3://bucket/prefix`), with one interface: `StoragePath`.
 
 A reader sees the old content of a file or the new one, never half of it: a file on a disk is written aside, flushed
-and renamed, an object appears whole or not at all. pyarrow talks to object stores, which have no folders, no rename
-and no lock. Credentials come from the environment, a profile or the role of the node, never from the address, because
-addresses are printed and passed between processes.
+and renamed, an object appears whole or not at all. pyarrow talks to object stores. Credentials come from the
+environment, a profile or the role of the node, never from the address, because addresses are printed.
 """
 
 import contextlib
@@ -29,12 +28,8 @@ from pyarrow import fs
 from cl2r.errors import InputError
 from cl2r.storage import claims
 
-Paths = list
-"""Inside the classes below `list` is a method."""
+Paths = list  # inside the classes below `list` is a method
 ATTEMPTS = 4
-_SECRETS = ("key", "secret", "token", "password")
-_FAST = {"s3": "allow_delayed_open=true"}
-"""One request for a small object instead of three."""
 
 
 class FileInfo(NamedTuple):
@@ -49,12 +44,10 @@ class StoragePath(Protocol):
     """A file or folder on a disk or in an object store."""
 
     @property
-    def name(self) -> str:
-        """The last part of the path."""
+    def name(self) -> str: ...
 
     @property
-    def parent(self) -> Self:
-        """The path without its last part."""
+    def parent(self) -> Self: ...
 
     @property
     def remote(self) -> bool:
@@ -83,10 +76,7 @@ class StoragePath(Protocol):
         """Write the file and its folders; readers see the old or the new content. `durable`: survive a power cut."""
 
     def write_folder(self, files: Mapping[str, bytes], last: str) -> None:
-        """Write a folder that is seen whole or not at all by readers that look for the file `last` first.
-
-        A folder that exists on a disk already stays as it is.
-        """
+        """Write a folder that readers of its `last` file see whole or not at all; one that exists on a disk stays."""
 
     def unlink(self, missing_ok: bool = False) -> None:
         """Remove the file."""
@@ -104,11 +94,7 @@ class StoragePath(Protocol):
         """Return size and time of a file, None if there is no such file (a folder is not one)."""
 
     def local(self, sha256: str) -> Path:
-        """Return the path of a file with this checksum on this machine, e.g. to map it into memory.
-
-        A file on a disk is returned unchecked. An object is copied to the user's cache; raise ValueError if its
-        checksum differs.
-        """
+        """Return this path on a disk, or that of a copy of the object. Raise ValueError if its checksum differs."""
 
     def staging(self) -> "AbstractContextManager[LocalPath]":
         """Give a folder of this machine to write to; what is there at the end is in this folder."""
@@ -116,7 +102,7 @@ class StoragePath(Protocol):
     def lock(self, wait: bool = True, on_loss: Callable[[], None] | None = None) -> AbstractContextManager[None]:
         """Hold the lock of this name; without `wait`, raise HeldError that names the holder.
 
-        Call `on_loss` if another process took this one for dead (object stores only).
+        `on_loss` is called if another process took this one for dead (object stores only).
         """
 
     def holder(self) -> str | None:
@@ -160,7 +146,11 @@ class LocalPath(PosixPath):
         return sorted(self.glob(pattern), key=str)
 
     def walk(self) -> Iterator[FileInfo]:  # type: ignore[override, unused-ignore]
-        for folder, folders, names in os.walk(self, onerror=_raise_unless_missing):
+        def refuse(error: OSError) -> None:  # otherwise a folder that cannot be read would be left out
+            if not isinstance(error, FileNotFoundError):
+                raise error
+
+        for folder, folders, names in os.walk(self, onerror=refuse):
             folders[:] = [name for name in folders if not name.startswith(".")]
             for name in names:
                 path = LocalPath(folder, name)
@@ -202,13 +192,17 @@ class ObjectPath:
         self.scheme, _, key = head.partition("://")
         self.key = "/".join(part for part in key.split("/") if part)
         self.query = mark + query
-        _refuse_credentials(self.scheme, self.key, query)
+        login = any(sign in self.key.partition("/")[0] for sign in "@:")  # a secret may hold a slash before the @
+        if login or re.search("key|secret|token|password", " ".join(parse_qs(query)), re.IGNORECASE):
+            raise InputError(
+                f"{self.scheme}://…: leave credentials out of the address; "
+                "give them by AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile or the role of the node"
+            )
         if not self.key or ".." in self.key.split("/"):
             raise InputError(f"{address}: give an address like {self.scheme}://bucket/folder")
 
     @property
     def files(self) -> Any:
-        """pyarrow's file system."""
         return _file_system(self.scheme, self.key.partition("/")[0], self.query)
 
     @property
@@ -217,19 +211,15 @@ class ObjectPath:
 
     @property
     def parent(self) -> Self:
-        return self._at(self.key.rpartition("/")[0])
-
-    def _at(self, key: str) -> Self:
-        return type(self)(f"{self.scheme}://{key}{self.query}")
+        return type(self)(f"{self.scheme}://{self.key.rpartition('/')[0]}{self.query}")
 
     def __truediv__(self, part: str) -> Self:
-        return self._at(f"{self.key}/{part}")
+        return type(self)(f"{self.scheme}://{self.key}/{part}{self.query}")
 
     def __str__(self) -> str:
         return f"{self.scheme}://{self.key}{self.query}"
 
-    def __repr__(self) -> str:
-        return f"ObjectPath({str(self)!r})"
+    __repr__ = __str__
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ObjectPath) and str(self) == str(other)
@@ -243,8 +233,7 @@ class ObjectPath:
     def absolute(self) -> Self:
         return self
 
-    def resolve(self) -> Self:
-        return self
+    resolve = absolute
 
     def exists(self) -> bool:
         return bool(self.files.get_file_info(self.key).type != fs.FileType.NotFound)
@@ -256,10 +245,8 @@ class ObjectPath:
             try:
                 with self.files.open_input_file(self.key) as stream:
                     content = bytes(stream.read())
-            except FileNotFoundError:
-                raise
-            except OSError:
-                if attempt == ATTEMPTS - 1:
+            except OSError as error:
+                if isinstance(error, FileNotFoundError) or attempt == ATTEMPTS - 1:
                     raise
                 continue
             found = self.info()
@@ -359,26 +346,10 @@ def sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def _raise_unless_missing(error: OSError) -> None:
-    """`os.walk` would leave out a folder that it cannot read."""
-    if not isinstance(error, FileNotFoundError):
-        raise error
-
-
-def _refuse_credentials(scheme: str, key: str, query: str) -> None:
-    """Raise InputError for an address with credentials: it would end up in logs and frames."""
-    secret = any(word in name.lower() for name in parse_qs(query) for word in _SECRETS)
-    login = any(sign in key.partition("/")[0] for sign in "@:")  # a secret may hold a slash before the @
-    if login or secret:
-        raise InputError(
-            f"{scheme}://…: leave credentials out of the address; "
-            "give them by AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile or the role of the node"
-        )
-
-
 @functools.cache
 def _file_system(scheme: str, bucket: str, query: str) -> Any:
-    options = "&".join(filter(None, [query.removeprefix("?"), _FAST.get(scheme)]))
+    fast = "allow_delayed_open=true" if scheme == "s3" else ""  # one request for a small object instead of three
+    options = "&".join(filter(None, [query.removeprefix("?"), fast]))
     try:
         return fs.FileSystem.from_uri(f"{scheme}://{bucket}?{options}")[0]
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:

@@ -31,20 +31,8 @@ from tests.support.made_ledger import enter, made_folder
 from tests.support.made_study import made_study
 from tests.support.quick import Interrupter, Recorder, blobs, quick_config, train
 
-EVENTS = (
-    "compile",
-    "ctypes.dlopen",
-    "exec",
-    "import",
-    "marshal.loads",
-    "os.exec",
-    "os.posix_spawn",
-    "os.spawn",
-    "os.system",
-    "pickle.find_class",
-    "pty.spawn",
-    "subprocess.Popen",
-)
+EVENTS = {"compile", "ctypes.dlopen", "exec", "import", "marshal.loads", "os.exec", "os.posix_spawn", "os.spawn"}
+EVENTS |= {"os.system", "pickle.find_class", "pty.spawn", "subprocess.Popen"}
 heard: list[dict[str, str]] = []
 listening = False
 
@@ -67,8 +55,6 @@ def write_all(folder: Path) -> None:
     for number in range(len(study.runs)):
         enter(made, study, number)
     write_frames(made)
-    (folder / "cifar-100-python").mkdir()
-    (folder / "cifar-10-batches-py").mkdir()
     pixels = {b"data": np.zeros((100, 3072), np.uint8)}
     pickled = {
         "cifar-100-python/train": pixels | {b"fine_labels": list(range(100))},
@@ -77,7 +63,7 @@ def write_all(folder: Path) -> None:
         "lfw.bin": ([b"image"] * 20, [True] * 10),
     }
     for name, content in pickled.items():
-        (folder / name).write_bytes(pickle.dumps(content, 2))
+        at(folder / name).write_file(pickle.dumps(content, 2))
 
 
 def config(folder: Path) -> Config:

@@ -21,7 +21,7 @@ OTHERS = ("AWS_SESSION_TOKEN", "AWS_PROFILE", "AWS_ENDPOINT_URL", "HTTP_PROXY", 
 
 @contextlib.contextmanager
 def object_server() -> Iterator[str]:
-    """A running store with an empty bucket; gives the query of its addresses. Children inherit the credentials."""
+    """Run a store with an empty bucket and give the query of its addresses. Children inherit the credentials."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in KEYS.items():
             patch.setenv(name, value)
@@ -38,8 +38,15 @@ def object_server() -> Iterator[str]:
         server.wait()
 
 
+def upload(folder: Path, target: Any) -> None:
+    """Copy every file of a local folder below `target`."""
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            (target / path.relative_to(folder).as_posix()).write_file(path.read_bytes())
+
+
 def main() -> None:
-    """Serve until a signal, or, if whoever started it has died, until the input ends."""
+    """Serve until a signal or, if the process that started it has died, until the input ends."""
     from moto.server import ThreadedMotoServer
 
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
@@ -51,10 +58,3 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
-
-
-def upload(folder: Path, target: Any) -> None:
-    """Copy every file of a local folder below `target`."""
-    for path in sorted(folder.rglob("*")):
-        if path.is_file():
-            (target / path.relative_to(folder).as_posix()).write_file(path.read_bytes())

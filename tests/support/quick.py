@@ -100,6 +100,11 @@ def assert_same_chain(plan: Plan, root: StoragePath, other: StoragePath) -> None
             assert np.array_equal(tensor.numpy(), two[name].numpy()), name
 
 
+def open_features(result: RunResult, root: StoragePath) -> list[npt.NDArray[np.float32]]:
+    """Return φ_t of the open images, task by task."""
+    return [tensors["features/open"].numpy() for tensors in chain_tensors(result.plan, root)]
+
+
 def set_options(settings: Mapping[str, Any]) -> list[str]:
     """Return `--set a.b=value` for every setting."""
     return [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]

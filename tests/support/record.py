@@ -28,14 +28,10 @@ from typing import Any
 from record_parts import NOTES, PARTS
 
 ROOT = Path(__file__).resolve().parents[2]
-LISTED = 20
-"""Differences of a part that are printed."""
-WIDTH = 100
-"""Characters of a value that are printed."""
-FOREIGN = ("AWS_", "CL2R_", "RAY_", "TUNE_", "PYTHON")
-"""Variables that begin so do not reach what is recorded."""
-Leaves = dict[tuple[str, ...], Any]
-"""Values by the keys that lead to them."""
+LISTED = 20  # differences of a part that are printed
+WIDTH = 100  # characters of a value that are printed
+FOREIGN = ("AWS_", "CL2R_", "RAY_", "TUNE_", "PYTHON")  # variables that begin so do not reach what is recorded
+Leaves = dict[tuple[str, ...], Any]  # values by the keys that lead to them
 _ONE_STUDY = threading.Lock()
 
 
@@ -89,7 +85,11 @@ def differences(base: Leaves, head: Leaves) -> tuple[list[str], list[str]]:
     """
     wrong: list[str] = []
     notes: list[str] = []
-    moved = {group for group in {way[:3] for way in (*base, *head)} if _moved(base, head, group)}
+    moved = set()
+    for group in {way[:3] for way in (*base, *head) if way[0] in ("tables", "page")}:
+        one, two = ({way: leaf for way, leaf in side.items() if way[:3] == group} for side in (base, head))
+        if one.keys() != two.keys() and Counter(one.values()) == Counter(two.values()):
+            moved.add(group)
     turns: dict[tuple[str, ...], int] = {}
     entries: Counter[tuple[str, ...]] = Counter()
     for way in sorted({*base, *head}):
@@ -99,14 +99,6 @@ def differences(base: Leaves, head: Leaves) -> tuple[list[str], list[str]]:
         line = f"{' / '.join(way)}: {_short(base.get(way))} -> {_short(head.get(way))}"
         (notes if way[0] == NOTES or way[:3] in moved else wrong).append(line)
     return wrong, notes
-
-
-def _moved(base: Leaves, head: Leaves, group: tuple[str, ...]) -> bool:
-    """Return whether the numbers below `group` are the same under other names."""
-    if group[0] not in ("tables", "page"):
-        return False
-    one, two = ({way: leaf for way, leaf in side.items() if way[:3] == group} for side in (base, head))
-    return one.keys() != two.keys() and Counter(one.values()) == Counter(two.values())
 
 
 def _short(value: Any) -> str:
@@ -124,10 +116,9 @@ def compare(base: dict[str, Any], head: dict[str, Any]) -> bool:
             if lines:
                 more = [f"… and {len(lines) - LISTED} more"] if len(lines) > LISTED else []
                 print(f"{part} {title}:", *lines[:LISTED], *more, sep="\n  ")
-        summary.append(
-            f"{part}: {_counted(part, content, values)} " + (f"DIFFER in {len(wrong)}" if wrong else "equal")
-        )
-        summary[-1] += f", {len(notes)} notes" if notes else ""
+        verdict = f"DIFFER in {len(wrong)}" if wrong else "equal"
+        noted = f", {len(notes)} notes" if notes else ""
+        summary.append(f"{part}: {_counted(part, content, values)} {verdict}{noted}")
         equal = equal and not wrong
     print(*summary, sep="\n")
     return equal

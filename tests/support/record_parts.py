@@ -25,6 +25,12 @@ from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote
 
+import click
+import numpy as np
+import pandas as pd
+import yaml
+from pyarrow import fs
+
 FRAMES = ("runs", "tasks", "matrix", "curves")
 TIMES = re.compile("seconds|per_second|peak_bytes")
 """Columns that differ from one time to the next."""
@@ -53,14 +59,6 @@ STUDIES: dict[str, dict[str, Any]] = {
 NOTES = "notes"
 """What stands below this key may differ; it is listed."""
 ACCESS = {"AWS_ACCESS_KEY_ID": "nobody", "AWS_SECRET_ACCESS_KEY": "nothing", "AWS_EC2_METADATA_DISABLED": "true"}
-SERVER = """
-import sys
-from moto.server import ThreadedMotoServer
-server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-server.start()
-print("{}:{}".format(*server.get_host_and_port()), flush=True)
-sys.stdin.read()
-"""
 
 
 def internals() -> SimpleNamespace:
@@ -121,8 +119,6 @@ class Store:
     """The files of a storage, on a disk or in an object store."""
 
     def __init__(self, address: str) -> None:
-        from pyarrow import fs
-
         self.files: Any = fs.LocalFileSystem()
         self.root = address
         if "://" in address:
@@ -130,8 +126,6 @@ class Store:
 
     def names(self, ending: str) -> list[str]:
         """Return the paths of all files that end so."""
-        from pyarrow import fs
-
         found = self.files.get_file_info(fs.FileSelector(self.root, recursive=True, allow_not_found=True))
         return sorted(info.path for info in found if info.is_file and info.path.endswith(ending))
 
@@ -175,8 +169,6 @@ def tensors(content: bytes) -> dict[str, str]:
 
 
 def _frame(content: bytes) -> Any:
-    import pandas as pd
-
     return pd.read_parquet(io.BytesIO(content))
 
 
@@ -200,9 +192,7 @@ def part_a(work: Path) -> dict[str, Any]:
 
 
 def part_b(_: Path) -> dict[str, Any]:
-    """Name the links and the runs of presets × methods × task counts, for data that nobody has."""
-    import numpy as np
-
+    """Name the links and the runs of presets × methods × task counts, for made-up data."""
     known = internals()
     record: dict[str, Any] = {}
     eight = np.arange(8)
@@ -210,10 +200,9 @@ def part_b(_: Path) -> dict[str, Any]:
     names = [*known.methods, *(f"er+{adapter}" for adapter in known.adapters)]
     for preset, name, tasks, more in itertools.product(known.presets(), names, (2, 5), ({}, {"budget": "native"})):
         title = " ".join([preset, name, f"T{tasks}", *more.values()])
+        layers = [known.read_layer(preset), {"scenario": {"n_tasks": tasks}}, {"method": {"name": name} | more}]
         try:
-            config = known.resolve(
-                [known.read_layer(preset), {"scenario": {"n_tasks": tasks}}, {"method": {"name": name} | more}]
-            )
+            config = known.resolve(layers)
         except known.refused:
             record[title] = "refused"
             continue
@@ -227,8 +216,6 @@ def part_b(_: Path) -> dict[str, Any]:
 
 def part_c(work: Path) -> dict[str, Any]:
     """Run small studies on Ray; report on them, and on a larger one that is made from the first, with fixed times."""
-    import yaml
-
     record: dict[str, Any] = {"frames": {}, "tables": {}, "page": {}, NOTES: {}}
     for name, entries in STUDIES.items():
         content = {"preset": "icons", "set": {**QUICK, "scenario.n_tasks": 2}, **entries}
@@ -272,10 +259,6 @@ def copy_study(folder: Path, copy: Path, frames: dict[str, Any]) -> None:
 
 def made_study(folder: Path, made: Path) -> Path:
     """Make a study of more seeds and one more field from a real one: its rows, with noise; one run failed."""
-    import numpy as np
-    import pandas as pd
-    import yaml
-
     noise = np.random.default_rng(0)
     frames = {name: _frame((folder / f"{name}.parquet").read_bytes()) for name in FRAMES}
     rows: dict[str, list[Any]] = {name: [] for name in FRAMES}
@@ -338,8 +321,6 @@ def _numbers(value: Any, name: str = "") -> Any:
 
 def part_d(_: Path) -> dict[str, Any]:
     """List commands with their options, and the options of the studies' own programs."""
-    import click
-
     record: dict[str, Any] = {}
 
     def visit(command: click.Command, name: str) -> None:
@@ -360,10 +341,8 @@ def part_d(_: Path) -> dict[str, Any]:
 
 def part_e(_: Path) -> dict[str, Any]:
     """Train CL²R in an object store on this machine."""
-    from pyarrow import fs
-
     os.environ.update(ACCESS)
-    command = [sys.executable, "-P", "-c", SERVER]
+    command = [sys.executable, "-P", str(Path(__file__).with_name("object_server.py"))]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
         try:
             assert server.stdout is not None
@@ -376,13 +355,8 @@ def part_e(_: Path) -> dict[str, Any]:
             server.terminate()
 
 
-PARTS: dict[str, Callable[[Path], dict[str, Any]]] = {
-    "a": part_a,
-    "b": part_b,
-    "c": part_c,
-    "d": part_d,
-    "e": part_e,
-}
+PARTS: dict[str, Callable[[Path], dict[str, Any]]]
+PARTS = {"a": part_a, "b": part_b, "c": part_c, "d": part_d, "e": part_e}
 
 
 def main(part: str, out: str) -> None:

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 import torch
 
@@ -17,7 +16,16 @@ from cl2r.engine.chain import RunResult
 from cl2r.engine.evaluation import Evaluation
 from cl2r.engine.links import LinkStore
 from cl2r.errors import TrainingError
-from tests.support.quick import EPOCHS, TASKS, Recorder, assert_same_chain, chain_tensors, quick_config, train
+from tests.support.quick import (
+    EPOCHS,
+    TASKS,
+    Recorder,
+    assert_same_chain,
+    chain_tensors,
+    open_features,
+    quick_config,
+    train,
+)
 
 SHORT: dict[str, Any] = {"optim": {"epochs": 1}, "eval": {"bootstrap": 0}}
 
@@ -32,13 +40,6 @@ def assert_matrix(evaluation: Evaluation, tasks: int) -> None:
     assert np.isnan(matrix[~lower]).all()
 
 
-def features_of(result: RunResult, root: Path) -> list[npt.NDArray[np.float32]]:
-    return [tensors["features/open"].numpy() for tensors in chain_tensors(result.plan, root)]
-
-
-# ---------------------------------------------------------------- what a run gives
-
-
 def test_a_run_learns_and_fills_the_lower_triangle(finished: RunResult) -> None:
     assert finished.tuning is not None
     for evaluation in (finished.report, finished.tuning):
@@ -47,34 +48,27 @@ def test_a_run_learns_and_fills_the_lower_triangle(finished: RunResult) -> None:
         assert evaluation.cells is not None
     assert finished.report.matrix[-1, -1] > 0.8, "the classes are easy to tell apart"
     assert [(link.task, link.reused) for link in finished.links] == [(1, False), (2, False), (3, False)]
+    assert [link.record["memory"] for link in finished.links] == [0, 12, 24], "the memory grows by its quota"
 
 
-def test_the_same_seed_gives_the_same_bits(
+def test_every_task_and_every_seed_gives_another_model(
     finished: RunResult, finished_root: Path, tiny: Path, tmp_path: Path
 ) -> None:
-    again = train(quick_config(tiny), tmp_path)
+    other = train(quick_config(tiny, {"seed": 1, **SHORT}), tmp_path)
+    assert not set(other.plan.keys) & set(finished.plan.keys)
+    models = open_features(finished, finished_root) + open_features(other, tmp_path)
+    assert {model.shape for model in models} == {(84, 11)}
+    assert not any(np.array_equal(one, two) for one, two in itertools.combinations(models, 2))
+
+
+def test_the_same_seed_gives_the_same_bits_and_a_listener_receives_every_epoch(
+    finished: RunResult, finished_root: Path, tiny: Path, tmp_path: Path
+) -> None:
+    recorder = Recorder()
+    again = train(quick_config(tiny), tmp_path, recorder)
     assert again.plan.keys == finished.plan.keys
     np.testing.assert_array_equal(again.report.matrix, finished.report.matrix)
     assert_same_chain(finished.plan, finished_root, tmp_path)
-
-
-def test_another_seed_gives_other_models(finished: RunResult, finished_root: Path, tiny: Path, tmp_path: Path) -> None:
-    other = train(quick_config(tiny, {"seed": 1, **SHORT}), tmp_path)
-    assert not set(other.plan.keys) & set(finished.plan.keys)
-    pairs = zip(features_of(finished, finished_root), features_of(other, tmp_path), strict=True)
-    assert not any(np.array_equal(one, two) for one, two in pairs)
-
-
-def test_each_model_of_the_chain_is_another(finished: RunResult, finished_root: Path) -> None:
-    first, second, third = features_of(finished, finished_root)
-    assert first.shape == second.shape == third.shape == (84, 11)
-    assert not np.array_equal(first, second)
-    assert not np.array_equal(second, third)
-
-
-def test_a_listener_receives_every_epoch(tiny: Path, tmp_path: Path) -> None:
-    recorder = Recorder()
-    train(quick_config(tiny), tmp_path, recorder)
     assert recorder.begun == [1, 2, 3]
     received = [(report.task, report.epoch, report.epochs) for report in recorder.reports]
     assert received == [(task, epoch, EPOCHS) for task in (1, 2, 3) for epoch in (1, 2, 3)]
@@ -106,25 +100,8 @@ def test_fields_that_matter_later_do_not_change_the_first_model(
     other = train(quick_config(tiny, *layers), tmp_path)
     assert other.plan.keys[0] == finished.plan.keys[0]
     assert other.plan.keys[1] != finished.plan.keys[1]
-    assert np.array_equal(features_of(other, tmp_path)[0], features_of(finished, finished_root)[0])
-    assert not np.array_equal(features_of(other, tmp_path)[1], features_of(finished, finished_root)[1])
-
-
-# ---------------------------------------------------------------- shapes of a run
-
-
-def test_one_task_has_no_compatibility(tiny: Path, tmp_path: Path) -> None:
-    result = train(quick_config(tiny, {"scenario": {"n_tasks": 1}}, SHORT), tmp_path)
-    assert_matrix(result.report, 1)
-    assert all(math.isnan(result.report.values[metric]) for metric in ("AC", "BC", "FC"))
-    assert result.report.values["mean_accuracy"] == result.report.matrix[0, 0]
-
-
-def test_tasks_by_initial_and_increment(tiny: Path, tmp_path: Path) -> None:
-    spec = {"scenario": {"n_tasks": None, "initial": 6, "increment": 4}}
-    result = train(quick_config(tiny, spec, SHORT), tmp_path)
-    assert [len(task.classes) for task in result.plan.scenario.tasks] == [6, 4, 2]
-    assert_matrix(result.report, 3)
+    models = zip(open_features(other, tmp_path), open_features(finished, finished_root), strict=True)
+    assert [np.array_equal(one, two) for one, two in models] == [True, False, False]
 
 
 @pytest.mark.parametrize(
@@ -143,22 +120,22 @@ def test_other_settings_fill_the_matrix_too(tiny: Path, tmp_path: Path, settings
     assert (result.tuning is None) == ("eval.tuning_share=0" in settings)
 
 
-@pytest.mark.parametrize("method", ["fixed", "fixed_fd", "cl2r"])
-def test_without_memory_nothing_is_distilled(tiny: Path, tmp_path: Path, method: str) -> None:
-    result = train(quick_config(tiny, {"memory": {"per_class": 0}, "method": {"name": method}}, SHORT), tmp_path)
+@pytest.mark.parametrize(
+    ("method", "weights"),
+    [
+        ({"name": "fixed"}, [0, 0, 0]),
+        ({"name": "fixed_fd"}, [0, 0, 0]),
+        ({"name": "cl2r"}, [0, 0, 0]),
+        ({"fd_when_no_memory": "on_new"}, [0, 5, 5 * math.sqrt(0.5)]),
+    ],
+)
+def test_without_memory_nothing_is_distilled_unless_on_new_images(
+    tiny: Path, tmp_path: Path, method: dict[str, str], weights: list[float]
+) -> None:
+    result = train(quick_config(tiny, {"memory": {"per_class": 0}, "method": method}, SHORT), tmp_path)
     assert_matrix(result.report, TASKS)
     assert [link.record["memory"] for link in result.links] == [0, 0, 0]
-    assert [link.record["metrics"]["lambda"] for link in result.links] == [0, 0, 0]
-
-
-def test_distillation_without_memory_on_new_images(tiny: Path, tmp_path: Path) -> None:
-    layer = {"memory": {"per_class": 0}, "method": {"fd_when_no_memory": "on_new"}}
-    result = train(quick_config(tiny, layer, SHORT), tmp_path)
-    assert [link.record["metrics"]["lambda"] for link in result.links] == pytest.approx([0, 5, 5 * math.sqrt(0.5)])
-
-
-def test_the_memory_grows_by_its_quota(finished: RunResult) -> None:
-    assert [link.record["memory"] for link in finished.links] == [0, 12, 24]
+    assert [link.record["metrics"]["lambda"] for link in result.links] == pytest.approx(weights)
 
 
 @pytest.mark.parametrize("method", ["cl2r", "er"])
@@ -166,10 +143,7 @@ def test_room_for_more_classes(tiny: Path, tmp_path: Path, method: str) -> None:
     layer = {"head": {"k_max": 20, "preallocate": True}, "method": {"name": method}}
     result = train(quick_config(tiny, layer, SHORT), tmp_path)
     assert_matrix(result.report, TASKS)
-    assert {features.shape for features in features_of(result, tmp_path)} == {(84, 19)}
-
-
-# ---------------------------------------------------------------- links are trained once
+    assert {features.shape for features in open_features(result, tmp_path)} == {(84, 19)}
 
 
 def test_cells_share_first_links_and_a_repeated_study_trains_nothing(tiny: Path, tmp_path: Path) -> None:
@@ -177,10 +151,8 @@ def test_cells_share_first_links_and_a_repeated_study_trains_nothing(tiny: Path,
         configs = [quick_config(tiny, {"method": {"name": cell}}, SHORT) for cell in ABLATION_CELLS]
         return [[link.reused for link in train(config, tmp_path).links] for config in configs]
 
-    first = study()
     alone, shared = [False] * TASKS, [True] + [False] * (TASKS - 1)
-    assert first == [alone, shared, shared, alone, shared, shared]
-    assert sum(row.count(False) for row in first) == 2 + 6 * (TASKS - 1)
+    assert study() == [alone, shared, shared, alone, shared, shared]
     assert study() == [[True] * TASKS] * 6
 
 
@@ -197,10 +169,10 @@ def test_a_longer_chain_continues_a_shorter_one(tiny: Path, tmp_path: Path) -> N
     short = {"scenario": {"n_tasks": None, "initial": 6, "increment": 6}}
     long = {"scenario": {"n_tasks": None, "initial": 6, "increment": 3}}
     train(quick_config(tiny, short, SHORT), tmp_path)
-    assert [link.reused for link in train(quick_config(tiny, long, SHORT), tmp_path).links] == [True, False, False]
-
-
-# ---------------------------------------------------------------- training that fails
+    result = train(quick_config(tiny, long, SHORT), tmp_path)
+    assert [link.reused for link in result.links] == [True, False, False]
+    assert [len(task.classes) for task in result.plan.scenario.tasks] == [6, 3, 3]
+    assert_matrix(result.report, 3)
 
 
 def test_a_loss_that_is_not_a_number_names_task_and_epoch(tiny: Path, tmp_path: Path) -> None:
@@ -250,17 +222,13 @@ def test_the_common_direction_of_the_open_images_is_recorded(finished: RunResult
         assert link.record["metrics"]["common_direction"] == pytest.approx(np.sqrt((unit.mean(0) ** 2).sum()), rel=1e-5)
 
 
-# ---------------------------------------------------------------- precision
-
-
 def test_bf16_trains_other_links_and_stores_them_in_fp32(
     finished: RunResult, finished_root: Path, tiny: Path, tmp_path: Path
 ) -> None:
     result = train(quick_config(tiny, {"optim": {"precision": "bf16"}}), tmp_path)
     assert not set(result.plan.keys) & set(finished.plan.keys)
-    for rounded, plain in zip(
-        chain_tensors(result.plan, tmp_path), chain_tensors(finished.plan, finished_root), strict=True
-    ):
+    chains = [chain_tensors(result.plan, tmp_path), chain_tensors(finished.plan, finished_root)]
+    for rounded, plain in zip(*chains, strict=True):
         weights = {name for name, tensor in rounded.items() if tensor.is_floating_point()}
         assert {rounded[name].dtype for name in weights} == {torch.float32}
         assert any(not torch.equal(rounded[name], plain[name]) for name in weights)

@@ -19,13 +19,9 @@ from cl2r.errors import InputError
 from cl2r.features import Features
 from cl2r.pair_distances import pair_distances
 from cl2r.verification import Pairs, tar_at_far, verification_accuracy
-from tests.support.quick import TASKS, Recorder, chain_tensors, quick_config
+from tests.support.quick import TASKS, Recorder, open_features, quick_config
 
 FAR = [0.2, 0.1]
-
-
-def open_features(result: RunResult, root: Path) -> list[npt.NDArray[np.float32]]:
-    return [tensors["features/open"].numpy() for tensors in chain_tensors(result.plan, root)]
 
 
 def slow_cell(new: npt.NDArray[np.float32], old: npt.NDArray[np.float32], pairs: Pairs) -> float:
@@ -63,17 +59,19 @@ def test_intervals_contain_the_matrix_and_can_be_left_out(finished: RunResult, f
     assert (plain.cells, plain.intervals) == (None, {})
 
 
-@pytest.mark.parametrize(("ties", "compatible"), [(False, 0.0), (True, 1.0)])
-def test_intervals_follow_the_rule_for_ties(
-    finished: RunResult, finished_root: Path, ties: bool, compatible: float
+@pytest.mark.parametrize("ties", [False, True])
+def test_metrics_intervals_and_frames_follow_the_rule_for_ties(
+    finished: RunResult, finished_root: Path, ties: bool
 ) -> None:
     """The same model twice ties in every draw."""
     features = ChainFeatures([Features(open_features(finished, finished_root)[-1])] * 2)
     evaluation = Evaluator(finished.plan.report_pairs, EvalConfig(bootstrap=20, ties=ties))(features)
-    assert evaluation.values["AC"] == compatible
-    assert evaluation.intervals["AC"] == (compatible, compatible)
+    assert evaluation.values["AC"] == ties
+    assert evaluation.intervals["AC"] == (ties, ties)
     assert evaluation.cells is not None
-    assert evaluation.cells.compatible[1, 0] == compatible
+    assert evaluation.cells.compatible[1, 0] == ties
+    tables = frames(dataclasses.replace(finished, report=evaluation, tuning=None), "x")
+    assert [row["compatible"] for row in tables["matrix"]] == [None, ties, None]
 
 
 def test_a_growing_chain_is_judged_cell_by_cell_only_once(
@@ -86,9 +84,6 @@ def test_a_growing_chain_is_judged_cell_by_cell_only_once(
         grown = evaluator(ChainFeatures(models[:tasks]), bootstrap=False)
     np.testing.assert_array_equal(grown.matrix, finished.report.matrix)
     assert len(calls) == TASKS * (TASKS + 1) // 2
-
-
-# ---------------------------------------------------------------- templates and accept rates
 
 
 def with_templates(data: ImageSet) -> ImageSet:
@@ -123,7 +118,7 @@ def test_templates_have_no_accuracy(tiny: Path, monkeypatch: pytest.MonkeyPatch)
         templates_plan(tiny, monkeypatch, metric="accuracy")
 
 
-def test_accept_rates_of_templates(by_templates: tuple[RunResult, Path]) -> None:
+def test_accept_rates_of_templates_and_their_frames(by_templates: tuple[RunResult, Path]) -> None:
     result, root = by_templates
     pairs = result.plan.report_pairs
     first, second = map(Features, open_features(result, root))
@@ -136,10 +131,6 @@ def test_accept_rates_of_templates(by_templates: tuple[RunResult, Path]) -> None
     bounds = result.report.cells
     assert bounds is not None
     assert bounds.low[1, 0] <= result.report.matrix[1, 0] <= bounds.high[1, 0]
-
-
-def test_accept_rates_in_frames(by_templates: tuple[RunResult, Path]) -> None:
-    result, _ = by_templates
     tables = frames(result, "x")
     (row,) = tables["runs"]
     assert row["AC"] == row["AC@0.2"]

@@ -27,15 +27,6 @@ CPU = torch.device("cpu")
 SHORT = {"scenario": {"n_tasks": 2}, "optim": {"epochs": 1, "milestones": []}}
 
 
-def templates_of(count: int, rng: np.random.Generator) -> Templates:
-    """Templates of about three images, photos and short videos."""
-    template = np.sort(np.concatenate([np.arange(count // 3), rng.integers(0, count // 3, count - count // 3)]))
-    return Templates(template, rng.integers(0, 2, count))
-
-
-# ---------------------------------------------------------------- pooling
-
-
 def slow_pool(features: np.ndarray, templates: Templates) -> np.ndarray:
     rows = []
     for number in range(len(templates)):
@@ -54,7 +45,8 @@ def test_templates_are_means_of_media(factored: bool, monkeypatch: pytest.Monkey
     rng = np.random.default_rng(0)
     pixels = pixels_of(ArrayImages(rng.integers(0, 256, (30, 4, 4, 1), np.uint8)), 0, CPU)
     body, projection = nn.Sequential(nn.Flatten(), nn.Linear(16, 5)), nn.Linear(5, 9, bias=False)
-    whole, templates = nn.Sequential(*body, projection), templates_of(30, rng)
+    template = np.sort(np.concatenate([np.arange(10), rng.integers(0, 10, 20)]))
+    whole, templates = nn.Sequential(*body, projection), Templates(template, rng.integers(0, 2, 30))
     normalise = Normalise((0.5,), (1.0,), CPU)
     with torch.no_grad():
         (every,) = pixels.stream([np.arange(30)])
@@ -86,29 +78,23 @@ def test_float16_rounds_to_eleven_bits_and_refuses_larger_values() -> None:
         in_precision({"open": torch.tensor([[7e4]])}, "float16")
 
 
-# ---------------------------------------------------------------- FLOPs
-
-
-@pytest.mark.parametrize("count", [1, 5])
-@pytest.mark.parametrize("bias", [False, True])
-def test_flops_of_a_linear_layer(count: int, bias: bool) -> None:
-    layer = nn.Linear(7, 11, bias=bias)
-    assert flops(layer, torch.zeros(count, 7)) == 2 * 7 * 11
+@pytest.mark.parametrize(
+    ("layer", "shape", "expected"),
+    [
+        (nn.Linear(7, 11, bias=False), (1, 7), 2 * 7 * 11),
+        (nn.Linear(7, 11), (5, 7), 2 * 7 * 11),
+        (nn.Conv2d(3, 8, 3, stride=2, padding=1), (2, 3, 16, 16), 2 * (3 * 3 * 3) * 8 * (8 * 8)),
+    ],
+)
+def test_flops_are_two_per_multiply_add_of_a_row(layer: nn.Module, shape: tuple[int, ...], expected: int) -> None:
+    assert flops(layer, torch.zeros(shape)) == expected
     assert layer.weight.grad is None
-
-
-def test_flops_of_a_convolution() -> None:
-    layer = nn.Conv2d(3, 8, 3, stride=2, padding=1, bias=False)
-    assert flops(layer, torch.zeros(2, 3, 16, 16)) == 2 * (3 * 3 * 3) * 8 * (8 * 8)
 
 
 def test_flops_of_a_backbone_grow_with_depth() -> None:
     x = torch.zeros(1, 3, 16, 16)
     small, large = (flops(build_backbone(name, 3).eval(), x) for name in ("resnet20", "resnet32"))
     assert 1.5 < large / small < 1.8  # 30 of 18 convolutions, besides the stem
-
-
-# ---------------------------------------------------------------- whole runs
 
 
 def test_a_factored_run_has_the_matrix_of_a_plain_one(

@@ -1,6 +1,5 @@
 """What a finished run writes: columns, rows, and the same values in all files."""
 
-import dataclasses
 import json
 import math
 from pathlib import Path
@@ -15,11 +14,8 @@ from cl2r.config.keys import LATER_FIELDS, telling
 from cl2r.config.layers import read_layer, resolve
 from cl2r.config.schema import fields
 from cl2r.engine.chain import RunResult
-from cl2r.engine.evaluation import ChainFeatures, Evaluator
-from cl2r.engine.frames import frames, run_name, summary, write_run
-from cl2r.engine.links import LinkStore
+from cl2r.engine.frames import run_name, write_run
 from cl2r.engine.plan import plan_run
-from cl2r.features import Features
 from tests.support.quick import EPOCHS, TASKS, quick_config, train
 
 CELLS = TASKS * (TASKS + 1) // 2
@@ -58,18 +54,15 @@ def written(folder: Path) -> dict[str, Any]:
     return entry
 
 
-def test_the_files(folder: Path, finished: RunResult, tmp_path: Path) -> None:
+def test_files_and_columns(folder: Path, finished: RunResult, tmp_path: Path) -> None:
     assert folder == tmp_path / "runs" / run_name(finished.plan)
     parquet = [f"{name}.parquet" for name in COLUMNS]
     assert sorted(path.name for path in folder.iterdir()) == sorted([*parquet, "config.yaml", "result.json"])
     assert resolve([read_layer(str(folder / "config.yaml"))]) == finished.plan.config
-
-
-@pytest.mark.parametrize("name", COLUMNS)
-def test_columns(folder: Path, name: str) -> None:
-    table = frame(folder, name)
-    assert sorted(table.columns) == sorted(COLUMNS[name])
-    assert (table["run"] == folder.name).all()
+    for name, columns in COLUMNS.items():
+        table = frame(folder, name)
+        assert sorted(table.columns) == sorted(columns)
+        assert (table["run"] == folder.name).all()
 
 
 def test_later_fields_at_their_defaults_leave_names_alone(tiny: Path) -> None:
@@ -112,46 +105,20 @@ def test_values_of_the_run_row(folder: Path, finished: RunResult) -> None:
 
 
 def test_compatible_is_empty_on_the_diagonal_and_correct_below_it(folder: Path) -> None:
-    table = frame(folder, "matrix")
-    for _, group in table.groupby("pairs"):
-        own = {row["k"]: row["accuracy"] for _, row in group.iterrows() if row["t"] == row["k"]}
-        for _, row in group.iterrows():
-            if row["t"] == row["k"]:
-                assert row["compatible"] is None
-            else:
-                assert row["compatible"] == (row["accuracy"] > own[row["k"]])
+    for _, group in frame(folder, "matrix").groupby("pairs"):
+        own = {row.k: row.accuracy for row in group.itertuples() if row.t == row.k}
+        for row in group.itertuples():
+            assert row.compatible == (None if row.t == row.k else row.accuracy > own[row.k])
 
 
-def test_compatible_follows_the_rule_for_ties(finished: RunResult, finished_root: Path) -> None:
-    """AC counts compatible cells, so the column must agree with it."""
-    features = Features(LinkStore(finished_root).features(finished.plan.keys[-1])["open"].numpy())
-    config = finished.plan.config.eval.model_copy(update={"ties": True, "bootstrap": 0})
-    tied = Evaluator(finished.plan.report_pairs, config)(ChainFeatures([features] * 2))
-    assert tied.values["AC"] == 1.0
-    plan_config = finished.plan.config.model_copy(update={"eval": config})
-    plan = dataclasses.replace(finished.plan, config=plan_config)
-    result = RunResult(plan, finished.links, None, tied, 0.0)
-    assert [row["compatible"] for row in frames(result, "x")["matrix"]] == [None, True, None]
-
-
-def test_json_and_parquet_have_the_same_values(folder: Path) -> None:
+def test_json_has_the_values_of_the_frames_and_null_above_the_diagonal(folder: Path, finished: RunResult) -> None:
     entry, row, matrix = written(folder), frame(folder, "runs").iloc[0], frame(folder, "matrix")
     for pairs, prefix in (("report", ""), ("tuning", "tuning_")):
         assert {metric: entry[pairs][metric] for metric in METRICS} == {m: row[prefix + m] for m in METRICS}
-        cells = matrix[matrix["pairs"] == pairs]
-        table = entry[pairs]["C"]
-        for _, cell in cells.iterrows():
-            assert table[cell["t"] - 1][cell["k"] - 1] == cell["accuracy"]
+        cells = {(cell.t, cell.k): cell.accuracy for cell in matrix[matrix["pairs"] == pairs].itertuples()}
+        assert entry[pairs]["C"] == [[cells.get((t, k)) for k in (1, 2, 3)] for t in (1, 2, 3)]
+        assert (entry[pairs]["BC(t)"][0], entry[pairs]["BC(t)"][-1]) == (None, entry[pairs]["BC"])
     assert [link["key"] for link in entry["links"]] == frame(folder, "tasks")["key"].tolist()
-
-
-def test_json_is_null_above_the_diagonal(folder: Path, finished: RunResult) -> None:
-    entry = written(folder)
-    for pairs in ("report", "tuning"):
-        table = entry[pairs]["C"]
-        assert [[cell is None for cell in row] for row in table] == [[k > t for k in range(3)] for t in range(3)]
-        assert entry[pairs]["BC(t)"][0] is None
-        assert entry[pairs]["BC(t)"][-1] == entry[pairs]["BC"]
     assert entry["config"] == finished.plan.config.model_dump(mode="json")
 
 
@@ -174,15 +141,11 @@ def test_an_equal_run_writes_the_same_folder(folder: Path, finished: RunResult, 
     assert len(load_runs(tmp_path).runs) == 1
 
 
-@pytest.mark.parametrize(
-    "layer", [{"seed": 1}, {"eval": {"folds": 4}}, {"method": {"name": "er"}}, {"optim": {"lr": 1}}]
-)
-def test_other_runs_have_other_names(finished: RunResult, tiny: Path, layer: dict[str, Any]) -> None:
-    assert run_name(plan_run(quick_config(tiny, layer))) != run_name(finished.plan)
-
-
-def test_threads_do_not_rename_a_run(finished: RunResult, tiny: Path) -> None:
-    assert run_name(plan_run(quick_config(tiny, {"threads": 2}))) == run_name(finished.plan)
+def test_runs_with_other_results_have_other_names(finished: RunResult, tiny: Path) -> None:
+    layers = [{"threads": 2}, {"seed": 1}, {"eval": {"folds": 4}}, {"method": {"name": "er"}}, {"optim": {"lr": 1}}]
+    names = [run_name(plan_run(quick_config(tiny, layer))) for layer in layers]
+    assert names[0] == run_name(finished.plan)
+    assert len(set(names)) == len(layers)
 
 
 def test_other_labels_of_the_open_images_rename_a_run(finished: RunResult, tiny: Path, tmp_path: Path) -> None:
@@ -203,7 +166,7 @@ def test_a_run_interrupted_while_written_does_not_look_finished(
 
     def interrupted(self: pd.DataFrame, *args: Any, **kwargs: Any) -> Any:
         calls.append(1)
-        if len(calls) == 2:
+        if len(calls) == len(COLUMNS):
             raise KeyboardInterrupt
         return write(self, *args, **kwargs)
 
@@ -212,11 +175,3 @@ def test_a_run_interrupted_while_written_does_not_look_finished(
         write_run(finished, tmp_path)
     with pytest.raises(FileNotFoundError, match="no finished runs"):
         load_runs(tmp_path)
-
-
-def test_frames_and_summary_write_nothing(finished: RunResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert set(frames(finished, "x")) == set(COLUMNS)
-    assert list(frames(finished, "x"))[-1] == "runs"
-    assert summary(finished, "x")["run"] == "x"
-    assert not list(tmp_path.iterdir())

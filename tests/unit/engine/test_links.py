@@ -1,11 +1,13 @@
 """Links and unfinished epochs on a disk and in an object store: whole, damaged, missing, hostile."""
 
+import contextlib
 import itertools
 import json
 import pickle
 import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +30,10 @@ from cl2r.engine.links import (
 from cl2r.errors import InputError
 from cl2r.storage.path import LocalPath, ObjectPath, StoragePath, at, sha256
 from tests.support.object_server import upload
+from tests.support.quick import flip_bit
 
 KEY = "0123abcd"
 FILES = 4
-CutOff = Callable[[int], None]
 
 
 class CutError(BaseException):
@@ -67,23 +69,21 @@ def on_disk(tmp_path: Path) -> LinkStore:
     return made
 
 
-@pytest.fixture
-def cut_after(monkeypatch: pytest.MonkeyPatch) -> CutOff:
+@contextlib.contextmanager
+def cut_after(count: int) -> Iterator[None]:
     """Let the process die after so many files."""
+    written, originals = itertools.count(), {kind: kind.write_file for kind in (LocalPath, ObjectPath)}
 
-    def cut_after(count: int) -> None:
-        for kind in (LocalPath, ObjectPath):
-            monkeypatch.setattr(kind, "write_file", cut(kind.write_file, itertools.count(), count))
+    def limited(path: Any, content: bytes, durable: bool = True) -> None:
+        if next(written) >= count:
+            raise CutError
+        originals[type(path)](path, content, durable)
 
-    def cut(write: Any, written: Any, count: int) -> Any:
-        def limited(path: Any, content: bytes, durable: bool = True) -> None:
-            if next(written) >= count:
-                raise CutError
-            write(path, content, durable)
-
-        return limited
-
-    return cut_after
+    with pytest.MonkeyPatch.context() as patch:
+        for kind in originals:
+            patch.setattr(kind, "write_file", limited)
+        with pytest.raises(CutError):
+            yield
 
 
 def link(number: float = 1.0) -> Link:
@@ -96,12 +96,12 @@ def epoch(number: int, stage: int = 0) -> Partial:
 
 
 def fresh(store: LinkStore) -> LinkStore:
-    """The store as another process sees it."""
+    """Return the store as another process sees it."""
     return LinkStore(store.root.parent)
 
 
 def assert_holds(store: LinkStore, number: float = 1.0) -> None:
-    """The whole link with this number."""
+    """Assert that the store has the whole link with this number."""
     found, expected = fresh(store).load(KEY), link(number)
     assert found is not None
     assert found.record == expected.record
@@ -112,20 +112,14 @@ def assert_holds(store: LinkStore, number: float = 1.0) -> None:
             assert torch.equal(tensor, others[name])
 
 
-def path_of(store: LinkStore, name: str) -> StoragePath:
-    """The file of the link; in an object store its name begins with its checksum."""
-    (path,) = (store.root / KEY).list(f"*{name}")
-    return path
+def assert_damaged(store: LinkStore, name: str) -> None:
+    """Assert that this file of the link cannot be read."""
+    with pytest.raises(DamagedError, match=name):
+        {STATE: store.state, FEATURES: store.features, RECORD: store.record}[name](KEY)
 
 
 def truncate(path: StoragePath) -> None:
     path.write_file(path.read_bytes()[:-1])
-
-
-def flip_bit(path: StoragePath) -> None:
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_file(bytes(content))
 
 
 def remove(path: StoragePath) -> None:
@@ -133,9 +127,6 @@ def remove(path: StoragePath) -> None:
 
 
 DAMAGE = pytest.mark.parametrize("damage", [truncate, flip_bit, remove])
-
-
-# ---------------------------------------------------------------- links
 
 
 def test_a_link_round_trips(store: LinkStore, caplog: pytest.LogCaptureFixture) -> None:
@@ -155,34 +146,14 @@ def test_strided_tensors_are_stored(on_disk: LinkStore) -> None:
 
 
 @pytest.mark.parametrize("count", range(FILES))
-def test_a_link_that_was_cut_off_does_not_exist(
-    store: LinkStore,
-    cut_after: CutOff,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    count: int,
-) -> None:
-    cut_after(count)
-    with pytest.raises(CutError):
+def test_a_link_that_was_cut_off_does_not_exist(store: LinkStore, caplog: pytest.LogCaptureFixture, count: int) -> None:
+    with cut_after(count):
         store.save(KEY, link(1.0))
-    monkeypatch.undo()
     assert fresh(store).load(KEY) is None
     assert fresh(store).keys() == set()
     store.save(KEY, link(2.0))
     assert_holds(store, 2.0)
     assert caplog.messages == []
-
-
-def test_a_link_is_invisible_until_all_of_it_exists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store, replace = LinkStore(tmp_path), Path.replace
-
-    def checked(self: Path, target: Path) -> Path:
-        assert store.load(KEY) is None
-        return replace(self, target)
-
-    monkeypatch.setattr(Path, "replace", checked)
-    store.save(KEY, link())
-    assert_holds(store)
 
 
 def test_the_first_of_two_writers_wins(filled: LinkStore) -> None:
@@ -215,12 +186,8 @@ def test_two_writers_never_mix(remote: ObjectPath, monkeypatch: pytest.MonkeyPat
             turn.notify_all()
 
     monkeypatch.setattr(ObjectPath, "write_file", in_turn)
-    writers = [threading.Thread(target=run, args=[me], daemon=True) for me in (0, 1)]
-    for writer in writers:
-        writer.start()
-    for writer in writers:
-        writer.join(60)
-    assert done == [True, True]
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(run, (0, 1)))
     assert_holds(LinkStore(remote), LinkStore(remote).record(KEY)["seconds"])
 
 
@@ -230,15 +197,14 @@ def test_a_damaged_link_is_logged_never_used_and_written_again(
     filled: LinkStore, caplog: pytest.LogCaptureFixture, name: str, damage: Callable[[StoragePath], None]
 ) -> None:
     filled.save("feed", link())
-    damage(path_of(filled, name))
-    with pytest.raises(DamagedError, match=name):
-        {STATE: filled.state, FEATURES: filled.features, RECORD: filled.record}[name](KEY)
-    assert fresh(filled).load(KEY) is None
-    assert len(caplog.messages) == 1
-    assert KEY in caplog.text
-    assert name in caplog.text
-    assert fresh(filled).load(KEY) is None
-    assert len(caplog.messages) == 1, "it was removed"
+    (path,) = (filled.root / KEY).list(f"*{name}")  # in an object store the name begins with the checksum
+    damage(path)
+    assert_damaged(filled, name)
+    for _ in range(2):
+        assert fresh(filled).load(KEY) is None
+        (line,) = caplog.messages
+        assert KEY in line
+        assert name in line
     assert fresh(filled).load("feed") is not None
     filled.save(KEY, link())
     assert_holds(filled)
@@ -265,9 +231,6 @@ def test_objects_are_read_once(remote: ObjectPath, monkeypatch: pytest.MonkeyPat
     assert_holds(store)
 
 
-# ---------------------------------------------------------------- unfinished epochs
-
-
 def test_epochs_replace_each_other(store: LinkStore, caplog: pytest.LogCaptureFixture) -> None:
     assert store.load_partial(KEY) is None
     for number in (1, 2, 3):
@@ -284,14 +247,10 @@ def test_epochs_replace_each_other(store: LinkStore, caplog: pytest.LogCaptureFi
 
 
 @pytest.mark.parametrize("count", [0, 1])
-def test_an_epoch_that_was_cut_off_leaves_the_one_before(
-    store: LinkStore, cut_after: CutOff, monkeypatch: pytest.MonkeyPatch, count: int
-) -> None:
+def test_an_epoch_that_was_cut_off_leaves_the_one_before(store: LinkStore, count: int) -> None:
     store.save_partial(KEY, epoch(1))
-    cut_after(count)
-    with pytest.raises(CutError):
+    with cut_after(count):
         store.save_partial(KEY, epoch(2))
-    monkeypatch.undo()
     found = fresh(store).load_partial(KEY)
     assert found is not None
     assert (found.epoch, float(found.tensors["network/w"][0])) == (1, 1.0)
@@ -321,9 +280,6 @@ def test_an_epoch_with_a_changed_record_is_ignored(on_disk: LinkStore, old: str,
     assert on_disk.load_partial(KEY) is None
 
 
-# ---------------------------------------------------------------- places that cannot be written
-
-
 @pytest.mark.parametrize("blocked", ["results", "results/links", "results/runs"])
 def test_a_root_that_cannot_be_written_is_refused(tmp_path: Path, blocked: str) -> None:
     (tmp_path / blocked).parent.mkdir(exist_ok=True)
@@ -339,20 +295,14 @@ def test_a_missing_bucket_is_refused(remote: ObjectPath) -> None:
         check_writable(ObjectPath(f"s3://nowhere/x{remote.query}"))
 
 
-# ---------------------------------------------------------------- hostile files
-
-
-def header(length: int, text: bytes = b"{}") -> bytes:
-    return struct.pack("<Q", length) + text
-
-
 NOT_TENSORS = {
     "no header": b"",
-    "a header without end": header(2**63 - 1),
-    "a header longer than the file": header(10**9, b'{"w":'),
-    "a header of brackets": header(10**5, b"[" * 10**5),
-    "more than there is": header(62, b'{"w":{"dtype":"F32","shape":[99999999],"data_offsets":[0,4]}}\n') + bytes(4),
-    "beyond the end": header(60, b'{"w":{"dtype":"U8","shape":[8],"data_offsets":[0,99999999]}}') + bytes(8),
+    "a header without end": struct.pack("<Q", 2**63 - 1) + b"{}",
+    "a header longer than the file": struct.pack("<Q", 10**9) + b'{"w":',
+    "a header of brackets": struct.pack("<Q", 10**5) + b"[" * 10**5,
+    "more than there is": struct.pack("<Q", 62)
+    + b'{"w":{"dtype":"F32","shape":[99999999],"data_offsets":[0,4]}}\n\0\0\0\0',
+    "beyond the end": struct.pack("<Q", 60) + b'{"w":{"dtype":"U8","shape":[8],"data_offsets":[0,99999999]}}12345678',
 }
 
 
@@ -364,8 +314,9 @@ def plant(store: LinkStore, name: str, content: bytes) -> None:
     (folder / MANIFEST).write_file(json.dumps(manifest | {name: sha256(content)}).encode())
 
 
-def plant_partial(store: LinkStore, name: str, content: bytes) -> None:
-    """Let the record of an unfinished task name this file, with checksums that fit."""
+def plant_partial(store: LinkStore, content: bytes, name: str = "stage0-epoch0001") -> None:
+    """Let the record of an unfinished task name a file with this content, with checksums that fit."""
+    (store.partials / KEY / name).write_file(content)
     body = json.dumps({"file": name, "sha256": sha256(content), "stage": 0, "epoch": 1, "record": {}}).encode()
     (store.partials / KEY / PARTIAL).write_file(sha256(body).encode() + b"\n" + body)
 
@@ -375,13 +326,9 @@ def test_a_pickle_is_refused_and_not_executed(on_disk: LinkStore, tmp_path: Path
     mark = tmp_path / "executed"
     payload = pickle.dumps(Bomb(mark))
     plant(on_disk, name, payload)
-    with pytest.raises(DamagedError, match=name):
-        {STATE: on_disk.state, FEATURES: on_disk.features, RECORD: on_disk.record}[name](KEY)
+    assert_damaged(on_disk, name)
     assert on_disk.load(KEY) is None
-    on_disk.save_partial(KEY, epoch(2))
-    (path,) = (on_disk.partials / KEY).list("stage*")
-    path.write_file(payload)
-    plant_partial(on_disk, path.name, payload)
+    plant_partial(on_disk, payload)
     assert on_disk.load_partial(KEY) is None
     assert not mark.exists()
     pickle.loads(payload)
@@ -390,22 +337,17 @@ def test_a_pickle_is_refused_and_not_executed(on_disk: LinkStore, tmp_path: Path
 
 @pytest.mark.parametrize("content", NOT_TENSORS.values(), ids=NOT_TENSORS)
 def test_files_that_are_no_tensors_are_damage(on_disk: LinkStore, content: bytes) -> None:
-    on_disk.save_partial(KEY, epoch(1))
-    (path,) = (on_disk.partials / KEY).list("stage*")
-    path.write_file(content)
-    plant_partial(on_disk, path.name, content)
+    plant_partial(on_disk, content)
     assert on_disk.load_partial(KEY) is None
-    for name, read in ((STATE, on_disk.state), (FEATURES, on_disk.features)):
+    for name in (STATE, FEATURES):
         plant(on_disk, name, content)
-        with pytest.raises(DamagedError, match=name):
-            read(KEY)
+        assert_damaged(on_disk, name)
 
 
 @pytest.mark.parametrize("content", [b"\x80\x04.", b"[" * 10**5, b"\xff\xfe", b""])
 def test_a_record_that_is_no_json_is_damage(on_disk: LinkStore, content: bytes) -> None:
     plant(on_disk, RECORD, content)
-    with pytest.raises(DamagedError, match=RECORD):
-        on_disk.record(KEY)
+    assert_damaged(on_disk, RECORD)
 
 
 @pytest.mark.parametrize(
@@ -450,13 +392,11 @@ def test_a_key_is_never_a_path(on_disk: LinkStore, tmp_path: Path, key: str) -> 
 def test_an_epoch_cannot_name_files_elsewhere(
     on_disk: LinkStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    content, victim = save({"w": torch.arange(4.0)}), tmp_path / "stage0-victim.safetensors"
-    victim.write_bytes(content)
-    for name in ("../../../stage0-victim.safetensors", str(victim), "stage/../../../../stage0-victim.safetensors"):
-        on_disk.save_partial(KEY, epoch(1))
-        assert on_disk.load_partial(KEY) is not None
-        plant_partial(on_disk, name, content)
-        Path(str(on_disk.partials), KEY, "stage").mkdir()
+    content, victim = save({"w": torch.arange(4.0)}), tmp_path / "stage0-victim"
+    plant_partial(on_disk, content)
+    assert on_disk.load_partial(KEY) is not None
+    for name in ("../../../stage0-victim", str(victim), "stage/../../../../stage0-victim"):
+        plant_partial(on_disk, content, name)
         assert on_disk.load_partial(KEY) is None
         assert KEY in caplog.messages[-1]
         assert victim.read_bytes() == content

@@ -39,11 +39,11 @@ class Encoded:
         yield from self.images
 
 
-def encoded(height: int = SIZE, width: int = SIZE, broken: int | None = None) -> Encoded:
+def encoded(broken: int | None = None) -> Encoded:
     rng, files = np.random.default_rng(0), []
     for row in range(COUNT):
         buffer = io.BytesIO()
-        Image.fromarray(rng.integers(0, 256, (height, width, 3), np.uint8)).save(buffer, "PNG")
+        Image.fromarray(rng.integers(0, 256, (SIZE, SIZE, 3), np.uint8)).save(buffer, "PNG")
         files.append(buffer.getvalue()[: 60 if row == broken else None])
     return Encoded(tuple(files))
 
@@ -58,27 +58,22 @@ BATCHES = [np.array(rows) for rows in ([3, 1, 4], [1, 5, 8, 2], [0])]
 
 @pytest.mark.parametrize("loaders", [0, 2])
 def test_decoded_batches_equal_the_array(lazy: LazyImages, loaders: int) -> None:
-    held, decoded = HeldPixels(torch.from_numpy(lazy.all())), DecodedPixels(lazy, loaders, CPU)
+    held, decoded = pixels_of(ArrayImages(lazy.all()), loaders, CPU), pixels_of(lazy, loaders, CPU)
+    assert (type(held), type(decoded)) == (HeldPixels, DecodedPixels)
     for _ in range(2):  # the processes live on from one epoch to the next
         for mine, theirs in zip(decoded.stream(BATCHES), held.stream(BATCHES), strict=True):
             assert torch.equal(mine, theirs)
     assert len(decoded) == len(held) == COUNT
 
 
-def test_the_kind_follows_the_set(lazy: LazyImages) -> None:
-    assert isinstance(pixels_of(lazy, 0, CPU), DecodedPixels)
-    assert isinstance(pixels_of(ArrayImages(lazy.all()), 0, CPU), HeldPixels)
-
-
 def test_boxes_are_cropped_alike_from_memory_and_from_files(lazy: LazyImages) -> None:
     boxes = torch.rand(COUNT, 22, generator=torch.Generator().manual_seed(1))
-    rows = [np.arange(COUNT)]
-    (held,) = HeldPixels(torch.from_numpy(lazy.all())).stream(rows, [boxes])
+    rows, images = [np.arange(COUNT)], torch.from_numpy(lazy.all())
+    (held,) = HeldPixels(images).stream(rows, [boxes])
     (decoded,) = DecodedPixels(lazy, 0, CPU).stream(rows, [boxes])
     assert torch.equal(held, decoded)
     assert held.shape == (COUNT, SIZE, SIZE, 3)
-    (plain,) = HeldPixels(torch.from_numpy(lazy.all())).stream(rows)
-    assert not torch.equal(held, plain)
+    assert not torch.equal(held, images)
 
 
 def test_the_whole_box_is_the_image(lazy: LazyImages) -> None:

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cl2r.engine.chain import RunResult
 from cl2r.engine.plan import plan_run
 from cl2r.errors import InputError
 from tests.support.quick import quick_config
@@ -36,9 +35,3 @@ def test_adapters_are_refused_if_features_are_factored(tiny: Path, monkeypatch: 
     monkeypatch.setattr("cl2r.engine.plan.FACTORED_ABOVE", 4)
     with pytest.raises(InputError, match=r"adapter\.name=procrustes .*11 dimensions"):
         plan_run(quick_config(tiny, {"method": {"name": "cl2r+procrustes"}}))
-
-
-def test_tuning_and_report_pairs_share_no_image(finished: RunResult) -> None:
-    report, tuning = finished.plan.report_pairs, finished.plan.tuning_pairs
-    assert tuning is not None
-    assert not {*report.query, *report.gallery} & {*tuning.query, *tuning.gallery}

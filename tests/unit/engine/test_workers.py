@@ -9,6 +9,7 @@ import torch.distributed as dist
 
 from cl2r.data import load_dataset
 from cl2r.engine.chain import Chain
+from cl2r.engine.links import LinkStore
 from cl2r.engine.loop import TaskLoop
 from cl2r.engine.plan import plan_run
 from cl2r.engine.workers import ALONE, Workers
@@ -16,45 +17,26 @@ from cl2r.errors import InputError, TrainingError
 from tests.support.quick import Recorder, quick_config
 from tests.support.two_workers import WORLD, spawned
 
-# ---------------------------------------------------------------- the parts
 
-
-def talk(workers: Workers, _: None) -> dict[str, Any]:
+def talk(workers: Workers, _: None) -> tuple[Any, ...]:
     """Call every collective function."""
 
     def fail() -> None:
         raise TrainingError("only the first worker saw it")
 
-    received: dict[str, Any] = {"value": workers.from_first(lambda: {"rank": workers.rank})}
-    try:
+    with pytest.raises(TrainingError, match="only the first worker saw it"):
         workers.from_first(fail)
-    except TrainingError as error:
-        received["error"] = str(error)
-    received["mean"] = workers.mean({"a": 1.0 + workers.rank, "b": 2.0})
-    received["rows"] = workers.gather(torch.arange(3 - workers.rank) + 10 * workers.rank, 5).tolist()
-    received["together"] = workers.together(lambda: workers.rank)
-    try:
+    with pytest.raises(InputError, match=r"^worker 1: .*/nowhere\.npz"):  # no worker may wait for one without the data
         workers.together(lambda: load_dataset("/nowhere.npz" if workers.rank else "icons"))
-    except InputError as error:
-        received["complaint"] = str(error)
-    received["first"] = workers.first
-    return received
+    assert workers.from_first(lambda: {"rank": workers.rank}) == {"rank": 0}
+    assert workers.mean({"a": 1.0 + workers.rank, "b": 2.0}) == {"a": 1.5, "b": 2.0}
+    rows = workers.gather(torch.arange(3 - workers.rank) + 10 * workers.rank, 5).tolist()
+    return workers.first, workers.together(lambda: workers.rank), rows
 
 
 def test_workers_exchange_values_and_errors() -> None:
-    first, second = spawned(talk, None)
-    for received in (first, second):
-        assert received["value"] == {"rank": 0}
-        assert received["error"] == "only the first worker saw it"
-        assert received["mean"] == {"a": 1.5, "b": 2.0}
-        assert received["complaint"].startswith("worker 1: "), (
-            "a node without the data must not leave the others waiting"
-        )
-        assert "/nowhere.npz" in received["complaint"]
-    assert (first["together"], second["together"]) == (0, 1)
-    assert first["rows"] == [0, 1, 2, 10, 11]
-    assert second["rows"] == [10, 11, 0, 1, 2], "a worker's own rows come first"
-    assert (first["first"], second["first"]) == (True, False)
+    """A worker's own rows come first."""
+    assert spawned(talk, None) == [(True, 0, [0, 1, 2, 10, 11]), (False, 1, [10, 11, 0, 1, 2])]
 
 
 def test_one_worker_needs_no_process_group() -> None:
@@ -70,9 +52,6 @@ def test_one_worker_needs_no_process_group() -> None:
 def test_synchronised_batch_norm_is_refused_without_gpus() -> None:
     with pytest.raises(TrainingError, match="needs GPUs"):
         Workers(0, 2, sync_batchnorm=True).prepare(torch.nn.Linear(2, 2))
-
-
-# ---------------------------------------------------------------- a whole run
 
 
 def rows_seen(workers: Workers, arguments: tuple[str, str]) -> list[list[int]]:
@@ -98,21 +77,18 @@ def whole_run(workers: Workers, arguments: tuple[Path, Path]) -> tuple[list[str]
     """Train a chain of three tasks."""
     data, root = arguments
     recorder = Recorder()
-    plan = plan_run(quick_config(data))
-    chain = Chain(plan, root, recorder, "owner", workers)
+    chain = Chain(plan_run(quick_config(data)), root, recorder, "test", workers)
     for task in chain.tasks:
         chain.ensure_link(task)
     return recorder.lines, [report.images for report in recorder.reports]
 
 
 def test_two_workers_finish_a_run_and_only_the_first_one_writes(tiny: Path, tmp_path: Path) -> None:
-    (lines, images), (silent, nothing) = spawned(whole_run, (tiny, tmp_path))
-    assert silent == []
-    assert nothing == []
+    (lines, images), second = spawned(whole_run, (tiny, tmp_path))
+    assert second == ([], [])
     assert [line.split(" link")[0] for line in lines] == [f"task {task}: trained" for task in (1, 2, 3)]
     one_lines, one_images = whole_run(ALONE, (tiny, tmp_path / "alone"))
     assert len(one_lines) == 3
     assert images == one_images, "the global batch does not depend on the number of workers"
-    plan = plan_run(quick_config(tiny))
-    records = [Chain(plan, root, Recorder(), "x").store.record(plan.keys[2]) for root in (tmp_path, tmp_path / "alone")]
-    assert [record["workers"] for record in records] == [2, 1]
+    key = plan_run(quick_config(tiny)).keys[2]
+    assert [LinkStore(root).record(key)["workers"] for root in (tmp_path, tmp_path / "alone")] == [2, 1]

@@ -42,41 +42,27 @@ def test_the_command_works_in_any_checkout(
     assert shareable_command(words) == expected
 
 
-def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_without_a_home_can_share_a_command(monkeypatch: pytest.MonkeyPatch) -> None:
     def homeless() -> Path:
         raise RuntimeError("Could not determine home directory.")
 
     monkeypatch.setattr(Path, "home", homeless)
-    words = ["cl2r", "study", "x.yaml", "--storage", "/home/babbage/out"]
-    assert shareable_command(words) == ["cl2r", "study", "x.yaml", "--storage", "~/out"]
-
-
-def test_the_peak_never_falls() -> None:
-    before = peak_bytes()
-    held = bytearray(2**20)
-    assert peak_bytes() >= before > 10 * 2**20
-    del held
-    assert peak_bytes() >= before
+    assert shareable_command(["cl2r", "study", "--storage", "/home/babbage/out"])[-1] == "~/out"
 
 
 def test_runs_in_one_process_keep_no_tensors(tiny: Path, tmp_path: Path) -> None:
     def bytes_held() -> int:
         gc.collect()
-        return sum(
-            thing.untyped_storage().nbytes() for thing in gc.get_objects() if issubclass(type(thing), torch.Tensor)
-        )
+        tensors = [thing for thing in gc.get_objects() if issubclass(type(thing), torch.Tensor)]
+        return sum(tensor.untyped_storage().nbytes() for tensor in tensors)
 
     held = []
     for seed in range(3):
         result = train(quick_config(tiny, {"seed": seed, "optim": {"epochs": 1}}), tmp_path)
-        assert 0 < result.links[-1].record["peak_bytes"] <= peak_bytes()
+        assert 10 * 2**20 < result.links[-1].record["peak_bytes"] <= peak_bytes()
         del result
         held.append(bytes_held())
     assert held[2] <= held[1]
-
-
-def test_a_folder_outside_git_has_no_commit(tmp_path: Path) -> None:
-    assert commit(tmp_path).startswith("unknown")
 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
@@ -87,6 +73,7 @@ def test_the_commit_and_whether_files_differ_from_it(tmp_path: Path) -> None:
             ["git", "-C", str(tmp_path), *options, *words], capture_output=True, text=True, check=True
         ).stdout.strip()
 
+    assert commit(tmp_path).startswith("unknown"), "a folder outside git"
     git("init", "--quiet")
     (tmp_path / "file").write_text("one")
     git("add", "file")

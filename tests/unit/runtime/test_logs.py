@@ -10,7 +10,7 @@ from cl2r.runtime.logs import anonymous, anonymous_entries, anonymous_words
 
 
 @pytest.fixture(autouse=True)
-def nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def made_up_names(monkeypatch: pytest.MonkeyPatch) -> None:
     """A user and a machine with names that nothing else has."""
     monkeypatch.setenv("HOME", "/mnt/people/countess")
     monkeypatch.setenv("USER", "lovelace")
@@ -51,20 +51,17 @@ def nobody(monkeypatch: pytest.MonkeyPatch) -> None:
         ("optim.epochs=3", "optim.epochs=3"),
     ],
 )
-def test_a_word(word: str, expected: str) -> None:
+def test_homes_names_and_secrets_in_a_word_are_hidden(word: str, expected: str) -> None:
     assert anonymous(word) == expected
 
 
-def test_a_home_that_is_the_root_hides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", "/")
-    monkeypatch.setenv("USER", "")
-    assert anonymous("/data/sets") == "/data/sets"
-
-
-def test_root_is_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", "/root")
-    monkeypatch.setenv("USER", "root")
-    assert anonymous("/data/root/x of /root/y") == "/data/root/x of ~/y"
+@pytest.mark.parametrize(("home", "user", "expected"), [("/", "", "/root/y"), ("/root", "root", "~/y")])
+def test_the_root_folder_and_the_root_user_are_no_names(
+    home: str, user: str, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", home)
+    monkeypatch.setenv("USER", user)
+    assert anonymous("/data/root/x of /root/y") == f"/data/root/x of {expected}"
 
 
 def test_words_of_a_command() -> None:
@@ -80,6 +77,6 @@ def test_entries_keep_their_kinds() -> None:
     assert anonymous_entries({"n": 0.5, "yes": True}) == {"n": 0.5, "yes": True}
 
 
-def test_needs_neither_torch_nor_ray() -> None:
-    code = "import sys, cl2r.runtime.logs; print({'torch', 'ray', 'pandas'} & set(sys.modules))"
+def test_logging_and_errors_import_no_large_package() -> None:
+    code = "import sys, cl2r.runtime.logs; print({'numpy', 'torch', 'ray', 'pandas', 'click'} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"

@@ -6,7 +6,7 @@ import logging
 import pytest
 
 from cl2r.runtime.logs import configure
-from cl2r.runtime.progress import EpochReport, ProgressLine
+from cl2r.runtime.progress import EpochReport, ProgressLine, TimeLeft
 
 
 class Terminal(io.StringIO):
@@ -20,23 +20,20 @@ def report(task: int = 1, epoch: int = 1, epochs: int = 10, seconds: float = 2.0
     return EpochReport(task, "train", epoch, epochs, 0.1, 3000, seconds, {"ce": 0.75, "fd": 0.5})
 
 
-def test_nothing_is_written_to_a_stream_that_is_no_terminal() -> None:
-    stream = io.StringIO()
-    progress = ProgressLine(3, "[er] ", stream)
-    progress.begin([1, 2, 3])
-    progress.epoch(report())
-    progress.close()
-    assert stream.getvalue() == ""
-
-
-def test_a_terminal_sees_where_the_run_is() -> None:
-    terminal = Terminal()
-    progress = ProgressLine(5, "[er] ", terminal)
+@pytest.mark.parametrize(
+    ("kind", "shown"),
+    [
+        (io.StringIO, ""),
+        (Terminal, "\r\033[Ktask 2/5 · epoch 4/10 · 1,500 images/s · loss 1.250 · 1:12 left\r\033[K"),
+    ],
+)
+def test_only_a_terminal_sees_where_the_run_is(kind: type[io.StringIO], shown: str) -> None:
+    stream = kind()
+    progress = ProgressLine(5, stream)
     progress.begin([2, 3, 4, 5])
     progress.epoch(report(task=2, epoch=4))
-    shown = terminal.getvalue()
-    assert shown.endswith("[er] task 2/5 · epoch 4/10 · 1,500 images/s · loss 1.250 · 1:12 left")
-    assert "\n" not in shown
+    progress.close()
+    assert stream.getvalue() == shown
 
 
 def test_the_line_is_rewritten_gives_way_to_log_lines_and_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,30 +46,23 @@ def test_the_line_is_rewritten_gives_way_to_log_lines_and_is_removed(monkeypatch
     progress.epoch(report(epoch=2))
     logging.getLogger("cl2r").info("kept")
     progress.close()
-    screen = terminal.getvalue().split("\n")
-    assert screen[0].split("\r\033[K")[-1] == "kept"
-    assert screen[1] == "\r\033[K"
-    assert len(screen) == 2
+    line, rest = terminal.getvalue().split("\n")
+    assert (line.split("\r\033[K")[-1], rest) == ("kept", "\r\033[K")
 
 
 def test_time_left_counts_the_tasks_to_train_only() -> None:
-    progress = ProgressLine(5, stream=io.StringIO())
-    progress.begin([2, 4])
-    last = report(task=2, epoch=7, epochs=10, seconds=3.0)
-    progress.epoch(last)
-    assert progress.seconds_left(last) == pytest.approx((3 + 10) * 3.0)
-    end = report(task=4, epoch=10, epochs=10, seconds=3.0)
-    progress.epoch(end)
-    assert progress.seconds_left(end) == 0
+    left = TimeLeft()
+    left.begin([2, 4])
+    for epoch, expected in ((report(task=2, epoch=7, seconds=3.0), (3 + 10) * 3.0), (report(task=4, epoch=10), 0)):
+        left.epoch(epoch)
+        assert left.after(epoch) == pytest.approx(expected)
 
 
 def test_time_left_follows_the_last_ten_epochs() -> None:
-    progress = ProgressLine(1, stream=io.StringIO())
-    progress.begin([1])
-    for epoch in range(1, 6):
-        progress.epoch(report(epoch=epoch, epochs=40, seconds=100.0))
-    progress.epoch(report(epoch=6, epochs=40, seconds=4.0))
-    assert progress.seconds_left(report(epoch=6, epochs=40)) == pytest.approx(34 * (5 * 100 + 4) / 6)
-    for epoch in range(7, 17):
-        progress.epoch(report(epoch=epoch, epochs=40, seconds=4.0))
-    assert progress.seconds_left(report(epoch=16, epochs=40)) == pytest.approx(24 * 4.0)
+    left = TimeLeft()
+    left.begin([1])
+    for epoch in range(1, 17):
+        left.epoch(report(epoch=epoch, epochs=40, seconds=100.0 if epoch < 6 else 4.0))
+        if epoch == 6:
+            assert left.after(report(epoch=6, epochs=40)) == pytest.approx(34 * (5 * 100 + 4) / 6)
+    assert left.after(report(epoch=16, epochs=40)) == pytest.approx(24 * 4.0)

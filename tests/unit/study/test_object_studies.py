@@ -6,7 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import optuna
 import pytest
 
 from analysis import load_study
@@ -37,7 +36,7 @@ print(json.dumps([listener.lines, result.report.matrix.tolist()]))
 """
 
 
-def test_an_interrupted_run_goes_on(tiny: Path, remote: ObjectPath, finished: RunResult, finished_root: Path) -> None:
+def test_an_interrupted_run_resumes(tiny: Path, remote: ObjectPath, finished: RunResult, finished_root: Path) -> None:
     config = quick_config(tiny)
     with pytest.raises(KeyboardInterrupt):
         train(config, remote, Interrupter(after=5))
@@ -79,7 +78,7 @@ def test_a_name_belongs_to_one_driver(remote: ObjectPath, monkeypatch: pytest.Mo
         folder.check_name({"a": [1, 3]})
 
 
-def test_a_sweep_goes_on(tiny: Path, remote: ObjectPath, tmp_path: Path) -> None:
+def test_a_sweep_resumes(tiny: Path, remote: ObjectPath, tmp_path: Path) -> None:
     """An open trial is handed out again, a finished one is known; the points are those of a sweep on a disk."""
     study = small_study(tiny, space={"memory.per_class": {"low": 1, "high": 9}}, search={"trials": 4, "seed": 5})
     points = []
@@ -95,10 +94,7 @@ def test_a_sweep_goes_on(tiny: Path, remote: ObjectPath, tmp_path: Path) -> None
         assert third is not None
         assert third.runs == second.runs
         states = [(trial.number, trial.state, trial.values, trial.params) for trial in again.optuna.trials]
-        assert [state for _, state, _, _ in states] == [
-            optuna.trial.TrialState.COMPLETE,
-            optuna.trial.TrialState.RUNNING,
-        ]
+        assert [state.name for _, state, _, _ in states] == ["COMPLETE", "RUNNING"]
         points.append(states)
     assert points[0] == points[1]
 
@@ -124,7 +120,7 @@ def test_a_ledger_and_its_frames(remote: ObjectPath, tmp_path: Path, cl2r: Comma
     assert made.runs["run"].iloc[2] in Path("page.html").read_text(), "the ledger knows more than the frames"
 
 
-def test_scalars(remote: ObjectPath) -> None:
+def test_scalars_of_a_task_are_written_once(remote: ObjectPath) -> None:
     for _ in range(2):
         write_task(remote / "run", 1, 0, [{"epoch": 1, "loss_ce": 0.5}], {"BC(t)": 0.25})
     ((name, *_),) = remote.walk()
@@ -134,8 +130,7 @@ def test_scalars(remote: ObjectPath) -> None:
 
 def test_one_run_from_the_command_line(remote: ObjectPath, tiny: Path, cl2r: Command) -> None:
     words = ["run", "--data", tiny, "--method", "er", *set_options(flat_quick()), "--set", "optim.epochs=1"]
-    code, out, _ = cl2r(*words, "--storage", remote)
-    assert (code, "3 links trained" in out) == (0, True)
+    for trained in (3, 0):
+        code, out, _ = cl2r(*words, "--storage", remote)
+        assert (code, f"{trained} links trained" in out) == (0, True)
     assert any(name.startswith("runs/tiny-er-T3-s0-") and name.endswith("runs.parquet") for name, *_ in remote.walk())
-    code, out, _ = cl2r(*words, "--storage", remote)
-    assert (code, "0 links trained" in out) == (0, True)
