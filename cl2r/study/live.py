@@ -142,7 +142,7 @@ class LiveView:
         )
         self._reported: set[str] = set()
         self._beat = time.monotonic()
-        self._stopping = threading.Event()
+        self._stopping, self._writing = threading.Event(), threading.Lock()
         self._thread = threading.Thread(target=self._loop, name="live view", daemon=True)
 
     def start(self) -> None:
@@ -202,6 +202,7 @@ class LiveView:
         if self.lost:
             return
         try:
-            write()
+            with self._writing:  # rich lets two threads draw from the same position of the cursor
+                write()
         except (OSError, ValueError) as error:  # ValueError: the stream was closed
             self.lost = error
