@@ -20,7 +20,7 @@ from cl2r.engine.frames import frames as run_frames
 from cl2r.engine.frames import run_name
 from cl2r.engine.plan import plan_run
 from cl2r.errors import InputError
-from cl2r.gallery.retrieval import METRICS, Truth, check_plan, retrieved
+from cl2r.gallery.retrieval import METRICS, check_plan, retrieved
 from cl2r.storage.path import ObjectPath
 from cl2r.study.folder import StudyFolder
 from cl2r.study.spec import StudySpec
@@ -83,7 +83,7 @@ def test_every_cell_of_every_run_is_measured(measured: Frames, results: list[Run
     for result in results:
         features, labels = chain_features(result.plan, root), result.plan.dataset.y_open
         own = cells[cells["run"] == run_name(result.plan)].set_index(["metric", "t", "k"])
-        judged = retrieved(features.models[2].unit(), features.models[1].unit(), Truth.of_same_images(labels))
+        judged = retrieved(features.models[2].unit(), features.models[1].unit(), labels)
         for metric, value in zip(METRICS, judged.mean(axis=0), strict=True):
             row = own.loc[(metric, 3, 2)]
             assert row["value"] == pytest.approx(value)
