@@ -28,6 +28,8 @@ class GalleryType(PathType):
     """The path of a gallery, which is opened."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if ctx is not None and ctx.resilient_parsing:  # the shell completes another word
+            return value
         from cl2r.gallery.gallery import Gallery
 
         return Gallery(super().convert(value, param, ctx))

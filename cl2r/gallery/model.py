@@ -249,9 +249,8 @@ class Model:
         self.device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.config = Config.model_validate(self.card.config)
         self.info = method_info(self.config.method.name)
-        self.maps_gallery = (
-            self.info.maps_gallery
-        )  # whether vectors of older models must be mapped to be searched
+        # Whether stored vectors of older models must be mapped before this model's queries can search them.
+        self.maps_gallery = self.info.maps_gallery
         self.normalise = Normalise(self.card.mean, self.card.std, self.device)
         self._methods: dict[int, Method] = {}
         self._extractors: dict[int, nn.Module] = {}

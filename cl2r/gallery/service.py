@@ -93,12 +93,10 @@ class OpenGallery:
     @cached_property
     def facts(self) -> dict[str, Any]:
         """What the gallery holds, and the model that searches it."""
-        card = self.searcher.model.card
-        versions = []
-        for version in self.commit.by_task:
-            items = sum(shard.items for shard in self.commit.of(version.key))
-            versions.append({"model": version.name, "task": version.task, "items": items})
-        facts = {"model": card.name, "task": card.task, "items": self.commit.items, "commit": self.commit.number}
+        card, commit = self.searcher.model.card, self.commit
+        items = {key: sum(shard.items for shard in commit.of(key)) for key in commit.versions}
+        versions = [{"model": one.name, "task": one.task, "items": items[one.key]} for one in commit.by_task]
+        facts = {"model": card.name, "task": card.task, "items": commit.items, "commit": commit.number}
         return {**facts, "versions": versions}
 
 

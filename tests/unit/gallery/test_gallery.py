@@ -29,9 +29,6 @@ from tests.support.galleries import (
 V1, V2, V3 = map(made_version, (1, 2, 3))
 
 
-# ---------------------------------------------------------------- commits
-
-
 def test_a_gallery_is_created_once_and_then_opened(anywhere: StoragePath) -> None:
     with refused(anywhere, "no gallery", "cl2r index"):
         Gallery(anywhere)
@@ -105,8 +102,6 @@ def test_a_commit_of_another_number_is_refused(tmp_path: Path) -> None:
         Gallery(tmp_path)
 
 
-# ---------------------------------------------------------------- writers
-
 ADDING = """
 import sys
 sys.path.insert(0, sys.argv[1])
@@ -178,9 +173,6 @@ def test_orphans_are_intact_shards_without_a_commit(anywhere: StoragePath) -> No
     assert gallery.orphans() == []
 
 
-# ---------------------------------------------------------------- models
-
-
 def test_the_version_of_a_model(chain: Trained) -> None:
     model = chain.model(2)
     found = model.version
@@ -205,8 +197,6 @@ def test_the_newest_and_later_models_of_the_chain_are_accepted(tmp_path: Path) -
         with refused(tmp_path, model.name, part):
             gallery.check_model(model)
 
-
-# ---------------------------------------------------------------- shards
 
 ROWS, DIM = 5, 6
 NAMES = [f"c/{row}.png" for row in range(ROWS)]

@@ -59,9 +59,6 @@ def blocks() -> Blocks:
     return split(unit_rows(600), 200, 0, 150)
 
 
-# ---------------------------------------------------------------- exact
-
-
 @pytest.mark.parametrize("kind", ["float32", "float16"])
 @pytest.mark.parametrize(("queries", "top"), [(0, 10), (1, 1), (1, 700), (3, 130), (30, 10), (30, 700)])
 def test_the_exact_search_is_a_matrix_product(blocks: Blocks, kind: str, queries: int, top: int) -> None:
@@ -122,9 +119,6 @@ def test_rows_are_gathered_across_blocks(blocks: Blocks) -> None:
     np.testing.assert_array_equal(gather(blocks, wanted), np.concatenate(blocks)[wanted])
 
 
-# ---------------------------------------------------------------- approximate
-
-
 @pytest.mark.parametrize("kind", NEAR_KINDS)
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_wide_searches_find_nearly_everything(blocks: Blocks, kind: str, dtype: str) -> None:
@@ -178,9 +172,6 @@ def test_the_recall_in_the_description_is_measured(blocks: Blocks, tmp_path: Pat
 def test_the_recall_of_few_rows_is_one(rows: int) -> None:
     held = [unit_rows(rows)]
     assert recall_of(near_search(held, ALL["hnsw"]), held) == 1
-
-
-# ---------------------------------------------------------------- options
 
 
 @pytest.mark.parametrize(
@@ -237,9 +228,6 @@ def test_codes_may_have_any_length(dim: int, code_bytes: int) -> None:
     near = near_search(held, options)
     assert near(held[0][:5], 3)[1].shape == (5, 3)
     assert recall_of(near, held) > 0.9 or dim == 1
-
-
-# ---------------------------------------------------------------- files
 
 
 @pytest.mark.parametrize("kind", NEAR_KINDS)

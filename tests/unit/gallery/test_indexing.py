@@ -40,9 +40,6 @@ from tests.unit.gallery.conftest import COUNT, PER_SHARD
 pytestmark = pytest.mark.usefixtures("small_shards")
 
 
-# ---------------------------------------------------------------- without interruption
-
-
 def test_every_image_is_added_once(images: Path, root: Path, model: Model, chain: Trained) -> None:
     report = run_index(images, root, model)
     assert report == IndexReport(present=0, added=COUNT)
@@ -103,9 +100,6 @@ def test_a_prefix_keeps_folders_apart(images: Path, root: Path, model: Model) ->
     vectors = embedded(images, model, names)
     assert_holds(root, {f"{p}/{name}": vectors[name] for p in "ab" for name in names})
     assert set(Gallery(root).items()["path"]) == set(names)
-
-
-# ---------------------------------------------------------------- killed
 
 
 @pytest.mark.parametrize("count", [0, 3, 5])
@@ -210,9 +204,6 @@ def test_shards_of_a_different_job_are_not_reused(root: Path, chain: Trained, tm
     assert change == "prefix" or set(items["year"]) == {2000 if change == "metadata" else 1990}
 
 
-# ---------------------------------------------------------------- newer models
-
-
 def test_newer_models_add_images_and_older_vectors_stay(images: Path, root: Path, chain: Trained) -> None:
     run_index(images, root, chain.model(1))
     old = stored(Gallery(root))
@@ -249,9 +240,6 @@ def test_a_killed_reindexing_is_resumed(images: Path, root: Path, chain: Trained
     report = run_index(images, root, chain.model(2), reindex=True)
     assert (report.taken_over, report.replaced, report.added) == (15, COUNT, 0)
     assert_holds(root, embedded(images, chain.model(2), ids_of(images)))
-
-
-# ---------------------------------------------------------------- object stores, several writers
 
 
 def test_images_and_gallery_in_an_object_store(
@@ -292,9 +280,6 @@ def test_a_shard_may_be_made_twice_but_not_be_lost(images: Path, root: Path, mod
     twice = tmp_path / "twice"
     assert run_index(images, twice, model, lambda model, plans: 2 * list(extract_here(model, plans))).added == COUNT
     assert_holds(twice, embedded(images, model, ids_of(images)))
-
-
-# ---------------------------------------------------------------- bad images
 
 
 BROKEN = {
@@ -366,9 +351,6 @@ def test_a_store_that_does_not_answer_is_an_error(
     assert Gallery(root).commit.number == 0
     report = run_index(source, root, model)
     assert (report.bad, report.added) == ([], 4 if kind == "objects" else COUNT)
-
-
-# ---------------------------------------------------------------- metadata
 
 
 def test_metadata_is_joined_by_id(images: Path, root: Path, model: Model) -> None:

@@ -54,9 +54,6 @@ def same(one: ModelFiles, other: ModelFiles) -> bool:
     return True
 
 
-# ---------------------------------------------------------------- found
-
-
 def test_a_model_is_the_state_of_its_link(chain: Trained) -> None:
     found = find_model(f"{chain.run}@2", chain.storage)
     assert (found.card.run, found.card.task, found.card.name) == (chain.run, 2, f"{chain.run}@2")
@@ -118,9 +115,6 @@ def test_a_model_includes_what_searching_older_galleries_needs(tiny: Path, name:
     assert set(files.supports) == (set(range(2, task + 1)) if "+" in name else set())
 
 
-# ---------------------------------------------------------------- not found
-
-
 def test_an_unknown_run_is_refused_with_a_suggestion(own: Trained, chain: Trained, tmp_path: Path) -> None:
     mistyped = chain.run.replace("cl2r", "cl2l")
     with refused(f"--model {mistyped}", chain.run):
@@ -174,9 +168,6 @@ def test_a_config_that_is_none_is_refused(own: Trained, content: bytes) -> None:
         find_model(f"{own.run}@1", own.storage)
 
 
-# ---------------------------------------------------------------- exported
-
-
 @pytest.mark.parametrize("name", ["cl2r", *SEVERAL_LINKS])
 def test_an_export_gives_the_same_bits(tiny: Path, anywhere: StoragePath, tmp_path: Path, name: str) -> None:
     chain = trained(tiny, name)
@@ -203,9 +194,6 @@ def test_a_model_is_exported_to_an_empty_folder_only(chain: Trained, anywhere: S
     with refused(tmp_path / "file"):
         write_export(chain.files(1), tmp_path / "file")
     assert (tmp_path / "file").read_text() == "mine"
-
-
-# ---------------------------------------------------------------- images to vectors
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -257,9 +245,6 @@ def test_images_of_another_shape_or_type_are_refused(chain: Trained) -> None:
         Model(ModelFiles(card, files.states, {})).embed(chain.images[:2])
 
 
-# ---------------------------------------------------------------- queries to older galleries
-
-
 @pytest.mark.parametrize("name", ADAPTED)
 def test_adapted_queries_are_those_of_the_evaluation(tiny: Path, name: str) -> None:
     this = trained(tiny, name)
@@ -298,9 +283,6 @@ def test_a_growing_query_is_cut_to_the_old_model(tiny: Path) -> None:
         np.testing.assert_allclose(queries, this.evaluated().query(t - 1, k - 1).unit(), **NEAR)
 
 
-# ---------------------------------------------------------------- galleries to newer models
-
-
 @pytest.mark.parametrize("rows", [5, 8192])
 def test_fan_maps_a_gallery_as_its_links_do(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int
@@ -330,9 +312,6 @@ def test_the_gallery_of_a_later_model_cannot_be_searched(tiny: Path, name: str, 
     for method in (model.to_space_of, model.map_gallery):
         with refused(f"φ_{task}"):
             method(task, rows)
-
-
-# ---------------------------------------------------------------- weights
 
 
 def test_the_digest_depends_on_every_tensor(chain: Trained) -> None:

@@ -82,9 +82,6 @@ def assert_ranked(chain: Trained, searcher: Searcher, top: int, upto: int = 3, t
         assert len({hit.id for hit in hits}) == len(hits)
 
 
-# ---------------------------------------------------------------- mixed versions
-
-
 @pytest.mark.parametrize(
     "name", ["cl2r", "er", "fan", "der_trunc", "er+procrustes", "er+aligner", "er+query_drift", "er+slerp"]
 )
@@ -142,9 +139,6 @@ def test_models_that_cannot_search_the_gallery_are_refused(tiny: Path, chain: Tr
             Searcher(gallery, model)
 
 
-# ---------------------------------------------------------------- given vectors
-
-
 def made(root: StoragePath, chain: Trained, *groups: tuple[int, np.ndarray], **metadata: Any) -> Gallery:
     """Return a gallery of given vectors, by task; images are named by their number."""
     gallery, start = Gallery.open_or_create(root), 0
@@ -194,9 +188,6 @@ def test_wrong_queries_are_refused(chain: Trained, tmp_path: Path) -> None:
         Searcher(Gallery.open_or_create(tmp_path / "empty"), chain.model(1))
 
 
-# ---------------------------------------------------------------- hits
-
-
 def test_a_hit_has_the_metadata_of_its_image(chain: Trained, tmp_path: Path) -> None:
     known = {
         "colour": ["red", None, "blue"],
@@ -226,9 +217,6 @@ def test_a_hit_has_the_metadata_of_its_image(chain: Trained, tmp_path: Path) -> 
     assert json.loads(json.dumps([dataclasses.asdict(hit) for hit in found], default=str))[0]["rank"] == 1
     plain = {type(first.metadata[name]) for name in ("year", "sold", "price", "tags", "box")}
     assert plain == {int, bool, float, list, dict}, "values that JSON can hold"
-
-
-# ---------------------------------------------------------------- indexes of a gallery
 
 
 @pytest.fixture

@@ -102,9 +102,6 @@ def image(service: Service, name: str) -> Answer:
     return ask(service, "GET", "/image", query=f"id={quote(name)}")
 
 
-# ---------------------------------------------------------------- a gallery of two versions
-
-
 @pytest.fixture(scope="session")
 def models(chain: Trained) -> list[Model]:
     return [chain.model(task) for task in (1, 2, 3)]
@@ -158,9 +155,6 @@ def opened(root: Path, model: Model, **options: Any) -> Service:
 @pytest.fixture(scope="session")
 def service(shared: Path, models: list[Model]) -> Service:
     return opened(shared, models[2])
-
-
-# ---------------------------------------------------------------- searching
 
 
 def test_hits_are_ranked_by_all_cosines(
@@ -220,9 +214,6 @@ def test_metadata_of_any_kind_is_sent(tmp_path: Path, models: list[Model], pictu
     ]
 
 
-# ---------------------------------------------------------------- uploads
-
-
 def test_an_upload_that_is_too_large_is_not_read_to_its_end(
     shared: Path, models: list[Model], pictures: Pictures
 ) -> None:
@@ -270,9 +261,6 @@ def test_an_image_of_too_many_pixels_is_not_decoded(
     assert search(service, declared_png(*size)).refuses(422, "89 million")
 
 
-# ---------------------------------------------------------------- images of the gallery
-
-
 def test_only_images_of_the_gallery_are_sent(root: Path, images: Path, pictures: Pictures, models: list[Model]) -> None:
     service, inside = opened(root, models[2]), pictures[0][0]
     put(images, [("new.png", pictures[0][1])])
@@ -318,9 +306,6 @@ def test_a_gallery_that_points_elsewhere_is_not_followed(tmp_path: Path, models:
     service = opened(tmp_path / "gallery", model)
     for name in ("0", "1"):
         assert image(service, name).refuses(404, "outside")
-
-
-# ---------------------------------------------------------------- who may ask for what
 
 
 @pytest.mark.parametrize(
@@ -397,9 +382,6 @@ def test_the_page_may_run_its_own_script_and_nothing_else(service: Service) -> N
     assert page() == (html, policy)
 
 
-# ---------------------------------------------------------------- readiness, new commits, faults
-
-
 def test_health_is_503_until_the_gallery_is_open(shared: Path, models: list[Model]) -> None:
     service = Service(ServiceOptions(str(shared), "127.0.0.1", top=5, most_bytes=777))
     for answer in (ask(service, "GET", "/health"), search(service, b"x"), image(service, "x")):
@@ -453,9 +435,6 @@ def test_an_error_shows_neither_traceback_nor_secret(
     assert b"s3 said no" not in answer.body
     assert "s3 said no" in caplog.text
     assert "wJalrXUtnFEMI" not in caplog.text
-
-
-# ---------------------------------------------------------------- refused before Ray starts
 
 
 @pytest.mark.parametrize(

@@ -73,9 +73,6 @@ def measured(study: StudySpec, frames: Frames, root: Path) -> Frames:
     return measure_runs(study, frames["runs"], root, draws=2)
 
 
-# What is measured
-
-
 def test_every_cell_of_every_run_is_measured(measured: Frames, results: list[RunResult], root: Path) -> None:
     cells = measured["retrieval"]
     assert list(cells.columns) == ["run", "method", "seed", "t", "k", "metric", "value", "low", "high", "compatible"]
@@ -139,9 +136,6 @@ def test_a_lost_link_is_trained_again(results: list[RunResult], root: Path, tmp_
     assert all(np.array_equal(one.body, other.body) for one, other in zip(found.models, right.models, strict=True))
 
 
-# Refused before training
-
-
 def test_data_without_anything_to_search_for_is_refused(results: list[RunResult]) -> None:
     plan = results[0].plan
     check_plan(plan)
@@ -179,9 +173,6 @@ def test_all_tables_of_a_study(measured: Frames) -> None:
     assert any("Too few rows" in note for note in formats_table(measured["formats"]).notes)
     assert [cell.text for cell in tables[-1].column("index")] == ["exact", "ivf", "hnsw"]
     assert "84 vectors" in tables[-1].notes[0]
-
-
-# Figures and files
 
 
 def test_backfill_curves_are_means_over_draws_and_seeds(frames: Frames, measured: Frames) -> None:
