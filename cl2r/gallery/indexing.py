@@ -82,7 +82,10 @@ class IndexJob:
             return report
         reused, rest = self._take_over(wanted)
         report.taken_over = sum(shard.items for shard in reused)
-        plans = self._plans(rest)
+        pixels = self.model.card.size**2 * self.model.card.channels
+        most, root = max(1, min(LARGEST_SHARD, SHARD_BYTES // pixels)), str(self.gallery.root.absolute())
+        parts = [rest.iloc[start : start + most] for start in range(0, len(rest), most)]
+        plans = [ShardPlan(self._name(part), root, version.key, self.stored_dtype, part) for part in parts]
         by_name = {shard.name: shard for shard in [*reused, *(self.extract(self.model, plans) if plans else ())]}
         lost = {plan.name for plan in plans} - by_name.keys()
         if lost:
@@ -111,13 +114,6 @@ class IndexJob:
                     taken.append(shard)
                     left[rows] = False
         return taken, wanted[left]
-
-    def _plans(self, items: pd.DataFrame) -> list[ShardPlan]:
-        pixels = self.model.card.size**2 * self.model.card.channels
-        count = max(1, min(LARGEST_SHARD, SHARD_BYTES // pixels))
-        gallery, version = str(self.gallery.root.absolute()), self.model.version.key
-        parts = [items.iloc[start : start + count] for start in range(0, len(items), count)]
-        return [ShardPlan(self._name(rows), gallery, version, self.stored_dtype, rows) for rows in parts]
 
     def _name(self, rows: pd.DataFrame) -> str:
         """Return a name that depends on the images, their place and metadata, and the model's weights."""

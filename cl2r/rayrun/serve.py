@@ -10,7 +10,8 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any, NoReturn
+from functools import partial
+from typing import Any
 
 import torch
 
@@ -92,15 +93,8 @@ def _stoppable() -> Iterator[Callable[[], object]]:
     if threading.current_thread() is not threading.main_thread():  # other threads receive no signals
         yield lambda: None
         return
-    before = signal.getsignal(signal.SIGTERM)
-
-    def interrupt(*_: object) -> NoReturn:
-        raise KeyboardInterrupt
-
-    def listen() -> None:
-        signal.signal(signal.SIGTERM, interrupt)
-
-    listen()
+    listen = partial(signal.signal, signal.SIGTERM, signal.default_int_handler)  # which raises KeyboardInterrupt
+    before = listen()
     try:
         yield listen
     except SystemExit as end:  # Ray's handler ran, while Ray was starting

@@ -23,7 +23,7 @@ import pytest
 
 from tests.support.galleries import Trained, free_port, indexed, trained, write_images
 
-START_SECONDS = 120
+START_SECONDS = 300
 """Time for Ray to start on a busy machine."""
 
 
