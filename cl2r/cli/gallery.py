@@ -13,19 +13,30 @@ from cl2r.cli.options import ModelName, PathType, storage_option, verbose_option
 from cl2r.errors import InputError
 
 if TYPE_CHECKING:
-    from cl2r.gallery.gallery import Shard
+    from cl2r.gallery.gallery import Gallery, Shard
     from cl2r.gallery.index import IndexOptions
-    from cl2r.gallery.indexing import Extract, ShardPlan
+    from cl2r.gallery.indexing import ShardPlan
     from cl2r.gallery.model import Model
     from cl2r.storage.path import StoragePath
-    from cl2r.study.resources import Resources
 
-FEW_SHARDS = 8
-"""Up to here, starting Ray takes longer than doing the work in this process."""
+FEW_SHARDS = 8  # up to here, starting Ray takes longer than doing the work in this process
 SAY_SECONDS = 5.0
 MODEL_HELP = "A run's model after task t, or the folder of an exported model."
+
+
+class GalleryType(PathType):
+    """The path of a gallery, which is opened."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if ctx is not None and ctx.resilient_parsing:  # the shell completes another word
+            return value
+        from cl2r.gallery.gallery import Gallery
+
+        return Gallery(super().convert(value, param, ctx))
+
+
 model_option = click.option("--model", type=ModelName(), required=True, metavar="RUN@t", help=MODEL_HELP)
-gallery_argument = click.argument("gallery", type=PathType(), metavar="GALLERY")
+gallery_argument = click.argument("gallery", type=GalleryType())
 
 
 def with_index_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -51,9 +62,6 @@ def _load_model(name: str, storage: "StoragePath") -> "Model":
     from cl2r.gallery.model import Model, find_model
 
     return Model(find_model(name, storage))
-
-
-# ---------------------------------------------------------------- index
 
 
 @click.command()
@@ -85,31 +93,39 @@ def index(
     index: str,
     index_option: tuple[str, ...],
     workers: int | None,
-    cpus_per_worker: int,
-    gpus_per_worker: float,
-    accelerator: str | None,
     verbose: bool,
+    **per_worker: Any,
 ) -> None:
     """Add all images below IMAGES, a folder or s3://…, to a gallery. If stopped, run the same command to resume."""
     from cl2r.gallery.gallery import Gallery
-    from cl2r.gallery.indexing import IndexJob, read_table
-    from cl2r.gallery.search import build_indexes
+    from cl2r.gallery.index import build_indexes
+    from cl2r.gallery.indexing import IndexJob, extract_here, read_table
     from cl2r.study.resources import Resources
 
     options = _index_options(index, index_option)
     known = None if metadata is None else read_table(metadata, "--metadata")
-    resources = Resources(
-        cpus_per_worker=cpus_per_worker,
-        gpus_per_worker=gpus_per_worker,
-        accelerator=accelerator,
-        max_concurrent=workers or None,
-    )
+    resources = Resources(max_concurrent=workers or None, **per_worker)
     loaded = _load_model(model, storage)
     opened = Gallery.open_or_create(gallery)
     began = time.perf_counter()
-    extract = _extraction(resources, workers, verbose)
-    job = IndexJob(images, opened, loaded, extract, stored_dtype=dtype, prefix=prefix, reindex=reindex, metadata=known)
-    report = job.run()
+
+    def extract(model: "Model", plans: "Sequence[ShardPlan]") -> "Iterator[Shard]":
+        """Make the shards in this process if they are few, on Ray if they are many, or as asked."""
+        shards = extract_here(model, plans)
+        if workers or (workers is None and len(plans) > FEW_SHARDS):
+            from cl2r.rayrun.extract import extract_on_ray
+
+            shards = extract_on_ray(model, plans, resources, verbose)
+        total, done = sum(len(plan.items) for plan in plans), 0
+        started = said = time.perf_counter()
+        for shard in shards:
+            done += shard.items + len(shard.bad)
+            if time.perf_counter() - said > SAY_SECONDS:
+                said = time.perf_counter()
+                click.echo(f"{done:,} of {total:,} images, {done / (said - started):,.0f} per second", err=True)
+            yield shard
+
+    report = IndexJob(images, opened, loaded, extract, dtype, prefix, reindex, known).run()
     replaced = f", {report.replaced:,} replaced" if report.replaced else ""
     resumed = f", {report.taken_over:,} of them extracted by an earlier job" if report.taken_over else ""
     seconds = time.perf_counter() - began
@@ -124,32 +140,6 @@ def index(
         click.echo(f"index: {built.options.kind}, {built.seconds:.1f} s, recall@10 {built.recall:.3f}")
 
 
-def _extraction(resources: "Resources", workers: int | None, verbose: bool) -> "Extract":
-    """Return a function that makes shards: in this process if they are few, on Ray if they are many, or as asked."""
-
-    def extract(model: "Model", plans: "Sequence[ShardPlan]") -> "Iterator[Shard]":
-        from cl2r.gallery.indexing import extract_here
-
-        shards = extract_here(model, plans)
-        if workers or (workers is None and len(plans) > FEW_SHARDS):
-            from cl2r.rayrun.extract import extract_on_ray
-
-            shards = extract_on_ray(model, plans, resources, verbose)
-        total, done = sum(len(plan.entries) for plan in plans), 0
-        began = said = time.monotonic()
-        for shard in shards:
-            done += shard.items + len(shard.bad)
-            if time.monotonic() - said > SAY_SECONDS:
-                said = time.monotonic()
-                click.echo(f"{done:,} of {total:,} images, {done / (said - began):,.0f} per second", err=True)
-            yield shard
-
-    return extract
-
-
-# ---------------------------------------------------------------- search, serve
-
-
 @click.command()
 @gallery_argument
 @click.option("--query", "queries", type=PathType(), multiple=True, required=True, metavar="FILE", help="Repeatable.")
@@ -160,7 +150,7 @@ def _extraction(resources: "Resources", workers: int | None, verbose: bool) -> "
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 @click.option("--html", "sheet", type=click.Path(path_type=Path), metavar="FILE", help="Write a contact sheet as well.")
 def search(
-    gallery: "StoragePath",
+    gallery: "Gallery",
     queries: "tuple[StoragePath, ...]",
     model: str,
     storage: "StoragePath",
@@ -173,24 +163,22 @@ def search(
     import numpy as np
 
     from cl2r.gallery import contact_sheet
-    from cl2r.gallery.gallery import Gallery
     from cl2r.gallery.images import decode_one
     from cl2r.gallery.search import Searcher
     from cl2r.storage.path import at
 
-    opened, loaded = Gallery(gallery), _load_model(model, storage)
-    contents = []
+    loaded, contents = _load_model(model, storage), []
     for path in queries:
         try:
             contents.append((str(path), path.read_bytes()))
         except (FileNotFoundError, IsADirectoryError) as error:
             raise InputError(f"--query {path}: no such image") from error
     images = np.concatenate([decode_one(data, name, loaded.card) for name, data in contents])
-    searcher = Searcher(opened, loaded, exact)
+    searcher = Searcher(gallery, loaded, exact)
     results = searcher.search(images, top)
     names = [name for name, _ in contents]
     if searcher.mapped:
-        stored = f"`cl2r gallery adapt {gallery} --model {model}` stores them"
+        stored = f"`cl2r gallery adapt {gallery.root} --model {model}` stores them"
         click.echo(f"note: {searcher.mapped:,} vectors of older models were mapped for this search; {stored}", err=True)
     if as_json:
         click.echo(contact_sheet.as_json(names, results))
@@ -198,13 +186,13 @@ def search(
         for name, hits in zip(names, results, strict=True):
             click.echo(f"{name}\n{contact_sheet.as_table(hits)}")
     if sheet is not None:
-        title = f"{opened.commit.items:,} images searched by {loaded.card.name}"
+        title = f"{gallery.commit.items:,} images searched by {loaded.card.name}"
         at(sheet).write_file(contact_sheet.contact_sheet(contents, results, title).encode())
         click.echo(f"contact sheet: {sheet}", err=True)
 
 
 @click.command()
-@gallery_argument
+@click.argument("gallery", type=PathType())
 @model_option
 @storage_option
 @click.option("--host", default="127.0.0.1", show_default=True, help="Anything but loopback lets the network in.")
@@ -234,9 +222,6 @@ def serve(
     return serve(options, model, storage, port, replicas, verbose)
 
 
-# ---------------------------------------------------------------- upgrade-check, export
-
-
 @click.command("upgrade-check")
 @gallery_argument
 @click.option("--old", type=ModelName(), required=True, metavar="RUN@k", help="The model that indexed the gallery.")
@@ -248,7 +233,7 @@ def serve(
 @storage_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of lines.")
 def upgrade_check(
-    gallery: "StoragePath",
+    gallery: "Gallery",
     old: str,
     new: str,
     pairs: "StoragePath | None",
@@ -259,15 +244,13 @@ def upgrade_check(
     as_json: bool,
 ) -> None:
     """Say whether an upgrade is safe without indexing again, what indexing again would gain, and what it would cost."""
-    from cl2r.gallery.gallery import Gallery
     from cl2r.gallery.upgrade import UpgradeCheck, draw_pairs, read_pairs, run_matrix
 
     if tolerance < 0 or price < 0:
         raise InputError("--tolerance and --price: not below 0")
-    opened = Gallery(gallery)
     before, after = _load_model(old, storage), _load_model(new, storage)
-    chosen = draw_pairs(opened, sample) if pairs is None else read_pairs(pairs)
-    check = UpgradeCheck(opened, before, after)
+    chosen = draw_pairs(gallery, sample) if pairs is None else read_pairs(pairs)
+    check = UpgradeCheck(gallery, before, after)
     found = check.sample(chosen)
     if as_json:
         head = {"old": before.card.name, "new": after.card.name, "verdict": found.verdict(tolerance)}
@@ -289,67 +272,61 @@ def export_model(model: str, out: "StoragePath", storage: "StoragePath") -> None
     click.echo(f"{files.card.name}: {out}")
 
 
-# ---------------------------------------------------------------- gallery
-
-
-@click.group()
-def gallery() -> None:
+@click.group(invoke_without_command=True)
+@click.pass_context
+def gallery(context: click.Context) -> None:
     """Describe a gallery, verify it, export it, build its index, map it to a newer model's space."""
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
 
 
 @gallery.command()
 @gallery_argument
-def info(gallery: "StoragePath") -> None:
+def info(gallery: "Gallery") -> None:
     """Show what a gallery holds: images, vectors by model, indexes."""
-    from cl2r.gallery.gallery import Gallery
     from cl2r.gallery.maintenance import info_lines
 
-    click.echo("\n".join(info_lines(Gallery(gallery))))
+    click.echo("\n".join(info_lines(gallery)))
 
 
 @gallery.command()
 @gallery_argument
 @click.option("--prune", is_flag=True, help="Remove vectors that no longer count: replaced, or of stopped jobs.")
-def verify(gallery: "StoragePath", prune: bool) -> int:
+def verify(gallery: "Gallery", prune: bool) -> int:
     """Check every file against its checksum, every vector's length and every id. Exit code 1 if there are problems."""
-    from cl2r.gallery.gallery import Gallery
     from cl2r.gallery.maintenance import verify
 
-    opened = Gallery(gallery)
-    with opened.writing():
-        problems = verify(opened, prune)
+    with gallery.writing():
+        problems = verify(gallery, prune)
     for line in problems:
         click.echo(f"problem: {line}")
-    left = len(opened.uncommitted())
+    left, commit = len(gallery.uncommitted()), gallery.commit
     note = f"; {left} shards no longer count, --prune removes them" if left else ""
-    click.echo(f"{opened.commit.items:,} images in {len(opened.commit.shards)} shards, {len(problems)} problems{note}")
+    click.echo(f"{commit.items:,} images in {len(commit.shards)} shards, {len(problems)} problems{note}")
     return 1 if problems else 0
 
 
 @gallery.command("export")
 @gallery_argument
 @click.argument("out", type=PathType(), metavar="FILE.parquet")
-def export_gallery(gallery: "StoragePath", out: "StoragePath") -> None:
+def export_gallery(gallery: "Gallery", out: "StoragePath") -> None:
     """Write one Parquet file with id, label, metadata, model and vector of every image."""
-    from cl2r.gallery.gallery import Gallery
     from cl2r.gallery.maintenance import export
 
-    click.echo(f"{export(Gallery(gallery), out):,} images: {out}")
+    click.echo(f"{export(gallery, out):,} images: {out}")
 
 
 @gallery.command()
 @gallery_argument
 @with_index_options
-def build(gallery: "StoragePath", index: str, index_option: tuple[str, ...]) -> None:
+def build(gallery: "Gallery", index: str, index_option: tuple[str, ...]) -> None:
     """Rebuild the FAISS index of every model."""
-    from cl2r.gallery.gallery import Gallery
-    from cl2r.gallery.search import build_indexes
+    from cl2r.gallery.index import build_indexes
 
-    opened = Gallery(gallery)
-    with opened.writing():
-        made = build_indexes(opened, _index_options(index, index_option), again=True)
+    with gallery.writing():
+        made = build_indexes(gallery, _index_options(index, index_option), again=True)
     for built in made:
-        name = opened.commit.versions[built.version].name
+        name = gallery.commit.versions[built.version].name
         size = f"{built.rows:,} vectors, {built.bytes / 1e6:.1f} MB"
         click.echo(f"{built.options.kind} of {name}: {size}, {built.seconds:.1f} s, recall@10 {built.recall:.3f}")
     if not made:
@@ -360,12 +337,11 @@ def build(gallery: "StoragePath", index: str, index_option: tuple[str, ...]) -> 
 @gallery_argument
 @model_option
 @storage_option
-def adapt(gallery: "StoragePath", model: str, storage: "StoragePath") -> None:
+def adapt(gallery: "Gallery", model: str, storage: "StoragePath") -> None:
     """Map stored vectors to a newer model's space, for methods that map their gallery (FAN)."""
-    from cl2r.gallery.gallery import Gallery
     from cl2r.gallery.maintenance import Adaptation, adapt
 
     done = Adaptation()
-    for done in adapt(Gallery(gallery), _load_model(model, storage)):
+    for done in adapt(gallery, _load_model(model, storage)):
         click.echo(f"{done.vectors:,} vectors mapped", err=True)
     click.echo(f"{done.vectors:,} vectors mapped in {done.seconds:.1f} s, {done.flops / 1e9:.2f} GFLOP")

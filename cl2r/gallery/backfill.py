@@ -20,7 +20,7 @@ import numpy as np
 from cl2r.compatibility import FloatArray
 from cl2r.engine.evaluation import ChainFeatures
 from cl2r.gallery.index import exact_search
-from cl2r.gallery.retrieval import METRICS, Integers, Truth, Vectors, cosines, judge, query_blocks
+from cl2r.gallery.retrieval import METRICS, Integers, Vectors, answerable, cosines, judge, query_blocks
 from cl2r.seeding import numpy_stream
 
 Order = Literal["random", "worst_first", "oracle"]
@@ -33,19 +33,16 @@ FRACTIONS = tuple(step / 10 for step in range(11))
 class Upgrade:
     """The images of a gallery, which are also the queries, before and after φ_k → φ_t; rows have length one."""
 
-    to_old: Vectors
-    """Queries by φ_t, as they are compared with rows by φ_k."""
-    old: Vectors
-    """Rows by φ_k, as they are compared with queries by φ_t."""
-    new: Vectors
-    """Queries and rows by φ_t."""
-    truth: Truth
+    to_old: Vectors  # queries by φ_t, as they are compared with rows by φ_k
+    old: Vectors  # rows by φ_k, as they are compared with queries by φ_t
+    new: Vectors  # queries and rows by φ_t
+    labels: Integers
 
     @classmethod
     def of(cls, features: ChainFeatures, t: int, k: int, labels: Integers) -> "Upgrade":
         """Return the upgrade from model k to model t, both counted from 0."""
         to_old, old = features.query(t, k).unit(), features.gallery(t, k).unit()
-        return cls(to_old, old, features.models[t].unit(), Truth.of_same_images(labels))
+        return cls(to_old, old, features.models[t].unit(), labels)
 
 
 def order_rows(upgrade: Upgrade, order: Order, draw: int = 0) -> Integers:
@@ -66,16 +63,16 @@ def neighbourhood(vectors: Vectors) -> Vectors:
 
 def backfill(upgrade: Upgrade, orders: Sequence[Integers], fractions: Sequence[float] = FRACTIONS) -> FloatArray:
     """Return (orders, fractions, metrics) of a search while the first fraction of the rows is by φ_t."""
-    rows, truth = len(upgrade.old), upgrade.truth
+    rows, labels = len(upgrade.old), upgrade.labels
     judged = np.empty((len(orders), len(fractions), rows, len(METRICS)))
-    for block in query_blocks(rows, rows):
+    for block in query_blocks(rows):
         old, new = cosines(upgrade.to_old[block], upgrade.old), cosines(upgrade.new[block], upgrade.new)
         for place, order in enumerate(orders):
             for step, fraction in enumerate(fractions):
                 renewed = np.zeros(rows, np.bool_)
                 renewed[order[: round(fraction * rows)]] = True
-                judged[place, step, block] = judge(np.where(renewed, new, old), truth, block)
-    return np.asarray(judged[:, :, truth.answerable].mean(axis=2))
+                judged[place, step, block] = judge(np.where(renewed, new, old), labels, block)
+    return np.asarray(judged[:, :, answerable(labels)].mean(axis=2))
 
 
 def backfill_rows(features: ChainFeatures, labels: Integers, draws: int) -> Iterator[dict[str, Any]]:

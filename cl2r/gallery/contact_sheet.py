@@ -9,12 +9,11 @@ from importlib import resources
 from jinja2 import Template
 
 from cl2r.errors import InputError
-from cl2r.gallery.images import OneImage, SourceImages, thumbnail
+from cl2r.gallery.images import ImageInMemory, thumbnail
 from cl2r.gallery.search import Hit
 from cl2r.storage.path import at
 
-THUMBNAIL = 128
-"""Longer side in pixels."""
+THUMBNAIL = 128  # longer side in pixels
 
 
 def as_table(hits: Sequence[Hit]) -> str:
@@ -37,8 +36,8 @@ def contact_sheet(queries: Sequence[tuple[str, bytes]], results: Sequence[Sequen
     sections = [
         {
             "query": name,
-            "picture": _picture(OneImage(content, name)),
-            "hits": [(hit, _picture(SourceImages(at(hit.source), [hit.path]))) for hit in hits],
+            "picture": _picture(ImageInMemory(content, name)),
+            "hits": [(hit, _picture(hit)) for hit in hits],
         }
         for (name, content), hits in zip(queries, results, strict=True)
     ]
@@ -46,9 +45,10 @@ def contact_sheet(queries: Sequence[tuple[str, bytes]], results: Sequence[Sequen
     return str(Template(page, autoescape=True).render(title=title, sections=sections))
 
 
-def _picture(images: SourceImages | OneImage) -> str | None:
+def _picture(image: ImageInMemory | Hit) -> str | None:
     """Return a thumbnail in base64, or None if the image cannot be read."""
     try:
-        return base64.b64encode(thumbnail(images, THUMBNAIL)).decode()
+        path = at(image.source) / image.path if isinstance(image, Hit) else image
+        return base64.b64encode(thumbnail(path, THUMBNAIL)).decode()
     except (InputError, OSError):
         return None

@@ -39,8 +39,7 @@ COLUMNS = ("id", "source", "label", "bytes", "path")
 
 Vectors = npt.NDArray[np.floating]
 StoredDtype = Literal["float32", "float16"]
-BadImage = tuple[str, str]
-"""The id of an image and why it could not be read."""
+BadImage = tuple[str, str]  # the id of an image and why it could not be read
 Name = Annotated[str, Field(pattern=r"^[\w-]+$")]
 """A name that was read from a file and may become part of a path; it never leads elsewhere."""
 
@@ -55,15 +54,12 @@ class Shard(Record):
     """The manifest of a shard."""
 
     name: Name
-    version: Name
-    """Key of the link whose model made the vectors."""
+    version: Name  # key of the link whose model made the vectors
     items: NonNegativeInt
     dim: NonNegativeInt
     dtype: StoredDtype
-    vectors: Name
-    """Checksum of the vectors file."""
-    rows: Name
-    """Checksum of the items file."""
+    vectors: Name  # checksum of the vectors file
+    rows: Name  # checksum of the items file
     bad: tuple[BadImage, ...]
 
 
@@ -71,15 +67,12 @@ class Version(Record):
     """A model whose vectors or queries the gallery knows."""
 
     key: Name
-    name: str
-    """RUN@t."""
+    name: str  # RUN@t
     task: int
     method: str
-    keys: tuple[Name, ...]
-    """Keys of the chain up to this model."""
+    keys: tuple[Name, ...]  # keys of the chain up to this model
     dim: int
-    digest: str
-    """Digest of the weights."""
+    digest: str  # digest of the weights
 
 
 class Commit(Record):
@@ -88,8 +81,7 @@ class Commit(Record):
     number: NonNegativeInt = 0
     versions: dict[str, Version] = {}
     shards: tuple[Shard, ...] = ()
-    what: str = ""
-    """The change that led here, in words."""
+    what: str = ""  # the change that led here, in words
     when: float = 0.0
 
     @model_validator(mode="after")
@@ -168,7 +160,8 @@ class Gallery:
     def uncommitted(self) -> list[str]:
         """Return the names of shards that no commit lists: left by a stopped job, or replaced since."""
         committed = {shard.name for shard in self.commit.shards}
-        return [name for name in self.shards.names() if name not in committed]
+        found = [path.parent.name for path in self.shards.folder.list(f"*/{MANIFEST}")]
+        return [name for name in found if name not in committed]
 
     def orphans(self) -> list[Shard]:
         """Return the intact shards among the uncommitted ones."""
@@ -180,10 +173,9 @@ class Gallery:
         frames = [self.shards.items(shard).assign(version=shard.version) for shard in chosen]
         if not frames:
             return pd.DataFrame({name: pd.Series(dtype="string") for name in ("id", "source", "label", "version")})
-        whole = pd.concat(frames, ignore_index=True)
-        known = {key: (version.task, version.name) for key, version in self.commit.versions.items()}
-        whole["task"] = [known[key][0] if key in known else 0 for key in whole["version"]]
-        whole["model"] = [known[key][1] if key in known else "" for key in whole["version"]]
+        whole, known = pd.concat(frames, ignore_index=True), self.commit.versions
+        whole["task"] = [known[key].task if key in known else 0 for key in whole["version"]]
+        whole["model"] = [known[key].name if key in known else "" for key in whole["version"]]
         return whole
 
     def check_model(self, model: Version) -> None:
@@ -217,9 +209,6 @@ def read_commit(path: StoragePath) -> Commit:
     return commit
 
 
-# ---------------------------------------------------------------- shards
-
-
 @dataclass(frozen=True)
 class ShardStore:
     """The shards below `folder`. A shard is complete or absent: its manifest is written last."""
@@ -227,13 +216,7 @@ class ShardStore:
     folder: StoragePath
 
     def write(
-        self,
-        name: str,
-        version: str,
-        vectors: Vectors,
-        items: pd.DataFrame,
-        bad: Sequence[BadImage],
-        stored_dtype: StoredDtype,
+        self, name: str, version: str, vectors: Vectors, items: pd.DataFrame, bad: list[BadImage], dtype: StoredDtype
     ) -> Shard:
         """Write a shard and return its manifest. An intact shard of this name is kept and returned instead.
 
@@ -242,14 +225,14 @@ class ShardStore:
         if len(vectors) != len(items) or tuple(items.columns[: len(COLUMNS)]) != COLUMNS:
             raise ValueError(f"{len(vectors)} vectors, {len(items)} items with columns {list(items.columns)}")
         encoded = io.BytesIO()
-        np.save(encoded, np.ascontiguousarray(vectors, dtype=stored_dtype), allow_pickle=False)
+        np.save(encoded, np.ascontiguousarray(vectors, dtype=dtype), allow_pickle=False)
         files = {VECTORS: encoded.getvalue(), ITEMS: items.to_parquet(index=False)}
         shard = Shard(
             name=name,
             version=version,
             items=len(items),
             dim=vectors.shape[1],
-            dtype=stored_dtype,
+            dtype=dtype,
             vectors=sha256(files[VECTORS]),
             rows=sha256(files[ITEMS]),
             bad=tuple(bad),
@@ -279,19 +262,16 @@ class ShardStore:
             return None
         return shard
 
-    def names(self) -> list[str]:
-        """Return the names of all shards that have a manifest."""
-        return [path.parent.name for path in self.folder.list(f"*/{MANIFEST}")]
-
     def items(self, shard: Shard) -> pd.DataFrame:
         """Return one row per vector; raise InputError if the file is damaged."""
-        content = self._content(shard, ITEMS, shard.rows)
+        path = self.folder / shard.name / ITEMS
+        content = _read(path, shard.rows)
         try:
             items = pd.read_parquet(io.BytesIO(content))
             if len(items) != shard.items:
                 raise ValueError(f"{len(items)} rows, expected {shard.items}")
         except (OSError, LookupError, TypeError, ValueError, pa.ArrowException) as error:
-            raise _fault(self.folder / shard.name / ITEMS, error) from error
+            raise _fault(path, error) from error
         return items
 
     def vectors(self, shard: Shard, check: bool = False) -> Vectors:
@@ -301,29 +281,27 @@ class ShardStore:
         """
         path = self.folder / shard.name / VECTORS
         if check:
-            self._content(shard, VECTORS, shard.vectors)
+            _read(path, shard.vectors)
         try:
-            local = path.local(shard.vectors)  # OSError: the store or the cache cannot be reached
-        except (FileNotFoundError, ValueError) as error:
-            raise _fault(path, error) from error
-        try:
+            local = path.local(shard.vectors)
             vectors: Vectors = np.load(local, mmap_mode="r" if shard.items else None, allow_pickle=False)
             if vectors.shape != (shard.items, shard.dim) or str(vectors.dtype) != shard.dtype:
                 expected = f"{shard.dtype} of shape {(shard.items, shard.dim)}"
                 raise ValueError(f"{vectors.dtype} of shape {vectors.shape}, expected {expected}")
-        except (OSError, ValueError, EOFError) as error:
+        except (FileNotFoundError, ValueError, EOFError) as error:  # other OSErrors: the store cannot be reached
             raise _fault(path, error) from error
         return vectors
 
-    def _content(self, shard: Shard, name: str, digest: str) -> bytes:
-        path = self.folder / shard.name / name
-        try:
-            content = path.read_bytes()
-        except FileNotFoundError as error:
-            raise _fault(path, error) from error
+
+def _read(path: StoragePath, digest: str) -> bytes:
+    """Return the content of a file; raise InputError if it is missing or has another checksum."""
+    try:
+        content = path.read_bytes()
         if sha256(content) != digest:
-            raise _fault(path, ValueError("the checksum differs"))
-        return content
+            raise ValueError("the checksum differs")
+    except (FileNotFoundError, ValueError) as error:
+        raise _fault(path, error) from error
+    return content
 
 
 def _fault(path: StoragePath, error: Exception) -> InputError:

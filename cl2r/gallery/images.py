@@ -1,4 +1,4 @@
-"""Images to index: files below a folder or an address, their ids, labels and sizes; decoded as a model needs them."""
+"""Images to index: files below a folder or an address, one row per image, decoded as a model needs them."""
 
 import io
 import os
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 import numpy as np
+import pandas as pd
 
 from cl2r.data.folders import EXTENSIONS
 from cl2r.data.images import LazyImages
@@ -16,22 +17,12 @@ from cl2r.gallery.model import Images, ModelCard
 from cl2r.storage.path import StoragePath, at
 
 
-@dataclass(frozen=True)
-class ImageEntry:
-    """One image file."""
+def list_images(root: StoragePath | Path, prefix: str = "") -> pd.DataFrame:
+    """Return one row per image below `root`, sorted by path, without hidden files and linked folders.
 
-    id: str
-    """The path below the folder, with slashes, after the prefix if one is given."""
-    path: str
-    label: str
-    """Name of the folder that holds the file; empty directly below the root."""
-    bytes: int
-    modified: int = 0
-    """Time of the last change in nanoseconds; 0 in an object store, which is not asked for it."""
-
-
-def list_images(root: StoragePath | Path, prefix: str = "") -> list[ImageEntry]:
-    """Return every image below `root`, sorted by path. Links to folders are not followed."""
+    The columns are those of a shard, and `modified`: nanoseconds, 0 in an object store, which is not asked for it. The
+    id of an image is its path after the prefix, its label the folder that holds it (empty directly below the root).
+    """
     root = at(root)
     if root.info() is not None:
         raise InputError(f"{root}: a file; give the folder of the images")
@@ -45,15 +36,23 @@ def list_images(root: StoragePath | Path, prefix: str = "") -> list[ImageEntry]:
         raise InputError(f"{error.filename}: cannot be read ({error.strerror})") from error
     if not found:
         raise InputError(f"{root}: no images ({', '.join(sorted(EXTENSIONS))}) in it or below")
-    entries = []
-    for path, size, modified in found:
+    paths = [file.path for file in found]
+    for path in paths:
         try:
             path.encode()
         except UnicodeEncodeError as error:
             raise InputError(f"{path!r}: the file name is not UTF-8; rename it") from error
-        folder = PurePosixPath(path).parent.name
-        entries.append(ImageEntry(prefix + path, path, folder, size, 0 if root.remote else modified))
-    return entries
+    listed = pd.DataFrame(
+        {
+            "id": [prefix + path for path in paths],
+            "source": str(root.absolute()),  # because other processes have other working folders
+            "label": [PurePosixPath(path).parent.name for path in paths],
+            "bytes": [file.size for file in found],
+            "path": paths,
+            "modified": [0 if root.remote else file.mtime_ns for file in found],
+        }
+    )
+    return listed.astype(dict.fromkeys(("id", "source", "label", "path"), "string"))
 
 
 def _is_image(path: str) -> bool:
@@ -62,70 +61,64 @@ def _is_image(path: str) -> bool:
 
 
 @dataclass(frozen=True)
-class SourceImages:
-    """Encoded images below one root, for `LazyImages`."""
+class ImageInMemory:
+    """An encoded image that can be read like a file."""
 
-    root: StoragePath
-    paths: Sequence[str]
+    content: bytes
+    name: str
+
+    def read_bytes(self) -> bytes:
+        return self.content
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True)
+class StoredImages:
+    """Encoded images by row, for `LazyImages`."""
+
+    paths: Sequence[StoragePath | ImageInMemory]
 
     def __len__(self) -> int:
         return len(self.paths)
 
     def read(self, row: int) -> bytes:
         try:
-            return (self.root / self.paths[row]).read_bytes()
+            return self.paths[row].read_bytes()
         except FileNotFoundError as error:  # a bad image; other OSErrors are raised: the store may answer later
             raise InputError(f"{self.name(row)}: no such file") from error
 
     def name(self, row: int) -> str:
-        return str(self.root / self.paths[row])
+        return str(self.paths[row])
 
     def identity(self) -> Iterator[bytes]:
         return iter(())  # galleries identify images by id
 
 
-@dataclass(frozen=True)
-class OneImage:
-    """An encoded image in memory, for `LazyImages`."""
-
-    content: bytes
-    label: str
-
-    def __len__(self) -> int:
-        return 1
-
-    def read(self, row: int) -> bytes:
-        return self.content
-
-    def name(self, row: int) -> str:
-        return self.label
-
-    def identity(self) -> Iterator[bytes]:
-        return iter(())
-
-
-def decode(root: str, entries: Sequence[ImageEntry], card: ModelCard) -> tuple[Images, list[BadImage]]:
+def decode(items: pd.DataFrame, card: ModelCard) -> tuple[Images, list[BadImage]]:
     """Return the pixels (N, size, size, channels) of the readable images, and the others with the reason."""
-    source = SourceImages(at(root), [entry.path for entry in entries])
-    lazy = LazyImages(source, card.size, card.channels, card.fit)
+    paths = [at(source) / path for source, path in zip(items["source"], items["path"], strict=True)]
+    lazy = LazyImages(StoredImages(paths), card.size, card.channels, card.fit)
     images, bad = [], list[BadImage]()
-    for row, entry in enumerate(entries):
+    for row, name in enumerate(items["id"]):
         try:
             images.append(lazy.resized(row))
         except InputError as error:
-            bad.append((entry.id, str(error).removeprefix(f"{source.name(row)}: ")))
+            bad.append((name, str(error).removeprefix(f"{paths[row]}: ")))
     stacked = np.stack(images) if images else np.empty((0, card.size, card.size, card.channels), np.uint8)
     return stacked, bad
 
 
 def decode_one(content: bytes, name: str, card: ModelCard) -> Images:
     """Return one image (1, size, size, channels) from its bytes; raise InputError if unreadable or too large."""
-    return LazyImages(OneImage(content, name), card.size, card.channels, card.fit).resized(0)[None]
+    image = StoredImages([ImageInMemory(content, name)])
+    return LazyImages(image, card.size, card.channels, card.fit).resized(0)[None]
 
 
-def thumbnail(images: SourceImages | OneImage, side: int) -> bytes:
-    """Return the first image as a PNG of at most `side` pixels; raise InputError if it cannot be read."""
-    image = LazyImages(images, side, 3).open(0, side)
+def thumbnail(path: StoragePath | ImageInMemory, side: int) -> bytes:
+    """Return an image as a PNG of at most `side` pixels; raise InputError if it cannot be read."""
+    image = LazyImages(StoredImages([path]), side, 3).open(0, side)
     image.thumbnail((side, side))
     encoded = io.BytesIO()
     image.save(encoded, "PNG")

@@ -23,17 +23,17 @@ import numpy.typing as npt
 from pydantic import NonNegativeInt, field_validator
 
 from cl2r.errors import InputError
-from cl2r.gallery.gallery import Name, Record, Vectors, reason
+from cl2r.gallery.gallery import Gallery, Name, Record, Vectors, reason
 from cl2r.storage.path import StoragePath, sha256
 
 Kind = Literal["auto", "exact", "ivf", "hnsw", "pq"]
 KINDS: tuple[Kind, ...] = ("auto", "exact", "ivf", "hnsw", "pq")
 EXACT_BELOW, PQ_ABOVE = 100_000, 5_000_000
 """With fewer rows `auto` searches exactly; with more, it compresses vectors because they would not fit into memory."""
-SAMPLE, SAMPLE_TOP = 200, 10
-"""Queries and hits of the recall that is measured."""
-CENTROIDS = 256
-"""Values of one code byte; a product quantiser needs at least as many rows to learn from."""
+SAMPLE, SAMPLE_TOP = 200, 10  # queries and hits of the recall that is measured
+CENTROIDS = 256  # values of one code byte; a product quantiser needs at least as many rows to learn from
+COVERED = 0.8  # share of a version's rows that its index must cover; if it covers fewer, it is rebuilt
+REBUILD = "remove it, then run `cl2r gallery build`"
 MMAP = faiss.IO_FLAG_MMAP_IFC | faiss.IO_FLAG_READ_ONLY
 
 Scores = npt.NDArray[np.float32]
@@ -53,8 +53,7 @@ class IndexOptions:
     ef_construction: int = 80
     ef_search: int = 128
     code_bytes: int = 0
-    refine: int = 32
-    """pq: candidates that are compared again, as a multiple of the hits asked for."""
+    refine: int = 32  # pq: candidates that are compared again, as a multiple of the hits asked for
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -184,23 +183,18 @@ def recall_of(near: NearSearch, blocks: Sequence[Vectors]) -> float:
     return float(np.mean(shares))
 
 
-# ---------------------------------------------------------------- files
-
-
 class IndexFile(Record):
     """Description of an index file."""
 
     version: Name
     options: IndexOptions
-    shards: tuple[Name, ...]
-    """Names of the shards it covers, in row order."""
+    shards: tuple[Name, ...]  # names of the shards it covers, in row order
     rows: NonNegativeInt
     dim: NonNegativeInt
     digest: Name
     bytes: NonNegativeInt
     seconds: float
-    recall: float
-    """Share of the ten nearest rows that it finds, with some of its own rows as queries."""
+    recall: float  # share of the ten nearest rows that it finds, with some of its own rows as queries
 
     @field_validator("options")
     @classmethod
@@ -221,7 +215,6 @@ def write_index(
     recall = recall_of(NearSearch(index, chosen, blocks), blocks)
     name = index_name(version, shards, chosen)
     with folder.staging() as here:
-        here.mkdir(parents=True, exist_ok=True)
         aside = here / f".{name}.{os.getpid()}"
         faiss.write_index(index, str(aside))
         digest, size = _file_digest(aside), aside.stat().st_size
@@ -251,30 +244,59 @@ def read_index_file(path: StoragePath) -> IndexFile:
     try:
         return IndexFile.model_validate_json(path.read_bytes())
     except ValueError as error:
-        raise InputError(f"{path} does not parse ({reason(error)}); {_REBUILD}") from error
+        raise InputError(f"{path} does not parse ({reason(error)}); {REBUILD}") from error
 
 
 def open_index(path: StoragePath, built: IndexFile, blocks: Sequence[Vectors]) -> NearSearch:
     """Open the index beside its description, memory-mapped; from an object store, a copy in the user's cache."""
     file = path.parent / f"{path.name.removesuffix('.json')}.faiss"
     try:
-        local = file.local(built.digest)  # OSError: the store or the cache cannot be reached
-    except (FileNotFoundError, ValueError) as error:
-        raise InputError(f"{file} cannot be read ({reason(error)}); {_REBUILD}") from error
-    try:
+        local = file.local(built.digest)
         if _file_digest(local) != built.digest:  # FAISS trusts its files: a damaged one may crash the process
-            raise RuntimeError("the checksum differs")
+            raise ValueError("the checksum differs")
         index = faiss.read_index(str(local), MMAP)
-    except (RuntimeError, OSError) as error:
-        raise InputError(f"{file} cannot be read ({reason(error)}); {_REBUILD}") from error
+    except (FileNotFoundError, ValueError, RuntimeError) as error:  # other OSErrors: the store cannot be reached
+        raise InputError(f"{file} cannot be read ({reason(error)}); {REBUILD}") from error
     if (index.ntotal, index.d) != (built.rows, built.dim) or built.rows != sum(map(len, blocks)):
         raise InputError(f"{file} is not the index that {path.name} describes; remove both")
     return NearSearch(index, built.options, blocks)
 
 
-_REBUILD = "remove it, then run `cl2r gallery build`"
-
-
 def _file_digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def covering_index(gallery: Gallery, version: str) -> tuple[StoragePath, IndexFile] | None:
+    """Return the index of a version that covers most rows and no shard that is gone, or None."""
+    there = {shard.name for shard in gallery.commit.of(version)}
+    found = [(path, read_index_file(path)) for path in (gallery.root / "index").list(f"{version}-*.json")]
+    usable = [entry for entry in found if set(entry[1].shards) <= there]
+    return max(usable, key=lambda entry: entry[1].rows, default=None)
+
+
+def build_indexes(gallery: Gallery, options: IndexOptions, again: bool = False) -> list[IndexFile]:
+    """Build an index for every version that is large enough for one, or for the kind asked for.
+
+    It replaces the version's other indexes. Without `again`, an index that still serves is kept.
+    """
+    made, folder = [], gallery.root / "index"
+    for key in gallery.commit.versions:
+        shards = gallery.commit.of(key)
+        rows = sum(shard.items for shard in shards)
+        kind = options.chosen(rows, shards[0].dim).kind
+        if not rows or kind == "exact" or (kind == "pq" and rows < CENTROIDS):
+            continue
+        if not again and (found := covering_index(gallery, key)):
+            old = found[1]
+            as_asked = options.kind == "auto" or old.options == options.chosen(old.rows, old.dim)
+            if old.rows >= COVERED * rows and as_asked:
+                continue
+        blocks = [gallery.shards.vectors(shard) for shard in shards]
+        built = write_index(folder, key, [shard.name for shard in shards], blocks, options)
+        name = index_name(key, built.shards, built.options)
+        for path in [*folder.list(f"{key}-*.json"), *folder.list(f"{key}-*.faiss")]:
+            if path.name not in (f"{name}.json", f"{name}.faiss"):
+                path.unlink(missing_ok=True)
+        made.append(built)
+    return made

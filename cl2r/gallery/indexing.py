@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from cl2r.errors import InputError
 from cl2r.gallery.gallery import COLUMNS, BadImage, Gallery, Shard, ShardStore, StoredDtype, Vectors, reason, shard_name
-from cl2r.gallery.images import ImageEntry, decode, list_images
+from cl2r.gallery.images import decode, list_images
 from cl2r.gallery.model import Images, Model
 from cl2r.storage.path import StoragePath, at
 
@@ -28,12 +28,9 @@ class ShardPlan:
 
     name: str
     gallery: str
-    source: str
     version: str
     stored_dtype: StoredDtype
-    entries: tuple[ImageEntry, ...]
-    metadata: pd.DataFrame | None
-    """The user's columns, one row per entry."""
+    items: pd.DataFrame  # one row per image: the gallery's own columns, then the user's metadata
 
 
 Extract = Callable[[Model, Sequence[ShardPlan]], Iterable[Shard]]
@@ -44,13 +41,10 @@ Extract = Callable[[Model, Sequence[ShardPlan]], Iterable[Shard]]
 class IndexReport:
     """What an index job did, as numbers of images."""
 
-    listed: int
-    present: int
-    """In the gallery before."""
+    present: int  # in the gallery before
     added: int = 0
     replaced: int = 0
-    taken_over: int = 0
-    """In shards that an earlier, stopped job had left behind."""
+    taken_over: int = 0  # in shards that an earlier, stopped job had left behind
     bad: list[BadImage] = field(default_factory=list)
 
 
@@ -69,89 +63,64 @@ class IndexJob:
 
     def run(self) -> IndexReport:
         """Index what is missing and commit it; raise InputError before any work if an argument is wrong."""
-        # absolute, because other processes have other working folders
-        self.source, self.version = str(self.root.absolute()), self.model.version
-        self.gallery.check_model(self.version)
-        entries = list_images(self.root, self.prefix)
+        self.gallery.check_model(self.model.version)
+        self.listed = list_images(self.root, self.prefix)
+        items = self.listed[list(COLUMNS)]
         if self.metadata is not None:
-            self.metadata = checked_metadata(self.metadata, entries)
+            known = checked_metadata(self.metadata, items["id"])
+            items = items.merge(known, on="id", how="left", validate="one_to_one")
         with self.gallery.writing():
-            self.gallery.check_model(self.version)  # another writer may have used a later model
-            return self._run(entries)
+            self.gallery.check_model(self.model.version)  # another writer may have used a later model
+            return self._run(items)
 
-    def _run(self, entries: Sequence[ImageEntry]) -> IndexReport:
-        there = self.gallery.items()
-        current = set(there.loc[there["version"] == self.version.key, "id"] if self.reindex else there["id"])
-        wanted = {entry.id: entry for entry in entries if entry.id not in current}
-        report = IndexReport(len(entries), present=len(entries) - len(wanted))
-        if not wanted:
+    def _run(self, items: pd.DataFrame) -> IndexReport:
+        version, there = self.model.version, self.gallery.items()
+        current = there.loc[there["version"] == version.key, "id"] if self.reindex else there["id"]
+        wanted = items[~items["id"].isin(current)]
+        report = IndexReport(present=len(items) - len(wanted))
+        if wanted.empty:
             return report
-        replaced = set(there["id"]) & set(wanted)
-        reused = self._take_over(wanted)
+        reused, rest = self._take_over(wanted)
         report.taken_over = sum(shard.items for shard in reused)
-        plans = self._plans([entry for entry in entries if entry.id in wanted])
+        pixels = self.model.card.size**2 * self.model.card.channels
+        most, root = max(1, min(LARGEST_SHARD, SHARD_BYTES // pixels)), str(self.gallery.root.absolute())
+        parts = [rest.iloc[start : start + most] for start in range(0, len(rest), most)]
+        plans = [ShardPlan(self._name(part), root, version.key, self.stored_dtype, part) for part in parts]
         by_name = {shard.name: shard for shard in [*reused, *(self.extract(self.model, plans) if plans else ())]}
         lost = {plan.name for plan in plans} - by_name.keys()
         if lost:
             raise RuntimeError(f"{len(lost)} of {len(plans)} shards were not made; run the same command to resume")
         made = [by_name[name] for name in sorted(by_name)]
         report.bad = sorted(bad for shard in made for bad in shard.bad)
-        replaced -= {name for name, _ in report.bad}
+        replaced = set(there["id"]) & set(wanted["id"]) - {name for name, _ in report.bad}
         count = sum(shard.items for shard in made)
         report.added, report.replaced = count - len(replaced), len(replaced)
         if count:
             kept = [shard for old in self.gallery.commit.shards for shard in without(self.gallery, old, replaced)]
             shards = [*kept, *(shard for shard in made if shard.items)]
-            self.gallery.change({self.version.key: self.version}, shards, f"{count} images of {self.source}")
+            self.gallery.change({version.key: version}, shards, f"{count} images of {items['source'].iloc[0]}")
         return report
 
-    def _take_over(self, wanted: dict[str, ImageEntry]) -> list[Shard]:
-        """Return uncommitted shards that this job would make again, and remove their images from `wanted`.
+    def _take_over(self, wanted: pd.DataFrame) -> tuple[list[Shard], pd.DataFrame]:
+        """Return the uncommitted shards that this job would make again, and the images that are in none of them.
 
         Shards without any vector are made again: their images were unreadable and may have been repaired.
         """
-        taken = []
+        ids, left, taken = pd.Index(wanted["id"]), np.ones(len(wanted), np.bool_), []
         for shard in self.gallery.orphans():
-            if shard.version == self.version.key and shard.items:
-                ids = [*self.gallery.shards.items(shard)["id"], *(name for name, _ in shard.bad)]
-                if all(name in wanted for name in ids) and self._name([wanted[name] for name in ids]) == shard.name:
+            if shard.version == self.model.version.key and shard.items:
+                rows = ids.get_indexer([*self.gallery.shards.items(shard)["id"], *(name for name, _ in shard.bad)])
+                if (rows >= 0).all() and left[rows].all() and self._name(wanted.iloc[rows]) == shard.name:
                     taken.append(shard)
-                    for name in ids:
-                        del wanted[name]
-        return taken
+                    left[rows] = False
+        return taken, wanted[left]
 
-    def _plans(self, entries: Sequence[ImageEntry]) -> list[ShardPlan]:
-        pixels = self.model.card.size**2 * self.model.card.channels
-        count = max(1, min(LARGEST_SHARD, SHARD_BYTES // pixels))
-        plans = []
-        for start in range(0, len(entries), count):
-            rows = tuple(entries[start : start + count])
-            plans.append(
-                ShardPlan(
-                    name=self._name(rows),
-                    gallery=str(self.gallery.root.absolute()),
-                    source=self.source,
-                    version=self.version.key,
-                    stored_dtype=self.stored_dtype,
-                    entries=rows,
-                    metadata=self._metadata_of(rows),
-                )
-            )
-        return plans
-
-    def _name(self, entries: Sequence[ImageEntry]) -> str:
+    def _name(self, rows: pd.DataFrame) -> str:
         """Return a name that depends on the images, their place and metadata, and the model's weights."""
-        rows = sorted(entries, key=lambda entry: entry.id)
-        known = item_frame(rows, self.source, self._metadata_of(rows)).to_csv(index=False)
-        extra = f"{self.version.digest}\n{[entry.modified for entry in rows]}\n{known}"
-        ids, sizes = [entry.id for entry in rows], [entry.bytes for entry in rows]
-        return shard_name(self.version.key, ids, sizes, self.stored_dtype, extra)
-
-    def _metadata_of(self, rows: Sequence[ImageEntry]) -> pd.DataFrame | None:
-        if self.metadata is None:
-            return None
-        ids = pd.DataFrame({"id": pd.Series([entry.id for entry in rows], dtype="string")})
-        return ids.merge(self.metadata, on="id", how="left", validate="one_to_one").drop(columns="id")
+        rows, version = rows.sort_values("id"), self.model.version
+        modified = self.listed.loc[rows.index, "modified"].tolist()
+        extra = f"{version.digest}\n{modified}\n{rows.to_csv(index=False)}"
+        return shard_name(version.key, rows["id"].tolist(), rows["bytes"].tolist(), self.stored_dtype, extra)
 
 
 def without(gallery: Gallery, shard: Shard, ids: set[str]) -> list[Shard]:
@@ -169,45 +138,24 @@ def without(gallery: Gallery, shard: Shard, ids: set[str]) -> list[Shard]:
 
 def rewritten(gallery: Gallery, shard: Shard, items: pd.DataFrame, version: str, vectors: Vectors) -> Shard:
     """Write a shard that replaces another one; the old files stay because a reader may have them open."""
-    name = shard_name(f"{version}/{shard.name}", list(items["id"]), list(map(int, items["bytes"])), shard.dtype)
-    return gallery.shards.write(name, version, vectors, items, shard.bad, shard.dtype)
-
-
-# ---------------------------------------------------------------- one shard
+    name = shard_name(f"{version}/{shard.name}", items["id"].tolist(), items["bytes"].tolist(), shard.dtype)
+    return gallery.shards.write(name, version, vectors, items, list(shard.bad), shard.dtype)
 
 
 def extract_here(model: Model, plans: Sequence[ShardPlan]) -> Iterable[Shard]:
     """Make the shards in this process, one after the other."""
     for plan in plans:
-        yield embed_plan(model, plan, *decode(plan.source, plan.entries, model.card))
+        yield embed_plan(model, plan, *decode(plan.items, model.card))
 
 
-def embed_plan(model: Model, plan: ShardPlan, images: Images, bad: Sequence[BadImage]) -> Shard:
+def embed_plan(model: Model, plan: ShardPlan, images: Images, bad: list[BadImage]) -> Shard:
     """Embed the readable images of a plan and write the shard."""
-    unreadable = {name for name, _ in bad}
-    readable = np.array([entry.id not in unreadable for entry in plan.entries], np.bool_)
-    rows = [entry for entry in plan.entries if entry.id not in unreadable]
-    metadata = None if plan.metadata is None else plan.metadata[readable].reset_index(drop=True)
     vectors = model.embed(images)
     if not np.isfinite(vectors).all():
         raise InputError(f"{model.card.name}: its vectors are not finite")
-    items = item_frame(rows, plan.source, metadata)
+    items = plan.items[~plan.items["id"].isin([name for name, _ in bad])].reset_index(drop=True)
     store = ShardStore(at(plan.gallery) / "shards")
     return store.write(plan.name, plan.version, vectors, items, bad, plan.stored_dtype)
-
-
-def item_frame(rows: Sequence[ImageEntry], source: str, metadata: pd.DataFrame | None) -> pd.DataFrame:
-    """Return the items of a shard, one row per image."""
-    own = pd.DataFrame(
-        {
-            "id": pd.Series([entry.id for entry in rows], dtype="string"),
-            "source": pd.Series([source] * len(rows), dtype="string"),
-            "label": pd.Series([entry.label for entry in rows], dtype="string"),
-            "bytes": pd.Series([entry.bytes for entry in rows], dtype="int64"),
-            "path": pd.Series([entry.path for entry in rows], dtype="string"),
-        }
-    )
-    return own if metadata is None else pd.concat([own, metadata], axis=1)
 
 
 def read_table(path: StoragePath, option: str) -> pd.DataFrame:
@@ -222,7 +170,7 @@ def read_table(path: StoragePath, option: str) -> pd.DataFrame:
         raise InputError(f"{option} {path}: does not parse ({reason(error)})") from error
 
 
-def checked_metadata(metadata: pd.DataFrame, entries: Sequence[ImageEntry]) -> pd.DataFrame:
+def checked_metadata(metadata: pd.DataFrame, ids: "pd.Series[str]") -> pd.DataFrame:
     """Return the user's columns with types that allow missing values; raise InputError if they cannot be joined."""
     for twice in metadata.columns[metadata.columns.duplicated()]:
         raise InputError(f"--metadata: the column {twice!r} is there twice")
@@ -231,7 +179,7 @@ def checked_metadata(metadata: pd.DataFrame, entries: Sequence[ImageEntry]) -> p
     taken = {*COLUMNS[1:], "version", "task", "model"} & set(metadata.columns)
     if taken:
         raise InputError(f"--metadata: the column {min(taken)!r} is the gallery's own; rename it")
-    missing = set(metadata["id"]) - {entry.id for entry in entries}
+    missing = set(metadata["id"]) - set(ids)
     if missing:
         raise InputError(f"--metadata: {len(missing)} ids are no images here, e.g. {min(missing, key=str)!r}")
     for name in metadata.columns:

@@ -71,7 +71,6 @@ def export(gallery: Gallery, out: StoragePath) -> int:
         raise InputError(f"{gallery.root}: the gallery is empty")
     columns = list(gallery.items().columns)
     with out.parent.staging() as here:
-        here.mkdir(parents=True, exist_ok=True)
         aside, writer = here / f".{out.name}.part", None
         try:
             for shard in gallery.commit.shards:  # one at a time: the whole may not fit into memory

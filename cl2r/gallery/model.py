@@ -35,7 +35,7 @@ from torch.nn import functional
 
 from cl2r.adapters import QueryAdapter, Support
 from cl2r.augment import Normalise
-from cl2r.config.layers import resolve
+from cl2r.config.layers import from_dotted, merge_layers, resolve
 from cl2r.config.methods import method_info
 from cl2r.config.schema import Config
 from cl2r.data.images import MODES, Crop
@@ -49,7 +49,7 @@ from cl2r.study.folder import finished_runs
 
 Images = npt.NDArray[np.uint8]
 Vectors = npt.NDArray[np.float32]
-CARD, SUPPORTS, FORMAT = "model.json", "supports.safetensors", 1
+CARD, STATE, SUPPORTS, FORMAT = "model.json", "task{}.safetensors", "supports.safetensors", 1
 SUPPORT_KEYS = ("support", "support_old")
 BATCH = 256
 MAPPED_AT_ONCE = 8192  # gallery vectors
@@ -64,8 +64,7 @@ class ModelCard(Record):
     """Keys of links 1..t. The last one is the model's own, the others are the models whose galleries it can search."""
     config: dict[str, Any]
     num_outputs: int
-    classes: tuple[int, ...]
-    """Number of new classes in each of tasks 1..t."""
+    classes: tuple[int, ...]  # number of new classes in each of tasks 1..t
     size: PositiveInt
     channels: int
     fit: Crop
@@ -116,13 +115,9 @@ class ModelFiles:
     """A model as plain data that can be written or sent to another process: tensors, no code."""
 
     card: ModelCard
-    states: Mapping[int, Tensors]
-    """State of the links in `needed_states`, by task."""
+    states: Mapping[int, Tensors]  # state of the links in `needed_states`, by task
     supports: Mapping[int, Tensors]
     """For adapters: the images at hand at update j, as seen by φ_j and by φ_{j-1}."""
-
-
-# ---------------------------------------------------------------- from a run
 
 
 def find_model(text: str, storage: StoragePath | Path) -> ModelFiles:
@@ -143,29 +138,23 @@ def _find_run(run: str, storage: StoragePath) -> tuple[StoragePath, str, Config]
     folder = at(run)
     if (folder / "config.yaml").exists():
         folder = folder.resolve()  # `.`, or the name alone
-        return folder.parent.parent, folder.name, _read_config(folder)
-    known = {path.parent.name: path.parent for path in (storage / "runs").list("*/config.yaml")}
-    in_studies = finished_runs(storage)
-    names = sorted({*known, *in_studies})
-    found = [run] if run in names else [name for name in names if name.startswith(run)]
-    if not found:
-        there = f"; runs there: {', '.join(names[:4])}{', …' * (len(names) > 4)}" if names else ""
-        raise InputError(f"--model {run}: no run below {storage} and no exported model{nearest(run, names)}{there}")
-    if len(found) > 1:
-        raise InputError(f"--model {run}: {len(found)} runs begin like this: {', '.join(found[:4])}")
-    (name,) = found
-    if name in known:
-        return storage, name, _read_config(known[name])
-    sections: dict[str, Any] = {}
-    for dotted, value in in_studies[name].read()["config"].items():
-        section, _, key = dotted.partition(".")
-        sections.update({section: {**sections.get(section, {}), key: value} if key else value})
-    return storage, name, resolve([sections])
-
-
-def _read_config(folder: StoragePath) -> Config:
+        storage = folder.parent.parent
+    else:
+        known = {path.parent.name: path.parent for path in (storage / "runs").list("*/config.yaml")}
+        in_studies = finished_runs(storage)
+        names = sorted({*known, *in_studies})
+        found = [run] if run in names else [name for name in names if name.startswith(run)]
+        if not found:
+            there = f"; runs there: {', '.join(names[:4])}{', …' * (len(names) > 4)}" if names else ""
+            raise InputError(f"--model {run}: no run below {storage} and no exported model{nearest(run, names)}{there}")
+        if len(found) > 1:
+            raise InputError(f"--model {run}: {len(found)} runs begin like this: {', '.join(found[:4])}")
+        if found[0] not in known:
+            fields = in_studies[found[0]].read()["config"]
+            return storage, found[0], resolve([merge_layers(from_dotted(*field) for field in fields.items())])
+        folder = known[found[0]]
     try:
-        return resolve([yaml.safe_load((folder / "config.yaml").read_bytes())])
+        return storage, folder.name, resolve([yaml.safe_load((folder / "config.yaml").read_bytes())])
     except (yaml.YAMLError, AttributeError) as error:
         raise InputError(f"{folder / 'config.yaml'} does not parse ({reason(error)})") from error
 
@@ -208,16 +197,13 @@ def from_links(plan: Plan, run: str, task: int | None, store: LinkStore) -> Mode
     return ModelFiles(card, states, supports)
 
 
-# ---------------------------------------------------------------- exported
-
-
 def write_export(model: ModelFiles, folder: StoragePath) -> None:
     """Write safetensors and JSON files to an empty folder; the card is last, without it there is no model."""
     if folder.info() is not None:
         raise InputError(f"{folder}: a file; export a model to a folder of its own")
     if folder.list("*"):
         raise InputError(f"{folder}: not empty; export a model to a folder of its own")
-    files = {_state_name(index): tensors_to_bytes(dict(state)) for index, state in model.states.items()}
+    files = {STATE.format(index): tensors_to_bytes(dict(state)) for index, state in model.states.items()}
     if model.supports:
         flat = {f"{index}/{key}": t for index, kept in model.supports.items() for key, t in kept.items()}
         files[SUPPORTS] = tensors_to_bytes(flat)
@@ -225,10 +211,6 @@ def write_export(model: ModelFiles, folder: StoragePath) -> None:
     content = {"files": digests, "card": model.card.model_dump(mode="json")}
     entry = {"format": FORMAT, "sha256": sha256(json.dumps(content).encode()), **content}
     folder.write_folder({**files, CARD: json.dumps(entry, indent=1).encode()}, last=CARD)
-
-
-def _state_name(index: int) -> str:
-    return f"task{index}.safetensors"
 
 
 def read_export(folder: StoragePath) -> ModelFiles:
@@ -247,7 +229,7 @@ def read_export(folder: StoragePath) -> ModelFiles:
                 raise ValueError(f"{name}: the checksum differs")
             return tensors_from_bytes(content)
 
-        states = {index: tensors(_state_name(index)) for index in card.needed_states}
+        states = {index: tensors(STATE.format(index)) for index in card.needed_states}
         flat = tensors(SUPPORTS) if card.needed_supports else {}
         supports = {index: {key: flat[f"{index}/{key}"] for key in SUPPORT_KEYS} for index in card.needed_supports}
     except InputError:
@@ -259,9 +241,6 @@ def read_export(folder: StoragePath) -> ModelFiles:
     return ModelFiles(card, states, supports)
 
 
-# ---------------------------------------------------------------- in use
-
-
 class Model:
     """φ_t on a device: maps images to vectors, and queries or galleries to each other's space."""
 
@@ -270,6 +249,8 @@ class Model:
         self.device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.config = Config.model_validate(self.card.config)
         self.info = method_info(self.config.method.name)
+        # Whether stored vectors of older models must be mapped before this model's queries can search them.
+        self.maps_gallery = self.info.maps_gallery
         self.normalise = Normalise(self.card.mean, self.card.std, self.device)
         self._methods: dict[int, Method] = {}
         self._extractors: dict[int, nn.Module] = {}
@@ -291,16 +272,8 @@ class Model:
     @cached_property
     def version(self) -> Version:
         """The model as a gallery records it."""
-        card = self.card
-        return Version(
-            key=card.key,
-            name=card.name,
-            task=card.task,
-            method=card.method,
-            keys=card.keys,
-            dim=self.dim,
-            digest=self.digest,
-        )
+        card = {name: getattr(self.card, name) for name in ("key", "name", "task", "method", "keys")}
+        return Version(dim=self.dim, digest=self.digest, **card)
 
     def embed(self, images: Images, task: int | None = None) -> Vectors:
         """Return φ_t(x)/‖φ_t(x)‖ of uint8 images (N, H, W, C); `task`: of an older model whose state is at hand."""
@@ -318,11 +291,6 @@ class Model:
                 features = self._extractors[task](self.normalise(batch.to(self.device))).float()
                 rows.append(functional.normalize(features).cpu().numpy())
         return np.concatenate(rows) if rows else np.empty((0, self.dim), np.float32)
-
-    @property
-    def maps_gallery(self) -> bool:
-        """Whether stored vectors of older models must be mapped before this model's queries can search them."""
-        return self.info.maps_gallery
 
     def to_space_of(self, task: int, queries: Vectors, images: Images | None = None) -> Vectors:
         """Return queries as they are compared with a gallery of φ_k, k = `task`; slerp needs their images."""

@@ -10,7 +10,6 @@ intervals of BC that resampled whole classes were three to four times as wide.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,8 +25,7 @@ from cl2r.seeding import numpy_stream
 TOPS = (1, 5, 10)
 METRICS = (*(f"recall@{top}" for top in TOPS), "mAP")
 SAMPLES = 1000
-BLOCK_NUMBERS = 2**22
-"""Cosines that are ranked at a time, about 150 MB."""
+BLOCK_NUMBERS = 2**22  # cosines that are ranked at a time, about 150 MB
 NOTHING = "no class of the open images has two of them: there is nothing to search for"
 DIGITS = 12
 """Sums are rounded to this: a matrix product rounds equal cells differently, and they must stay equal."""
@@ -36,32 +34,10 @@ Vectors = npt.NDArray[np.float32]
 Integers = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True, eq=False)
-class Truth:
-    """Classes of the queries and of the rows of the gallery."""
-
-    queries: Integers
-    gallery: Integers
-    own: Integers
-    """Row of the gallery that shows the query itself; −1 if none does."""
-
-    def __post_init__(self) -> None:
-        if len(self.own) != len(self.queries):
-            raise ValueError(f"{len(self.queries)} queries, but own rows of {len(self.own)}")
-
-    @classmethod
-    def of_same_images(cls, labels: Integers) -> "Truth":
-        """Return the truth if every image of the gallery is also a query."""
-        return cls(labels, labels, np.arange(len(labels)))
-
-    @property
-    def answerable(self) -> npt.NDArray[np.bool_]:
-        """Which queries have something to find."""
-        classes, counts = np.unique(self.gallery, return_counts=True)
-        places = np.minimum(np.searchsorted(classes, self.queries), len(classes) - 1)
-        found = np.where(classes[places] == self.queries, counts[places], 0)
-        itself = (self.own >= 0) & (self.gallery[np.maximum(self.own, 0)] == self.queries)
-        return np.asarray(found - itself > 0)
+def answerable(labels: Integers) -> npt.NDArray[np.bool_]:
+    """Return which images have another one of their class to find."""
+    _, classes, counts = np.unique(labels, return_inverse=True, return_counts=True)
+    return np.asarray(counts[classes] > 1)
 
 
 def cosines(queries: Vectors, gallery: Vectors) -> Vectors:
@@ -69,17 +45,16 @@ def cosines(queries: Vectors, gallery: Vectors) -> Vectors:
     return np.asarray(queries.astype(np.float64) @ gallery.astype(np.float64).T).astype(np.float32)
 
 
-def query_blocks(queries: int, rows: int) -> Iterator[slice]:
-    """Return slices of queries that are ranked together."""
+def query_blocks(rows: int) -> Iterator[slice]:
+    """Return slices of queries that are ranked together; every row is a query."""
     size = max(1, BLOCK_NUMBERS // rows)
-    return (slice(start, min(start + size, queries)) for start in range(0, queries, size))
+    return (slice(start, min(start + size, rows)) for start in range(0, rows, size))
 
 
-def judge(scores: Vectors, truth: Truth, block: slice) -> FloatArray:
+def judge(scores: Vectors, labels: Integers, block: slice) -> FloatArray:
     """Return (queries of the block, metrics) from their scores of all rows; NaN if there is nothing to find."""
-    right = truth.queries[block, None] == truth.gallery
-    own = truth.own[block]
-    itself = (np.flatnonzero(own >= 0), own[own >= 0])
+    right = labels[block, None] == labels
+    itself = (np.arange(len(right)), np.arange(len(labels))[block])
     scores, right[itself] = scores.copy(), False
     scores[itself] = -np.inf
     ranked = np.take_along_axis(right, np.argsort(-scores, axis=1, kind="stable"), axis=1)
@@ -90,22 +65,21 @@ def judge(scores: Vectors, truth: Truth, block: slice) -> FloatArray:
     return np.where(total[:, None] > 0, judged, np.nan)
 
 
-def retrieved(queries: Vectors, gallery: Vectors, truth: Truth) -> FloatArray:
-    """Return (queries, metrics): how well every query finds its class."""
-    blocks = query_blocks(len(queries), len(gallery))
-    return np.concatenate([judge(cosines(queries[block], gallery), truth, block) for block in blocks])
+def retrieved(queries: Vectors, gallery: Vectors, labels: Integers) -> FloatArray:
+    """Return (queries, metrics): how well every image, as a query, finds the others of its class in the gallery."""
+    blocks = query_blocks(len(labels))
+    return np.concatenate([judge(cosines(queries[block], gallery), labels, block) for block in blocks])
 
 
 def evaluate(
     features: ChainFeatures, labels: Integers, samples: int = SAMPLES, seed: int = 0, ties: bool = False
 ) -> dict[str, Evaluation]:
     """Return C and its summaries by every metric; all open images are queries, and also the gallery."""
-    truth, tasks = Truth.of_same_images(labels), len(features.models)
-    known = truth.answerable
+    known, tasks = answerable(labels), len(features.models)
     if not known.any():
         raise InputError(NOTHING)
     cells = [
-        retrieved(features.query(t, k).unit(), features.gallery(t, k).unit(), truth)[known]
+        retrieved(features.query(t, k).unit(), features.gallery(t, k).unit(), labels)[known]
         for t in range(tasks)
         for k in range(t + 1)
     ]
@@ -150,5 +124,5 @@ def check_plan(plan: Plan) -> None:
         raise InputError(f"{name} compares templates of unnamed people: there is nothing to search for")
     if len(plan.keys) < 2:
         raise InputError(f"{name} in one task: an upgrade needs two models, use --tasks 2 or more")
-    if not Truth.of_same_images(plan.dataset.y_open).answerable.any():
+    if not answerable(plan.dataset.y_open).any():
         raise InputError(f"{name}: {NOTHING}")

@@ -10,25 +10,8 @@ import pandas as pd
 from cl2r.errors import InputError
 from cl2r.gallery.gallery import COLUMNS, Gallery, Version
 from cl2r.gallery.gallery import Vectors as StoredVectors
-from cl2r.gallery.index import (
-    CENTROIDS,
-    Hits,
-    IndexFile,
-    IndexOptions,
-    NearSearch,
-    empty_hits,
-    exact_search,
-    index_name,
-    merge_hits,
-    open_index,
-    read_index_file,
-    write_index,
-)
+from cl2r.gallery.index import Hits, NearSearch, covering_index, empty_hits, exact_search, merge_hits, open_index
 from cl2r.gallery.model import Images, Model, Vectors
-from cl2r.storage.path import StoragePath
-
-COVERED = 0.8
-"""Share of a version's rows that its index must cover; if it covers fewer, it is rebuilt."""
 
 
 @dataclass(frozen=True)
@@ -36,12 +19,10 @@ class Hit:
     """One image found."""
 
     rank: int
-    score: float
-    """Cosine of the query's vector and the image's."""
+    score: float  # cosine of the query's vector and the image's
     id: str
     label: str
-    model: str
-    """The model that made the vector, RUN@t."""
+    model: str  # the model that made the vector, RUN@t
     task: int
     source: str
     path: str
@@ -105,10 +86,6 @@ class Searcher:
         """Number of vectors that are mapped for this search; `cl2r gallery adapt` would store them."""
         return sum(part.rows for part in self.parts if part.mapped)
 
-    def rows(self, images: Images, top: int) -> Hits:
-        """Return scores and rows of `items` for every image."""
-        return self.rows_of(self.model.embed(images), top, images)
-
     def rows_of(self, queries: Vectors, top: int, images: Images | None = None) -> Hits:
         """Return scores and rows of `items` for vectors by the model; slerp needs their images too."""
         if top < 1:
@@ -125,7 +102,7 @@ class Searcher:
 
     def search(self, images: Images, top: int) -> list[list[Hit]]:
         """Return the hits of every image, best first."""
-        scores, rows = self.rows(images, min(top, self.gallery.commit.items))
+        scores, rows = self.rows_of(self.model.embed(images), min(top, self.gallery.commit.items), images)
         return [
             [self._hit(rank, score, row) for rank, (score, row) in enumerate(zip(*found, strict=True), 1) if row >= 0]
             for found in zip(scores.tolist(), rows.tolist(), strict=True)
@@ -148,38 +125,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return value.tolist()
     return None if pd.api.types.is_scalar(value) and pd.isna(value) else value
-
-
-def covering_index(gallery: Gallery, version: str) -> tuple[StoragePath, IndexFile] | None:
-    """Return the index of a version that covers most rows and no shard that is gone, or None."""
-    there = {shard.name for shard in gallery.commit.of(version)}
-    found = [(path, read_index_file(path)) for path in (gallery.root / "index").list(f"{version}-*.json")]
-    usable = [entry for entry in found if set(entry[1].shards) <= there]
-    return max(usable, key=lambda entry: entry[1].rows, default=None)
-
-
-def build_indexes(gallery: Gallery, options: IndexOptions, again: bool = False) -> list[IndexFile]:
-    """Build an index for every version that is large enough for one, or for the kind asked for.
-
-    It replaces the version's other indexes. Without `again`, an index that still serves is kept.
-    """
-    made, folder = [], gallery.root / "index"
-    for key in gallery.commit.versions:
-        shards = gallery.commit.of(key)
-        rows = sum(shard.items for shard in shards)
-        kind = options.chosen(rows, shards[0].dim).kind
-        if not rows or kind == "exact" or (kind == "pq" and rows < CENTROIDS):
-            continue
-        if not again and (found := covering_index(gallery, key)):
-            old = found[1]
-            as_asked = options.kind == "auto" or old.options == options.chosen(old.rows, old.dim)
-            if old.rows >= COVERED * rows and as_asked:
-                continue
-        blocks = [gallery.shards.vectors(shard) for shard in shards]
-        built = write_index(folder, key, [shard.name for shard in shards], blocks, options)
-        name = index_name(key, built.shards, built.options)
-        for path in [*folder.list(f"{key}-*.json"), *folder.list(f"{key}-*.faiss")]:
-            if path.name not in (f"{name}.json", f"{name}.faiss"):
-                path.unlink(missing_ok=True)
-        made.append(built)
-    return made

@@ -38,7 +38,7 @@ from starlette.routing import Match, Route
 from cl2r.data.images import FORMATS
 from cl2r.errors import InputError
 from cl2r.gallery.gallery import Gallery, commit_name
-from cl2r.gallery.images import SourceImages, decode_one, thumbnail
+from cl2r.gallery.images import decode_one, thumbnail
 from cl2r.gallery.model import Model
 from cl2r.gallery.search import Hit, Searcher
 from cl2r.runtime.logs import without_secrets
@@ -46,12 +46,10 @@ from cl2r.storage.path import StoragePath, at
 
 LOG = logging.getLogger(__name__)
 Result = TypeVar("Result")
-THUMBNAIL = 256
-"""Longer side of the gallery images that are sent, in pixels."""
+THUMBNAIL = 256  # longer side of the gallery images that are sent, in pixels
 MOST_HITS = 100
 MOST_BYTES = 10 * 10**6
-SIDE_BY_SIDE = 2
-"""Requests that one replica decodes and searches at a time: the largest image takes 300 MB."""
+SIDE_BY_SIDE = 2  # requests that one replica decodes and searches at a time: the largest image takes 300 MB
 HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
@@ -88,19 +86,17 @@ class OpenGallery:
         if parts.is_absolute() or ".." in parts.parts:
             raise HTTPException(404, "the gallery places the image outside its source")
         try:
-            return thumbnail(SourceImages(at(source), [path]), THUMBNAIL)
+            return thumbnail(at(source) / path, THUMBNAIL)
         except InputError as error:
             raise HTTPException(404, "the image is no longer there, or no longer readable") from error
 
     @cached_property
     def facts(self) -> dict[str, Any]:
         """What the gallery holds, and the model that searches it."""
-        card = self.searcher.model.card
-        versions = []
-        for version in self.commit.by_task:
-            items = sum(shard.items for shard in self.commit.of(version.key))
-            versions.append({"model": version.name, "task": version.task, "items": items})
-        facts = {"model": card.name, "task": card.task, "items": self.commit.items, "commit": self.commit.number}
+        card, commit = self.searcher.model.card, self.commit
+        items = {key: sum(shard.items for shard in commit.of(key)) for key in commit.versions}
+        versions = [{"model": one.name, "task": one.task, "items": items[one.key]} for one in commit.by_task]
+        facts = {"model": card.name, "task": card.task, "items": commit.items, "commit": commit.number}
         return {**facts, "versions": versions}
 
 
@@ -121,8 +117,7 @@ class NewestGallery:
     root: StoragePath
     model: Model
     refresh: float
-    warning: str = ""
-    """Why the newest commit cannot be used; meanwhile the one before it answers."""
+    warning: str = ""  # why the newest commit cannot be used; meanwhile the one before it answers
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
@@ -133,22 +128,18 @@ class NewestGallery:
         """Return the newest commit that can be opened."""
         if time.monotonic() >= self._next and self._lock.acquire(blocking=False):
             try:
-                self._look()
-                self._next = time.monotonic() + self.refresh
+                names = [path.name for path in (self.root / "commits").list("*.json")]
+                if names[-1:] != [commit_name(self._opened.commit.number)]:
+                    self._opened = OpenGallery(self.root, self.model)
+                self.warning = ""
+            except (InputError, OSError) as error:
+                why = without_secrets(str(error)).replace(str(self.root), self.root.name)
+                self.warning = f"commit {self._opened.commit.number} answers; the newest cannot be opened ({why})"
+                LOG.warning(self.warning)
             finally:
+                self._next = time.monotonic() + self.refresh
                 self._lock.release()
         return self._opened
-
-    def _look(self) -> None:
-        try:
-            names = [path.name for path in (self.root / "commits").list("*.json")]
-            if names[-1:] != [commit_name(self._opened.commit.number)]:
-                self._opened = OpenGallery(self.root, self.model)
-            self.warning = ""
-        except (InputError, OSError) as error:
-            why = without_secrets(str(error)).replace(str(self.root), self.root.name)
-            self.warning = f"commit {self._opened.commit.number} answers; the newest cannot be opened ({why})"
-            LOG.warning(self.warning)
 
 
 @dataclass(frozen=True)
@@ -156,16 +147,11 @@ class ServiceOptions:
     """What a replica has to know besides its model."""
 
     gallery: str
-    host: str
-    """Address to listen at."""
-    top: int = 12
-    """Hits per search, if a request does not say how many."""
-    most_bytes: int = MOST_BYTES
-    """Largest image that may be uploaded."""
-    names: tuple[str, ...] = ()
-    """Further names of the service, e.g. behind another web server."""
-    refresh: float = 3.0
-    """Seconds between two looks for a new commit."""
+    host: str  # address to listen at
+    top: int = 12  # hits per search, if a request does not say how many
+    most_bytes: int = MOST_BYTES  # largest image that may be uploaded
+    names: tuple[str, ...] = ()  # further names of the service, e.g. behind another web server
+    refresh: float = 3.0  # seconds between two looks for a new commit
 
     def __post_init__(self) -> None:
         if not 1 <= self.top <= MOST_HITS:
@@ -211,8 +197,7 @@ class Service:
     async def __call__(self, request: Request) -> Response:
         """Return the answer; of an unexpected error the client learns one line, the log the rest."""
         try:
-            self._refuse_strangers(request)
-            response: Response = await self._endpoint(request)(request)
+            response = await self._answer(request)
         except HTTPException as refused:
             response = _json({"error": without_secrets(refused.detail)}, refused.status_code)
             response.headers.update(refused.headers or {})
@@ -225,23 +210,21 @@ class Service:
             response.headers.setdefault(name, value)
         return response
 
-    def _endpoint(self, request: Request) -> Callable[..., Any]:
+    async def _answer(self, request: Request) -> Response:
+        asked, origin = request.headers.get("host", ""), request.headers.get("origin")
+        if not self.options.knows(_host(f"//{asked}")):
+            raise HTTPException(403, "the Host of the request is not this service")
+        if origin is not None and urlsplit(origin).netloc != asked and _host(origin) not in self.options.names:
+            raise HTTPException(403, "the request comes from a page of another site")
         for route in self._routes:
             match, _ = route.matches(request.scope)  # not by `request.url`, which contains the Host
             if match is Match.PARTIAL:
                 allowed = ", ".join(sorted(route.methods or ()))
                 raise HTTPException(405, f"{route.path} takes {allowed} only", {"Allow": allowed})
             if match is Match.FULL:
-                return route.endpoint
+                response: Response = await route.endpoint(request)
+                return response
         raise HTTPException(404, f"no such path; there are {' '.join(route.path for route in self._routes)}")
-
-    def _refuse_strangers(self, request: Request) -> None:
-        asked = request.headers.get("host", "")
-        if not self.options.knows(_host(f"//{asked}")):
-            raise HTTPException(403, "the Host of the request is not this service")
-        origin = request.headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc != asked and _host(origin) not in self.options.names:
-            raise HTTPException(403, "the request comes from a page of another site")
 
     async def _aside(self, work: Callable[..., Result], *arguments: Any) -> Result:
         """Call `work` in a thread, so that other requests are answered meanwhile."""
@@ -311,17 +294,10 @@ def page() -> tuple[str, str]:
     def source(text: str) -> str:
         return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
-    allowed = {
-        "default-src": "'none'",
-        "script-src": source(script),
-        "style-src": source(style),
-        "img-src": "'self' blob: data:",
-        "connect-src": "'self'",
-        "base-uri": "'none'",
-        "form-action": "'none'",
-        "frame-ancestors": "'none'",
-    }
-    policy = "; ".join(f"{name} {value}" for name, value in allowed.items())
+    policy = (
+        f"default-src 'none'; script-src {source(script)}; style-src {source(style)}; img-src 'self' blob: data:; "
+        "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
     return Template(html).render(style=style, script=script), policy
 
 

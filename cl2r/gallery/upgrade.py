@@ -20,9 +20,9 @@ import pandas as pd
 
 from cl2r.errors import InputError
 from cl2r.gallery.gallery import Gallery
-from cl2r.gallery.images import ImageEntry, decode
+from cl2r.gallery.images import decode
 from cl2r.gallery.indexing import read_table
-from cl2r.gallery.model import Images, Model
+from cl2r.gallery.model import Model
 from cl2r.runtime.text import clock
 from cl2r.seeding import numpy_stream
 from cl2r.storage.path import StoragePath, at
@@ -31,8 +31,7 @@ from cl2r.verification import mean_fold_accuracy, pair_correctness, squared_dist
 
 SAMPLES, FOLDS, MOST_PAIRS = 2000, 10, 100_000
 COLUMNS = ("query", "gallery", "same")
-Matrix = dict[tuple[int, int], float]
-"""Accuracy by (t, k)."""
+Matrix = dict[tuple[int, int], float]  # accuracy by (t, k)
 
 
 @dataclass(frozen=True)
@@ -57,8 +56,7 @@ class Sample:
     new: float
     change: Difference
     gain: Difference
-    images_per_second: float
-    """Decoding and φ_t, on this machine."""
+    images_per_second: float  # decoding and φ_t, on this machine
 
     def verdict(self, tolerance: float) -> str:
         """Return `safe`, `not safe` or `not known`."""
@@ -92,7 +90,9 @@ class UpgradeCheck:
         if missing:
             raise InputError(f"--pairs: {len(missing)} images are not in the gallery, e.g. {missing[0]!r}")
         began = time.perf_counter()
-        images = self._decode(items.loc[list(ids)])
+        images, bad = decode(items.loc[list(ids)].reset_index(), self.new.card)
+        if bad:
+            raise InputError(f"{len(bad)} images can no longer be read, e.g. {bad[0][0]}: {bad[0][1]}")
         by_new = self.new.embed(images)
         seconds = time.perf_counter() - began
         by_old, k = self.old.embed(images), self.old.card.task
@@ -108,19 +108,6 @@ class UpgradeCheck:
         old, cross, new = (mean_fold_accuracy(correct, folds) for correct in judged)
         change, gain = _difference(judged[1], judged[0]), _difference(judged[2], judged[1])
         return Sample(len(pairs), old, cross, new, change, gain, len(images) / seconds)
-
-    def _decode(self, items: pd.DataFrame) -> Images:
-        """Return the pixels of some images of the gallery, in the order of `items`."""
-        card = self.new.card
-        images = np.empty((len(items), card.size, card.size, card.channels), np.uint8)
-        for source, group in items.assign(row=np.arange(len(items))).groupby("source", sort=False):
-            named = zip(group.index, group["path"], strict=True)
-            entries = [ImageEntry(str(name), str(path), "", 0) for name, path in named]
-            pixels, bad = decode(str(source), entries, card)
-            if bad:
-                raise InputError(f"{len(bad)} images can no longer be read, e.g. {bad[0][0]}: {bad[0][1]}")
-            images[group["row"].to_numpy()] = pixels
-        return images
 
     def report_lines(self, sample: Sample, matrix: Matrix, tolerance: float, price: float) -> list[str]:
         """Return the answer as lines of text; `price` is that of one hour of this machine."""
@@ -153,9 +140,6 @@ def _difference(first: npt.NDArray[np.bool_], second: npt.NDArray[np.bool_]) -> 
     means = [gains[rng.integers(len(gains), size=len(gains))].mean() for _ in range(SAMPLES)]
     low, high = np.quantile(means, [0.025, 0.975])
     return Difference(float(gains.mean()), float(low), float(high))
-
-
-# ---------------------------------------------------------------- pairs and matrix
 
 
 def read_pairs(path: StoragePath) -> pd.DataFrame:

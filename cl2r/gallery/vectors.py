@@ -16,7 +16,7 @@ import numpy as np
 
 from cl2r.engine.evaluation import ChainFeatures
 from cl2r.gallery.index import CENTROIDS, Hits, IndexOptions, Kind, NearSearch, build, exact_search
-from cl2r.gallery.retrieval import METRICS, Integers, Truth, Vectors, retrieved
+from cl2r.gallery.retrieval import METRICS, Integers, Vectors, answerable, retrieved
 
 FORMATS = ("float32", "float16", "pq32", "pq16", "pq8")
 """pq32: codes of a product quantiser, 32 bytes per vector."""
@@ -46,13 +46,12 @@ def stored_as(vectors: Vectors, form: str) -> tuple[Vectors, int]:
 
 def format_rows(features: ChainFeatures, labels: Integers) -> Iterator[dict[str, Any]]:
     """Yield one row per format, cell and metric. Codes are not compared again by full vectors."""
-    last, truth = len(features.models) - 1, Truth.of_same_images(labels)
-    known = truth.answerable
+    last, known = len(features.models) - 1, answerable(labels)
     for t, k in ((0, 0), (last, 0), (last, last)):
         queries, gallery = features.query(t, k).unit(), features.gallery(t, k).unit()
         for form in possible(FORMATS, len(gallery)):
             vectors, size = stored_as(gallery, form)
-            values = retrieved(queries, vectors, truth)[known].mean(axis=0)
+            values = retrieved(queries, vectors, labels)[known].mean(axis=0)
             for metric, value in zip(METRICS, values, strict=True):
                 yield {"format": form, "bytes": size, "t": t + 1, "k": k + 1, "metric": metric, "value": value}
 

@@ -39,7 +39,7 @@ def extract_on_ray(model: Model, plans: Sequence[ShardPlan], resources: Resource
         accelerator = {name: n for name, n in resources.per_worker().items() if name not in ("CPU", "GPU")}
         rows = (
             ray.data.from_items([{"id": number} for number in range(len(plans))], override_num_blocks=len(plans))
-            .map(_Decoding(held), num_cpus=1 if on_gpu else 1 - EMBEDDING_SHARE)
+            .map(_decode_plan, fn_args=[[held]], num_cpus=1 if on_gpu else 1 - EMBEDDING_SHARE)
             .map(
                 Embedding,
                 fn_constructor_args=[[held], resources],  # bare, Ray would warn that a restarted actor may not find it
@@ -53,19 +53,13 @@ def extract_on_ray(model: Model, plans: Sequence[ShardPlan], resources: Resource
             yield Shard.model_validate_json(row["shard"])
 
 
-class _Decoding:
-    """Decodes the images of a shard. They are sent as bytes because shards differ in length."""
+def _decode_plan(row: dict[str, Any], held: list[Any]) -> dict[str, Any]:
+    """Decode the images of a shard. They are sent as bytes because shards differ in length."""
+    import ray
 
-    def __init__(self, held: Any) -> None:
-        self.held = [held]  # in a list, so that Ray does not fetch it for every row
-
-    def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
-        import ray
-
-        files, plans = ray.get(self.held[0])
-        plan: ShardPlan = plans[int(row["id"])]
-        images, bad = decode(plan.source, plan.entries, files.card)
-        return {"plan": int(row["id"]), "images": images.tobytes(), "bad": json.dumps(bad)}
+    files, plans = ray.get(held[0])
+    images, bad = decode(plans[row["id"]].items, files.card)
+    return {"plan": row["id"], "images": images.tobytes(), "bad": json.dumps(bad)}
 
 
 class Embedding:
@@ -83,5 +77,5 @@ class Embedding:
         card = self.model.card
         images = np.frombuffer(row["images"], np.uint8).reshape(-1, card.size, card.size, card.channels)
         bad = [(str(name), str(why)) for name, why in json.loads(row["bad"])]
-        shard = embed_plan(self.model, self.plans[int(row["plan"])], images.copy(), bad)
+        shard = embed_plan(self.model, self.plans[row["plan"]], images.copy(), bad)
         return {"shard": shard.model_dump_json()}

@@ -28,21 +28,13 @@ from cl2r.study.resources import Resources
 NAME = "cl2r-search"
 ONGOING, QUEUED = 16, 128
 """Requests that a replica works on, and that wait for one; further requests are answered with 503."""
-SECONDS = 60.0
-"""Time for one request, upload included."""
+SECONDS = 60.0  # time for one request, upload included
 QUIET = {"log_level": "WARNING", "enable_access_log": False}
 ELSEWHERE = ("RAY_SERVE_ENABLE_HA_PROXY", "RAY_SERVE_ENABLE_DIRECT_INGRESS", "RAY_SERVE_THROUGHPUT_OPTIMIZED")
 """Settings of Serve that make further processes listen, at all addresses."""
 
 
-def serve(
-    options: ServiceOptions,
-    model: str,
-    storage: StoragePath,
-    port: int = 8000,
-    replicas: int = 1,
-    verbose: bool = False,
-) -> int:
+def serve(options: ServiceOptions, model: str, storage: StoragePath, port: int, replicas: int, verbose: bool) -> int:
     """Answer searches with `model` until Ctrl-C or SIGTERM, then return 0. Bad input is refused before Ray starts."""
     if replicas < 1:
         raise InputError(f"--replicas {replicas}: at least 1")
@@ -101,9 +93,8 @@ def _stoppable() -> Iterator[Callable[[], object]]:
     if threading.current_thread() is not threading.main_thread():  # other threads receive no signals
         yield lambda: None
         return
-    before = signal.getsignal(signal.SIGTERM)
-    listen = partial(signal.signal, signal.SIGTERM, signal.default_int_handler)  # raises KeyboardInterrupt
-    listen()
+    listen = partial(signal.signal, signal.SIGTERM, signal.default_int_handler)  # which raises KeyboardInterrupt
+    before = listen()
     try:
         yield listen
     except SystemExit as end:  # Ray's handler ran, while Ray was starting

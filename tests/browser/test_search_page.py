@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -22,9 +21,9 @@ from typing import Any
 import playwright.sync_api as playwright_sync
 import pytest
 
-from tests.support.galleries import Trained, indexed, trained, write_images
+from tests.support.galleries import Trained, free_port, indexed, trained, write_images
 
-START_SECONDS = 120
+START_SECONDS = 300
 """Time for Ray to start on a busy machine."""
 
 
@@ -63,12 +62,6 @@ def served(tiny: Path) -> Iterator[Served]:
         process.kill()
         process.wait()
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def wait_until_ready(process: subprocess.Popen[str], address: str) -> None:
@@ -139,9 +132,6 @@ def check_hits(page: Any, count: int) -> None:
 def check_fits(page: Any) -> None:
     wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
     assert wide == 0
-
-
-# ---------------------------------------------------------------- the page
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1400, "light"), (1400, "dark"), (400, "light"), (400, "dark")])
@@ -246,9 +236,6 @@ def test_a_search_can_be_repeated_when_the_service_is_back(visit: Callable[..., 
     page.click("#again")
     check_hits(page, 6)
     assert not page.is_visible("#problem")
-
-
-# ---------------------------------------------------------------- the service
 
 
 def listeners(port: int) -> set[str]:

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import socket
 import struct
 import tempfile
 import zlib
@@ -25,9 +26,9 @@ from cl2r.engine.frames import write_run
 from cl2r.engine.links import LinkStore, Tensors
 from cl2r.engine.plan import Plan, plan_run
 from cl2r.errors import InputError
-from cl2r.gallery.gallery import Commit, Gallery, Shard, StoredDtype, Version, shard_name
-from cl2r.gallery.images import ImageEntry, decode_one
-from cl2r.gallery.indexing import IndexJob, IndexReport, ShardPlan, extract_here, item_frame
+from cl2r.gallery.gallery import Gallery, Shard, Version, shard_name
+from cl2r.gallery.images import decode_one
+from cl2r.gallery.indexing import IndexJob, IndexReport, ShardPlan, extract_here
 from cl2r.gallery.model import Model, ModelFiles, from_links
 from cl2r.storage.path import StoragePath
 from tests.support.quick import Recorder, quick_config
@@ -164,10 +165,10 @@ def assert_holds(root: StoragePath, expected: dict[str, np.ndarray], tolerance: 
         np.testing.assert_allclose(found[name].astype(np.float32), vector, rtol=0, atol=tolerance)
 
 
-def stored(gallery: Gallery, commit: Commit | None = None) -> dict[str, Floats]:
+def stored(gallery: Gallery) -> dict[str, Floats]:
     """Return every vector of a gallery by its id; check that none is there twice."""
     found: dict[str, Floats] = {}
-    for shard in (commit or gallery.commit).shards:
+    for shard in gallery.commit.shards:
         ids = gallery.items([shard])["id"]
         assert not found.keys() & set(ids)
         assert len(set(ids)) == shard.items
@@ -183,24 +184,37 @@ def below(root: StoragePath, part: str = "shards") -> dict[str, bytes]:
     return {name: (folder / name).read_bytes() for name, *_ in folder.walk()}
 
 
-def entries(names: Sequence[str]) -> list[ImageEntry]:
-    """Return entries of images that need not exist."""
-    return [ImageEntry(name, name, "some", 100 + number) for number, name in enumerate(names)]
+def unit_rows(count: int, dim: int = 12, seed: int = 0) -> Floats:
+    """Return drawn vectors of length one."""
+    return unit(np.random.default_rng(seed).normal(size=(count, dim))).astype(np.float32)
 
 
-def add_vectors(
-    gallery: Gallery,
-    version: str,
-    vectors: Floats,
-    names: Sequence[str],
-    stored_dtype: StoredDtype = "float32",
-    **metadata: Any,
-) -> Shard:
+def item_rows(names: Sequence[str], **metadata: Any) -> pd.DataFrame:
+    """Return the items of images that need not exist."""
+    own = {"id": names, "source": "nowhere", "label": "some", "bytes": np.arange(len(names)) + 100, "path": names}
+    return pd.DataFrame(own | metadata)
+
+
+def made_version(task: int, chain: str = "key", digest: str = "bits") -> Version:
+    """Return a version of a chain that was never trained, for vectors of four dimensions."""
+    keys = tuple(f"{chain}{k}" for k in range(1, task + 1))
+    known = {"name": f"run@{task}", "task": task, "method": "cl2r", "dim": 4, "digest": f"{digest}{task}"}
+    return Version(key=keys[-1], keys=keys, **known)
+
+
+def filled(root: StoragePath, *versions: Version) -> Gallery:
+    """Return a gallery with three more images by each of `versions`."""
+    gallery = Gallery.open_or_create(root)
+    for each in versions:
+        commit_vectors(gallery, each, unit_rows(3, 4, each.task), [f"{each.key}/{n}" for n in range(3)])
+    return gallery
+
+
+def add_vectors(gallery: Gallery, version: str, vectors: Floats, names: Sequence[str], **metadata: Any) -> Shard:
     """Write a shard of given vectors without committing it."""
-    rows = entries(names)
-    items = item_frame(rows, "nowhere", pd.DataFrame(metadata) if metadata else None)
-    name = shard_name(version, names, [row.bytes for row in rows], stored_dtype)
-    return gallery.shards.write(name, version, vectors, items, [], stored_dtype)
+    items = item_rows(names, **metadata)
+    name = shard_name(version, names, items["bytes"].tolist(), "float32")
+    return gallery.shards.write(name, version, vectors, items, [], "float32")
 
 
 def commit_vectors(gallery: Gallery, version: Version, vectors: Floats, names: Sequence[str], **metadata: Any) -> None:
@@ -224,31 +238,11 @@ def declared_png(width: int, height: int) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + b"".join(body)
 
 
-def nearest_slowly(scores: Floats, top: int) -> npt.NDArray[np.int64]:
-    """Return the `top` best columns of every row of scores; of equal ones the first."""
-    return np.argsort(-scores, axis=1, kind="stable")[:, :top]
-
-
-def damages(content: bytes, count: int = 12) -> Iterator[bytes]:
-    """Yield the content torn, extended, and with a bit flipped at `count` places, first and last byte included."""
-    yield from (b"", content[: len(content) // 2], content[:-1], content + b"x")
-    for place in sorted({round(at) for at in np.linspace(0, len(content) - 1, count)}):
-        yield content[:place] + bytes([content[place] ^ 4]) + content[place + 1 :]
-
-
-NO_RECORDS = (b"", b"{", b"[]", b"null", b"3", b"{}", b"\xff", b"[" * 100_000, b'{"name": 1}')
-"""Contents of a JSON file that are no record."""
-
-
-@contextlib.contextmanager
-def changed(path: Path, content: bytes | None) -> Iterator[None]:
-    """Replace a file's content, or remove the file, for a while."""
-    before = path.read_bytes()
-    path.unlink() if content is None else path.write_file(content)
-    try:
-        yield
-    finally:
-        path.write_file(before)
+def free_port() -> int:
+    """Return a port of this machine at which nothing listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ from cl2r.engine.evaluation import ChainFeatures
 from cl2r.features import Features
 from cl2r.gallery import retrieval
 from cl2r.gallery.backfill import FRACTIONS, ORDERS, Order, Upgrade, backfill, neighbourhood, order_rows
-from cl2r.gallery.retrieval import METRICS, Integers, Truth, evaluate, retrieved
+from cl2r.gallery.retrieval import METRICS, Integers, evaluate, retrieved
 
 ROWS = 48
 
@@ -25,7 +25,7 @@ def drifting(dims: tuple[int, ...] = (5, 5, 5)) -> tuple[ChainFeatures, Integers
 def mixed_by_hand(upgrade: Upgrade, order: Integers, fraction: float) -> list[float]:
     """Compute the metrics by their definitions, one query and one row at a time."""
     new = set(order[: round(fraction * ROWS)].tolist())
-    labels, rows = upgrade.truth.gallery, []
+    labels, rows = upgrade.labels, []
     for query in range(ROWS):
         scores = {}
         for row in set(range(ROWS)) - {query}:
@@ -87,7 +87,7 @@ def test_images_alone_in_their_class_are_left_out() -> None:
     labels[0] = 99
     upgrade = Upgrade.of(features, 1, 0, labels)
     found = backfill(upgrade, [order_rows(upgrade, "random")], (0.0,))[0, 0]
-    judged = retrieved(upgrade.to_old, upgrade.old, Truth.of_same_images(labels))
+    judged = retrieved(upgrade.to_old, upgrade.old, labels)
     assert found.tolist() == pytest.approx(judged[1:].mean(axis=0).tolist())
 
 
@@ -109,7 +109,7 @@ def test_the_worst_rows_are_far_from_their_old_neighbours() -> None:
     assert neighbourhood(upgrade.old).tolist() == pytest.approx(means, abs=1e-6)
     order = order_rows(upgrade, "worst_first")
     assert np.array_equal(order, np.argsort(means))
-    other = Upgrade(upgrade.new, upgrade.old, upgrade.to_old[::-1], Truth.of_same_images(labels[::-1]))
+    other = Upgrade(upgrade.new, upgrade.old, upgrade.to_old[::-1], labels[::-1])
     assert np.array_equal(order_rows(other, "worst_first"), order)
 
 

@@ -1,10 +1,10 @@
 """Images to index: which files count, and what is refused."""
 
-import dataclasses
 import os
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from cl2r.gallery.gallery import Gallery
@@ -24,12 +24,14 @@ def test_images_are_listed_by_extension_outside_hidden_folders(tmp_path: Path, r
     (tmp_path / "images" / "linked").symlink_to(tmp_path / "images" / "b")
     upload(tmp_path / "images", remote)
     found = list_images(tmp_path / "images", "p/")
-    assert [entry.path for entry in found] == ["a.webp", "b/1.png", "b/2.JPG", "c/d/3.gif"]
-    assert [entry.id for entry in found] == ["p/a.webp", "p/b/1.png", "p/b/2.JPG", "p/c/d/3.gif"]
-    assert [entry.label for entry in found] == ["", "b", "b", "d"]
-    assert {entry.bytes for entry in found} == {2}
-    there = [entry for entry in list_images(remote, "p/") if not entry.path.startswith("linked/")]
-    assert there == [dataclasses.replace(entry, modified=0) for entry in found]
+    assert found["path"].tolist() == ["a.webp", "b/1.png", "b/2.JPG", "c/d/3.gif"]
+    assert found["id"].tolist() == ["p/a.webp", "p/b/1.png", "p/b/2.JPG", "p/c/d/3.gif"]
+    assert found["label"].tolist() == ["", "b", "b", "d"]
+    assert (set(found["bytes"]), set(found["source"])) == ({2}, {str(tmp_path / "images")})
+    assert found["modified"].tolist() == [(tmp_path / "images" / path).stat().st_mtime_ns for path in found["path"]]
+    there = list_images(remote, "p/")
+    there = there[~there["path"].str.startswith("linked/")].reset_index(drop=True)
+    pd.testing.assert_frame_equal(there, found.assign(source=pd.Series([str(remote)] * 4, dtype="string"), modified=0))
 
 
 def test_a_folder_without_images_is_refused(tmp_path: Path, remote: ObjectPath, model: Model) -> None:

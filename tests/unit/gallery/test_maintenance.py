@@ -49,15 +49,16 @@ def test_the_cost_of_mapping(gallery: Gallery, chain: Trained) -> None:
 
 def test_a_stopped_adaptation_is_searched_and_resumed(gallery: Gallery, chain: Trained) -> None:
     model = chain.model(3)
-    before, _ = Searcher(gallery, model).rows(chain.images[:5], 12)
+    queries = model.embed(chain.images[:5])
+    before, _ = Searcher(gallery, model).rows_of(queries, 12)
     list(islice(adapt(gallery, model), 1))
     halfway = Gallery(gallery.root)
     assert len(set(halfway.items()["task"])) == 2
     assert 0 < Searcher(halfway, model).mapped < 12
-    np.testing.assert_allclose(Searcher(halfway, model).rows(chain.images[:5], 12)[0], before, atol=2e-6)
+    np.testing.assert_allclose(Searcher(halfway, model).rows_of(queries, 12)[0], before, atol=2e-6)
     assert adapted(halfway, chain).vectors in (4, 8)
     assert Searcher(halfway, model).mapped == 0
-    np.testing.assert_allclose(Searcher(halfway, model).rows(chain.images[:5], 12)[0], before, atol=2e-6)
+    np.testing.assert_allclose(Searcher(halfway, model).rows_of(queries, 12)[0], before, atol=2e-6)
     assert adapted(halfway, chain).vectors == 0
 
 

@@ -8,13 +8,12 @@ import pytest
 from cl2r.adapters import QueryAdapter, Support
 from cl2r.compatibility import average_compatibility, backward_compatibility, forward_compatibility
 from cl2r.config.schema import AdapterConfig
-from cl2r.engine.chain import Chain, RunResult
 from cl2r.engine.evaluation import ChainFeatures
 from cl2r.errors import InputError
 from cl2r.features import Features
 from cl2r.gallery import retrieval
-from cl2r.gallery.retrieval import METRICS, Integers, Truth, Vectors, cosines, evaluate, retrieved
-from tests.support.quick import Recorder, quick_config, train
+from cl2r.gallery.retrieval import METRICS, Integers, Vectors, answerable, cosines, evaluate, retrieved
+from tests.support.galleries import trained
 
 
 def vectors(rows: int, dim: int = 6, seed: int = 0) -> Vectors:
@@ -27,12 +26,11 @@ def ranking(query: Vectors, gallery: Vectors, own: int) -> list[int]:
     return sorted((row for row in range(len(gallery)) if row != own), key=lambda row: -scores[row])
 
 
-def by_hand(queries: Vectors, gallery: Vectors, truth: Truth) -> list[list[float]]:
-    """Compute the metrics by their definitions."""
+def by_hand(queries: Vectors, gallery: Vectors, labels: Integers) -> list[list[float]]:
+    """Compute the metrics by their definitions; no image is its own hit."""
     table = []
-    for number, query in enumerate(queries):
-        order = ranking(query, gallery, int(truth.own[number]))
-        right = [bool(truth.gallery[row] == truth.queries[number]) for row in order]
+    for own, query in enumerate(queries):
+        right = [bool(labels[row] == labels[own]) for row in ranking(query, gallery, own)]
         if not any(right):
             table.append([np.nan] * 4)
             continue
@@ -45,47 +43,31 @@ def by_hand(queries: Vectors, gallery: Vectors, truth: Truth) -> list[list[float
 def test_every_query_agrees_with_the_definitions(seed: int) -> None:
     labels = np.random.default_rng(seed).integers(0, 9, 60)
     labels[:1] = 99  # alone in its class
-    truth = Truth.of_same_images(labels)
-    given = vectors(60, seed=seed + 100), vectors(60, seed=seed), truth
+    given = vectors(60, seed=seed + 100), vectors(60, seed=seed), labels
     found, expected = retrieved(*given), by_hand(*given)
     assert np.array_equal(found[:, :3], np.array(expected)[:, :3], equal_nan=True)
     assert np.allclose(found, expected, atol=1e-12, equal_nan=True)
-    assert list(truth.answerable) == [not np.isnan(row[0]) for row in expected]
+    assert list(answerable(labels)) == [not np.isnan(row[0]) for row in expected]
     assert 0 < np.nanmean(found[:, 0]) < np.nanmean(found[:, 1]) < 1, "the metrics are neither 0 nor 1"
 
 
-def test_queries_may_be_other_images_than_the_gallery() -> None:
-    truth = Truth(np.array([0, 1, 7]), np.repeat([0, 1, 2], 5), np.full(3, -1))
-    queries, gallery = vectors(3), vectors(15, seed=1)
-    assert np.allclose(retrieved(queries, gallery, truth), by_hand(queries, gallery, truth), equal_nan=True)
-    assert list(truth.answerable) == [True, True, False]
-
-
-def test_an_image_is_not_its_own_hit() -> None:
-    gallery = vectors(4)
-    alone = retrieved(gallery, gallery, Truth.of_same_images(np.array([0, 1, 2, 3])))
-    assert np.isnan(alone).all()
-    others = retrieved(gallery, gallery, Truth(np.arange(4), np.arange(4), np.full(4, -1)))
-    assert (others == 1).all(), "unless it is taken for another photo"
-
-
 def test_equal_rows_are_in_row_order() -> None:
-    """Twelve copies of one vector tie wherever they are in a gallery of odd size."""
+    """Twelve copies of one vector tie wherever they are in a gallery of odd size. The query has a class with one."""
     one, rest = vectors(1, dim=99, seed=3), vectors(121, dim=99, seed=4)
     gallery = np.concatenate([rest[:50], np.repeat(one, 6, 0), rest[50:], np.repeat(one, 6, 0)])
     scores = cosines(vectors(77, dim=99, seed=5), gallery)
     copies = [*range(50, 56), *range(127, 133)]
     assert (scores[:, copies] == scores[:, copies[:1]]).all()
-    labels = np.zeros(len(gallery), np.int64)
-    labels[copies] = range(1, 13)
+    queries, labels = np.concatenate([one, gallery[1:]]), np.zeros(len(gallery), np.int64)
     for place, row in enumerate(copies):
-        judged = retrieved(one, gallery, Truth(labels[[row]], labels, np.array([-1])))[0]
+        labels[:], labels[[0, row]] = 0, 1
+        judged = retrieved(queries, gallery, labels)[0]
         assert judged.tolist() == pytest.approx([float(place < top) for top in (1, 5, 10)] + [1 / (place + 1)])
 
 
 def test_the_block_size_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     labels = np.random.default_rng(0).integers(0, 5, 53)
-    given = vectors(53), vectors(53, seed=1), Truth.of_same_images(labels)
+    given = vectors(53), vectors(53, seed=1), labels
     whole = retrieved(*given)
     for numbers in (7 * 53, 1):
         monkeypatch.setattr(retrieval, "BLOCK_NUMBERS", numbers)
@@ -110,7 +92,7 @@ def test_the_matrix_and_its_summaries() -> None:
         evaluation, slow = found[metric], np.full((3, 3), np.nan)
         for t in range(3):
             for k in range(t + 1):
-                judged = by_hand(features.models[t].unit(), features.models[k].unit(), Truth.of_same_images(labels))
+                judged = by_hand(features.models[t].unit(), features.models[k].unit(), labels)
                 slow[t, k] = np.mean([row[place] for row in judged])
         assert np.allclose(evaluation.matrix, slow, equal_nan=True)
         assert evaluation.metric == metric
@@ -126,10 +108,8 @@ def test_intervals_are_as_wide_as_theory_says() -> None:
     found = evaluate(features, labels, samples=2000)["recall@1"]
     low, high = found.intervals["BC"]
     assert low < found.values["BC"] < high
-    first, second = (
-        retrieved(features.models[t].unit(), features.models[0].unit(), Truth.of_same_images(labels))[:, 0]
-        for t in (1, 0)
-    )
+    units = [model.unit() for model in features.models]
+    first, second = (retrieved(units[t], units[0], labels)[:, 0] for t in (1, 0))
     error = (first - second).std(ddof=1) / np.sqrt(400)
     assert high - low == pytest.approx(2 * 1.96 * error, rel=0.1), "the interval of a paired difference"
     again = evaluate(features, labels, samples=2000)["recall@1"]
@@ -167,19 +147,11 @@ def test_adapters_growth_and_mapped_galleries_are_applied() -> None:
     assert evaluate(grown, labels)["mAP"].matrix[1, 0] == pytest.approx(own)
 
 
-def test_the_matrix_of_a_finished_run(finished: RunResult, finished_root: Path) -> None:
-    plan = finished.plan
-    features = Chain(plan, finished_root, Recorder(), trained_by="").features(len(plan.keys))
-    found = evaluate(features, plan.dataset.y_open, samples=20)
-    last = features.models[2].unit()
-    expected = by_hand(last, features.models[0].unit(), Truth.of_same_images(plan.dataset.y_open))
-    assert found["mAP"].matrix[2, 0] == pytest.approx(np.mean([row[3] for row in expected]))
-
-
-@pytest.mark.parametrize("name", ["fan", "der_trunc"])
-def test_methods_that_map_galleries_or_grow_can_be_evaluated(tiny: Path, tmp_path: Path, name: str) -> None:
-    config = quick_config(tiny, {"method": {"name": name}, "scenario": {"n_tasks": 2}, "optim": {"epochs": 1}})
-    plan = train(config, tmp_path).plan
-    features = Chain(plan, tmp_path, Recorder(), trained_by="").features(2)
-    matrix = evaluate(features, plan.dataset.y_open, samples=5)["mAP"].matrix
-    assert ((matrix[np.tril_indices(2)] > 1 / 6) & (matrix[np.tril_indices(2)] <= 1)).all()
+@pytest.mark.parametrize("name", ["cl2r", "fan", "der_trunc"])
+def test_the_matrix_of_a_finished_run(tiny: Path, name: str) -> None:
+    run = trained(tiny, name)
+    features, labels = run.evaluated(), run.plan.dataset.y_open
+    matrix = evaluate(features, labels, samples=20)["mAP"].matrix
+    judged = by_hand(features.query(2, 0).unit(), features.gallery(2, 0).unit(), labels)
+    assert matrix[2, 0] == pytest.approx(np.mean([row[3] for row in judged]))
+    assert ((matrix[np.tril_indices(3)] > 1 / 6) & (matrix[np.tril_indices(3)] <= 1)).all()

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +13,17 @@ import pytest
 
 from cl2r.gallery import indexing
 from cl2r.gallery.gallery import Gallery
-from cl2r.gallery.index import IndexOptions, exact_search
+from cl2r.gallery.index import IndexOptions, build_indexes, covering_index, exact_search
 from cl2r.gallery.indexing import without
-from cl2r.gallery.search import Searcher, build_indexes, covering_index
+from cl2r.gallery.search import Searcher
 from cl2r.storage.path import ObjectPath, StoragePath
-from tests.support.galleries import Trained, changed, commit_vectors, indexed, refused, trained, unit, write_images
+from tests.support.galleries import Trained, commit_vectors, indexed, refused, trained, unit_rows, write_images
 from tests.support.object_server import upload
 
 GROUPS = ((1, 0, 20), (2, 20, 31), (3, 31, 45))
 """Task, and the images that its model indexed."""
 QUERIES = slice(45, 65)
+drawn = partial(unit_rows, dim=11)  # as many dimensions as the models of `chain` have
 
 
 @pytest.fixture(autouse=True)
@@ -80,9 +82,6 @@ def assert_ranked(chain: Trained, searcher: Searcher, top: int, upto: int = 3, t
         assert len({hit.id for hit in hits}) == len(hits)
 
 
-# ---------------------------------------------------------------- mixed versions
-
-
 @pytest.mark.parametrize(
     "name", ["cl2r", "er", "fan", "der_trunc", "er+procrustes", "er+aligner", "er+query_drift", "er+slerp"]
 )
@@ -94,15 +93,6 @@ def test_mixed_versions_are_ranked_like_a_loop_over_all_pairs(tiny: Path, mixed:
     assert_ranked(chain, searcher, 12)
     assert_ranked(chain, searcher, 100)
     assert searcher.mapped == (31 if name == "fan" else 0)
-
-
-def test_without_the_map_the_ranking_differs(tiny: Path, mixed: Any) -> None:
-    """Shows that the test above can fail."""
-    chain = trained(tiny, "fan")
-    gallery, model = mixed(chain), chain.model(3)
-    model.map_gallery = lambda task, vectors: vectors  # type: ignore[method-assign]
-    with pytest.raises(AssertionError):
-        assert_ranked(chain, Searcher(gallery, model), 12)
 
 
 def test_an_adapter_can_search_a_gallery_made_without_it(tiny: Path, mixed: Any) -> None:
@@ -149,9 +139,6 @@ def test_models_that_cannot_search_the_gallery_are_refused(tiny: Path, chain: Tr
             Searcher(gallery, model)
 
 
-# ---------------------------------------------------------------- given vectors
-
-
 def made(root: StoragePath, chain: Trained, *groups: tuple[int, np.ndarray], **metadata: Any) -> Gallery:
     """Return a gallery of given vectors, by task; images are named by their number."""
     gallery, start = Gallery.open_or_create(root), 0
@@ -163,13 +150,8 @@ def made(root: StoragePath, chain: Trained, *groups: tuple[int, np.ndarray], **m
     return gallery
 
 
-def rows_like(chain: Trained, count: int, seed: int = 0) -> np.ndarray:
-    drawn = np.random.default_rng(seed).normal(size=(count, chain.model(1).dim))
-    return unit(drawn).astype(np.float32)
-
-
 def test_ties_are_in_gallery_order_across_shards_and_versions(chain: Trained, tmp_path: Path) -> None:
-    rows = rows_like(chain, 3)
+    rows = drawn(3)
     groups = ((1, rows[[0, 1, 0, 2]]), (2, rows[[2, 0, 0]]), (1, rows[[0, 1, 0]]), (3, rows[[1, 0]]))
     searcher = Searcher(made(tmp_path, chain, *groups), chain.model(3))
     order = searcher.items["id"].tolist()
@@ -183,37 +165,27 @@ def test_ties_are_in_gallery_order_across_shards_and_versions(chain: Trained, tm
 
 
 def test_there_are_at_most_as_many_hits_as_images(chain: Trained, tmp_path: Path) -> None:
-    searcher = Searcher(made(tmp_path, chain, (1, rows_like(chain, 4)), (3, rows_like(chain, 2, 1))), chain.model(3))
+    searcher = Searcher(made(tmp_path, chain, (1, drawn(4)), (3, drawn(2, seed=1))), chain.model(3))
     (hits,) = searcher.search(chain.images[:1], 50)
     assert len(hits) == 6
     assert sorted(hit.id for hit in hits) == [f"{n:03d}" for n in range(6)]
     assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
-    _, rows = searcher.rows(chain.images[:1], 50)
+    _, rows = searcher.rows_of(searcher.model.embed(chain.images[:1]), 50)
     assert rows.shape == (1, 50)
     assert (rows[0, 6:] == -1).all()
     assert len(searcher.search(chain.images[:1], 10**12)[0]) == 6
+    assert searcher.search(chain.images[:0], 5) == []
 
 
 def test_wrong_queries_are_refused(chain: Trained, tmp_path: Path) -> None:
-    searcher = Searcher(made(tmp_path / "some", chain, (1, rows_like(chain, 4))), chain.model(2))
+    searcher = Searcher(made(tmp_path / "some", chain, (1, drawn(4))), chain.model(2))
     for top in (0, -1):
-        for ask in (searcher.search, searcher.rows):
-            with refused(f"--top {top}"):
-                ask(chain.images[:1], top)
+        with refused(f"--top {top}"):
+            searcher.search(chain.images[:1], top)
     with refused("dimensions"):
-        searcher.rows_of(rows_like(chain, 2)[:, :-1], 3)
+        searcher.rows_of(drawn(2)[:, :-1], 3)
     with refused(tmp_path / "empty", "empty"):
         Searcher(Gallery.open_or_create(tmp_path / "empty"), chain.model(1))
-
-
-def test_no_queries_have_no_hits(chain: Trained, tmp_path: Path) -> None:
-    gallery = made(tmp_path, chain, (1, rows_like(chain, 40)))
-    for _ in range(2):
-        assert Searcher(gallery, chain.model(2)).search(chain.images[:0], 5) == []
-        build_indexes(gallery, IndexOptions("hnsw"))
-
-
-# ---------------------------------------------------------------- hits
 
 
 def test_a_hit_has_the_metadata_of_its_image(chain: Trained, tmp_path: Path) -> None:
@@ -226,8 +198,9 @@ def test_a_hit_has_the_metadata_of_its_image(chain: Trained, tmp_path: Path) -> 
         "tags": [["a", "b"], None, []],
         "box": [{"x": 1}, None, {"x": 3}],
     }
-    gallery = made(tmp_path, chain, (2, rows_like(chain, 3)), **known)
-    found = Searcher(gallery, chain.model(3)).search(chain.images[:1], 3)[0]
+    gallery = made(tmp_path, chain, (2, drawn(3)), **known)
+    commit_vectors(gallery, chain.model(3).version, drawn(1, seed=5), ["x"])
+    found = Searcher(gallery, chain.model(3)).search(chain.images[:1], 4)[0]
     hits = {hit.id: hit for hit in found}
     first = hits["000"]
     own = (first.label, first.task, first.model, first.source, first.path)
@@ -238,56 +211,47 @@ def test_a_hit_has_the_metadata_of_its_image(chain: Trained, tmp_path: Path) -> 
         assert first.metadata[name] == right, name
     assert first.metadata["when"] == pd.Timestamp("2020-01-02")
     assert list(first.metadata["tags"]) == ["a", "b"]
-    assert all(value is None for value in hits["001"].metadata.values())
+    for other in ("001", "x"):  # without values, and without the columns
+        assert hits[other].metadata == dict.fromkeys(known)
     assert list(hits["002"].metadata["tags"]) == []
     assert json.loads(json.dumps([dataclasses.asdict(hit) for hit in found], default=str))[0]["rank"] == 1
     plain = {type(first.metadata[name]) for name in ("year", "sold", "price", "tags", "box")}
     assert plain == {int, bool, float, list, dict}, "values that JSON can hold"
 
 
-def test_metadata_may_be_missing_for_some_images(chain: Trained, tmp_path: Path) -> None:
-    gallery = made(tmp_path, chain, (1, rows_like(chain, 2)))
-    years = pd.array([1990, 2000], dtype="Int64")
-    commit_vectors(gallery, chain.model(1).version, rows_like(chain, 2, 5), ["x", "y"], year=years)
-    hits = {hit.id: hit.metadata for hit in Searcher(gallery, chain.model(1)).search(chain.images[:1], 9)[0]}
-    assert hits == {"000": {"year": None}, "001": {"year": None}, "x": {"year": 1990}, "y": {"year": 2000}}
-    assert type(hits["x"]["year"]) is int
-
-
-# ---------------------------------------------------------------- indexes of a gallery
-
-
-def grown(gallery: Gallery, chain: Trained, vectors: np.ndarray, prefix: str) -> None:
-    commit_vectors(gallery, chain.model(1).version, vectors, [f"{prefix}{n}" for n in range(len(vectors))])
-
-
 @pytest.fixture
 def large(chain: Trained, tmp_path: Path) -> Gallery:
     gallery = Gallery.open_or_create(tmp_path)
     for number in range(3):
-        grown(gallery, chain, rows_like(chain, 100, number), f"{number}/")
+        grow(gallery, chain, 100, number)
     return gallery
+
+
+def grow(gallery: Gallery, chain: Trained, count: int, seed: int, task: int = 1) -> None:
+    """Add drawn vectors; the images are called SEED/0, SEED/1, …"""
+    names = [f"{seed}/{n}" for n in range(count)]
+    commit_vectors(gallery, chain.model(task).version, drawn(count, seed=seed), names)
 
 
 def test_shards_added_after_the_index_are_searched_exactly(large: Gallery, chain: Trained) -> None:
     build_indexes(large, IndexOptions("ivf", nlist=4, nprobe=4))
-    grown(large, chain, rows_like(chain, 30, 9), "later/")
+    grow(large, chain, 30, 9)
     searcher = Searcher(Gallery(large.root), chain.model(1))
     (part,) = searcher.parts
     assert (part.covered, len(part.shards), part.near is not None) == (3, 4, True)
-    queries = np.concatenate([rows_like(chain, 30, 9), rows_like(chain, 20, 10)])
+    queries = np.concatenate([drawn(30, seed=9), drawn(20, seed=10)])
     scores, rows = searcher.rows_of(queries, 8)
     right, expected = Searcher(large, chain.model(1), exact=True).rows_of(queries, 8)
     np.testing.assert_allclose(scores, right, atol=1e-6)
     plain = Searcher(large, chain.model(1), exact=True).items["id"].to_numpy()
     np.testing.assert_array_equal(searcher.items["id"].to_numpy()[rows], plain[expected])
-    assert searcher.items["id"].to_numpy()[rows[:30, 0]].tolist() == [f"later/{n}" for n in range(30)]
+    assert searcher.items["id"].to_numpy()[rows[:30, 0]].tolist() == [f"9/{n}" for n in range(30)]
 
 
 def test_shards_may_be_listed_in_another_order_than_in_the_index(large: Gallery, chain: Trained) -> None:
     build_indexes(large, IndexOptions("hnsw"))
     large.change({}, large.commit.shards[::-1], "turned")
-    queries = rows_like(chain, 100, 1)
+    queries = drawn(100, seed=1)
     searcher = Searcher(Gallery(large.root), chain.model(1))
     assert searcher.parts[0].near is not None
     found = searcher.items["id"].to_numpy()[searcher.rows_of(queries, 1)[1][:, 0]]
@@ -313,9 +277,9 @@ def test_an_index_is_rebuilt_when_it_covers_too_little(large: Gallery, chain: Tr
     options = IndexOptions("hnsw")
     assert [built.rows for built in build_indexes(large, options)] == [300]
     assert build_indexes(large, options) == []
-    grown(large, chain, rows_like(chain, 70, 7), "few/")
+    grow(large, chain, 70, 7)
     assert build_indexes(large, options) == []
-    grown(large, chain, rows_like(chain, 10, 8), "more/")
+    grow(large, chain, 10, 8)
     assert [built.rows for built in build_indexes(large, options)] == [380]
     found = covering_index(large, chain.model(1).version.key)
     assert found is not None
@@ -341,29 +305,16 @@ def test_small_galleries_have_no_index(large: Gallery, chain: Trained, monkeypat
     assert build_indexes(large, IndexOptions("exact")) == []
     monkeypatch.setattr("cl2r.gallery.index.EXACT_BELOW", 300)
     assert [built.options.kind for built in build_indexes(large, IndexOptions())] == ["ivf"]
-
-
-def test_a_version_too_small_for_codes_is_searched_exactly(large: Gallery, chain: Trained) -> None:
-    commit_vectors(large, chain.model(2).version, rows_like(chain, 20, 3), [f"new/{n}" for n in range(20)])
-    assert [built.rows for built in build_indexes(large, IndexOptions("pq"))] == [300]
+    grow(large, chain, 20, 3, task=2)
+    assert [built.rows for built in build_indexes(large, IndexOptions("pq"))] == [300], "20 are too few for codes"
     searcher = Searcher(large, chain.model(2))
     assert [part.near is not None for part in searcher.parts] == [True, False]
     assert len(searcher.search(chain.images[:1], 5)[0]) == 5
 
 
-def test_a_damaged_index_is_named_and_not_ignored(large: Gallery, chain: Trained) -> None:
-    build_indexes(large, IndexOptions("hnsw"))
-    for pattern in ("*.json", "*.faiss"):
-        (path,) = (large.root / "index").list(pattern)
-        assert isinstance(path, Path)
-        with changed(path, b"words"), refused(path, "cl2r gallery build"):
-            Searcher(large, chain.model(1))
-    assert Searcher(large, chain.model(1)).parts[0].near is not None
-
-
 def test_an_exact_search_ignores_the_index(large: Gallery, chain: Trained) -> None:
     build_indexes(large, IndexOptions("ivf", nlist=7, nprobe=1))
-    queries = rows_like(chain, 50, 11)
+    queries = drawn(50, seed=11)
     blocks = [large.shards.vectors(shard) for shard in large.commit.shards]
     _, right = exact_search(blocks, queries, 10)
     np.testing.assert_array_equal(Searcher(large, chain.model(1), exact=True).rows_of(queries, 10)[1], right)

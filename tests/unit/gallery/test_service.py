@@ -22,12 +22,10 @@ from PIL import Image, ImageFile
 from starlette.requests import Request
 
 from cl2r.gallery.gallery import Gallery
-from cl2r.gallery.images import ImageEntry
-from cl2r.gallery.indexing import item_frame
 from cl2r.gallery.model import Model, write_export
 from cl2r.gallery.service import Service, ServiceOptions, page
 from cl2r.rayrun.serve import serve
-from tests.support.galleries import Trained, declared_png, encoded, indexed, refused
+from tests.support.galleries import Trained, declared_png, encoded, free_port, indexed, item_rows, refused
 
 NEVER = 1e9
 Pictures = list[tuple[str, Any]]
@@ -104,9 +102,6 @@ def image(service: Service, name: str) -> Answer:
     return ask(service, "GET", "/image", query=f"id={quote(name)}")
 
 
-# ---------------------------------------------------------------- a gallery of two versions
-
-
 @pytest.fixture(scope="session")
 def models(chain: Trained) -> list[Model]:
     return [chain.model(task) for task in (1, 2, 3)]
@@ -162,9 +157,6 @@ def service(shared: Path, models: list[Model]) -> Service:
     return opened(shared, models[2])
 
 
-# ---------------------------------------------------------------- searching
-
-
 def test_hits_are_ranked_by_all_cosines(
     service: Service, pictures: Pictures, models: list[Model], shared: Path
 ) -> None:
@@ -188,6 +180,9 @@ def test_hits_are_ranked_by_all_cosines(
         assert (hit["task"], hit["model"], hit["metadata"]) == (task, models[task - 1].card.name, {})
         assert hit["label"] == hit["id"].split("/")[0]
     assert str(shared.parent) not in answer.body.decode(), "clients do not learn where files are"
+    described = {key: value for key, value in answer.json.items() if key not in ("hits", "seconds")}
+    assert described == facts(models) | {"top": 7}
+    assert len(search(service, encoded(query)).json["hits"]) == 12
 
 
 def facts(models: list[Model]) -> dict[str, Any]:
@@ -195,24 +190,6 @@ def facts(models: list[Model]) -> dict[str, Any]:
     first, second, third = (model.card.name for model in models)
     versions = [{"model": first, "task": 1, "items": 16}, {"model": second, "task": 2, "items": 4}]
     return {"model": third, "task": 3, "items": 20, "commit": 2, "versions": versions}
-
-
-def test_an_answer_describes_the_gallery(service: Service, pictures: Pictures, models: list[Model]) -> None:
-    answer = search(service, encoded(pictures[0][1])).json
-    expected = facts(models) | {"top": 12}
-    assert {key: answer[key] for key in expected} == expected
-    assert len(answer["hits"]) == 12
-    assert answer["seconds"] >= 0
-    assert "warning" not in answer
-
-
-def test_a_hit_links_to_its_image(service: Service, pictures: Pictures) -> None:
-    hit = search(service, encoded(pictures[3][1]), "top=1").json["hits"][0]
-    path, _, query = hit["image"].partition("?")
-    answer = ask(service, "GET", f"/{path}", query=query)
-    assert (answer.status, answer.headers["content-type"]) == (200, "image/png")
-    shown = np.asarray(Image.open(io.BytesIO(answer.body)))
-    assert np.array_equal(shown, np.repeat(dict(pictures)[hit["id"]][..., None], 3, axis=2))
 
 
 def test_top_is_a_number_from_1_to_100(service: Service, pictures: Pictures) -> None:
@@ -235,9 +212,6 @@ def test_metadata_of_any_kind_is_sent(tmp_path: Path, models: list[Model], pictu
         {"price": None, "day": "2026-01-02", "count": 2},
         {"price": None, "day": "2026-01-02", "count": 3},
     ]
-
-
-# ---------------------------------------------------------------- uploads
 
 
 def test_an_upload_that_is_too_large_is_not_read_to_its_end(
@@ -287,9 +261,6 @@ def test_an_image_of_too_many_pixels_is_not_decoded(
     assert search(service, declared_png(*size)).refuses(422, "89 million")
 
 
-# ---------------------------------------------------------------- images of the gallery
-
-
 def test_only_images_of_the_gallery_are_sent(root: Path, images: Path, pictures: Pictures, models: list[Model]) -> None:
     service, inside = opened(root, models[2]), pictures[0][0]
     put(images, [("new.png", pictures[0][1])])
@@ -301,21 +272,25 @@ def test_only_images_of_the_gallery_are_sent(root: Path, images: Path, pictures:
 
 
 def test_images_are_sent_small_and_as_png(tmp_path: Path, models: list[Model]) -> None:
-    (tmp_path / "images").mkdir()
     pixels = np.random.default_rng(0).integers(0, 256, (600, 900, 3), np.uint8)
-    (tmp_path / "images" / "wide.jpg").write_bytes(encoded(pixels, "JPEG"))
+    (tmp_path / "images" / "wide.jpg").write_file(encoded(pixels, "JPEG"))
     indexed(tmp_path / "images", tmp_path / "gallery", models[0])
-    answer = image(opened(tmp_path / "gallery", models[0]), "wide.jpg")
+    wide = opened(tmp_path / "gallery", models[0])
+    (hit,) = search(wide, encoded(pixels)).json["hits"]
+    path, _, query = hit["image"].partition("?")
+    answer = ask(wide, "GET", f"/{path}", query=query)
     shown = Image.open(io.BytesIO(answer.body))
     assert (shown.format, shown.size) == ("PNG", (256, 171))
     assert answer.headers["content-type"] == "image/png"
 
 
 def test_a_file_that_has_changed_is_not_sent(root: Path, images: Path, pictures: Pictures, models: list[Model]) -> None:
-    service, path = opened(root, models[2]), images / pictures[2][0]
+    service, (name, pixels) = opened(root, models[2]), pictures[2]
+    shown = np.asarray(Image.open(io.BytesIO(image(service, name).body)))
+    assert np.array_equal(shown, np.repeat(pixels[..., None], 3, axis=2))
     for content in (b"<svg xmlns='http://www.w3.org/2000/svg'/>", b"secret text", None):
-        path.unlink() if content is None else path.write_bytes(content)
-        assert image(service, pictures[2][0]).refuses(404, "no longer")
+        (images / name).unlink() if content is None else (images / name).write_bytes(content)
+        assert image(service, name).refuses(404, "no longer")
 
 
 def test_a_gallery_that_points_elsewhere_is_not_followed(tmp_path: Path, models: list[Model]) -> None:
@@ -323,19 +298,14 @@ def test_a_gallery_that_points_elsewhere_is_not_followed(tmp_path: Path, models:
     (tmp_path / "images").mkdir()
     put(tmp_path, [("private.png", np.zeros((16, 16), np.uint8))])
     gallery, model = Gallery.open_or_create(tmp_path / "gallery"), models[0]
-    paths = ["../private.png", str(tmp_path / "private.png")]
-    rows = [ImageEntry(f"{number}", path, "", 1) for number, path in enumerate(paths)]
+    paths, version = ["../private.png", str(tmp_path / "private.png")], model.version
+    items = item_rows(["0", "1"]).assign(source=str(tmp_path / "images"), path=paths)
     vectors = np.eye(2, model.dim, dtype=np.float32)
-    version = model.version
-    items = item_frame(rows, str(tmp_path / "images"), None)
     shard = gallery.shards.write("made", version.key, vectors, items, [], "float32")
     gallery.change({version.key: version}, [shard], "made")
     service = opened(tmp_path / "gallery", model)
     for name in ("0", "1"):
         assert image(service, name).refuses(404, "outside")
-
-
-# ---------------------------------------------------------------- who may ask for what
 
 
 @pytest.mark.parametrize(
@@ -360,38 +330,31 @@ def test_an_unknown_path_is_refused(service: Service) -> None:
         assert ask(service, "GET", path).refuses(404, "/search"), path
 
 
-def test_names_of_this_machine_are_known(service: Service) -> None:
-    """At any port: a tunnel may end at another one."""
-    for host in ("127.0.0.1:8000", "localhost:8000", "LOCALHOST", "[::1]:8000", "localhost:9000"):
-        assert ask(service, "GET", "/health", host=host, origin=f"http://{host}").status == 200, host
-
-
-def test_a_name_that_points_here_is_refused(service: Service) -> None:
+def test_requests_to_other_hosts_and_from_other_sites_are_refused(
+    service: Service, shared: Path, models: list[Model]
+) -> None:
     """A page of evil.example whose name leads to 127.0.0.1 shares an origin with what it reads."""
-    hosts = ["evil.example", "evil.example:8000", "127.0.0.1.evil.example", "192.0.2.9:8000", "localhost.", ""]
-    for host in [*hosts, "[::1", "localhost/health", "localhost?x", "evil@localhost"]:
-        for path in ("/", "/health", "/image", "/x"):
-            assert ask(service, "GET", path, host=host).refuses(403, "Host"), host
-
-
-def test_a_page_of_another_site_is_refused(service: Service, pictures: Pictures) -> None:
-    for origin in ("https://evil.example", "null", "http://localhost:3000", "http://127.0.0.1"):
-        assert search(service, encoded(pictures[0][1]), origin=origin).refuses(403, "another site"), origin
-
-
-def test_further_names_are_known_and_in_a_network_all_names(shared: Path, models: list[Model]) -> None:
+    own = ("127.0.0.1:8000", "localhost:8000", "LOCALHOST", "[::1]:8000", "localhost:9000")  # a tunnel's port
+    other = ("evil.example", "evil.example:8000", "127.0.0.1.evil.example", "192.0.2.9:8000", "localhost.", "")
+    wrong = ("[::1", "localhost/health", "localhost?x", "evil@localhost")
+    sites = ("https://evil.example", "null", "http://localhost:3000", "http://127.0.0.1")
     named = opened(shared, models[2], names=("search.example",))
-    network = opened(shared, models[2], host="0.0.0.0")
-    for service, status, headers in (
-        (named, 200, {"host": "search.example"}),
-        (named, 200, {"origin": "https://search.example"}),
-        (named, 403, {"host": "other.example"}),
-        (network, 200, {"host": "server7:8000"}),
-        (network, 200, {"host": "server7:8000", "origin": "http://server7:8000"}),
-        (network, 403, {"host": "server7:8000", "origin": "http://evil.example"}),
-        (network, 200, {"host": "server7/x?"}),  # the path is not read from the Host
+    network, server = opened(shared, models[2], host="0.0.0.0"), {"host": "server7:8000"}
+    for asked, refusal, headers in (
+        *((service, "", {"host": host, "origin": f"http://{host}"}) for host in own),
+        *((service, "Host", {"host": host}) for host in (*other, *wrong)),
+        *((service, "another site", {"origin": origin}) for origin in sites),
+        (named, "", {"host": "search.example"}),
+        (named, "", {"origin": "https://search.example"}),
+        (named, "Host", {"host": "other.example"}),
+        (network, "", server),
+        (network, "", server | {"origin": "http://server7:8000"}),
+        (network, "another site", server | {"origin": "http://evil.example"}),
+        (network, "", {"host": "server7/x?"}),  # the path is not read from the Host
     ):
-        assert ask(service, "GET", "/health", **headers).status == status, headers
+        for path in ("/health", "/x"):
+            answer = ask(asked, "GET", path, **headers)
+            assert answer.refuses(403, refusal) if refusal else answer.status != 403, headers
 
 
 def test_every_answer_has_its_headers(service: Service, pictures: Pictures) -> None:
@@ -419,9 +382,6 @@ def test_the_page_may_run_its_own_script_and_nothing_else(service: Service) -> N
     assert page() == (html, policy)
 
 
-# ---------------------------------------------------------------- readiness, new commits, faults
-
-
 def test_health_is_503_until_the_gallery_is_open(shared: Path, models: list[Model]) -> None:
     service = Service(ServiceOptions(str(shared), "127.0.0.1", top=5, most_bytes=777))
     for answer in (ask(service, "GET", "/health"), search(service, b"x"), image(service, "x")):
@@ -434,49 +394,29 @@ def test_health_is_503_until_the_gallery_is_open(shared: Path, models: list[Mode
     assert answer.json == {"status": "ready", **facts(models), "top": 5, "most_hits": 100, "most_bytes": 777}
 
 
-def append(root: Path, images: Path, model: Model, pictures: Pictures) -> None:
-    put(images, pictures)
-    indexed(images, root, model)
-
-
-def test_images_of_a_new_commit_are_found(root: Path, images: Path, models: list[Model], pictures: Pictures) -> None:
-    service, (name, pixels) = opened(root, models[2]), pictures[22]
-    waiting = opened(root, models[2], refresh=NEVER)
+def test_a_new_commit_is_used_if_it_can_be(root: Path, images: Path, models: list[Model], pictures: Pictures) -> None:
+    service, waiting, old = opened(root, models[2]), opened(root, models[2], refresh=NEVER), opened(root, models[1])
+    name, pixels = pictures[22]
     before = search(service, encoded(pixels), "top=100").json
     assert name not in [hit["id"] for hit in before["hits"]]
-    append(root, images, models[2], pictures[20:])
+    put(images, pictures[20:])
+    indexed(images, root, models[2])
+    newest = root / "commits" / "00000003.json"
+    whole = newest.read_bytes()
+    newest.write_bytes(whole[:-1])
+    assert newest.name in ask(service, "GET", "/health").json["warning"], "until the commit is restored"
+    newest.write_bytes(whole)
     after = search(service, encoded(pixels), "top=100").json
-    assert (after["commit"], after["items"], len(after["hits"])) == (3, 24, 24)
+    assert (after["commit"], after["items"], len(after["hits"]), "warning" in after) == (3, 24, 24, False)
     assert (after["hits"][0]["id"], after["hits"][0]["task"]) == (name, 3)
     assert after["hits"][0]["score"] == pytest.approx(1, abs=1e-5)
     assert image(service, name).status == 200
     assert search(waiting, encoded(pixels)).json["commit"] == 2, "not before `refresh` seconds have passed"
-
-
-def test_a_commit_by_a_later_model_is_not_used_and_a_warning_says_so(
-    root: Path, images: Path, models: list[Model], pictures: Pictures
-) -> None:
-    service = opened(root, models[1])
-    append(root, images, models[2], pictures[20:])
-    answer = search(service, encoded(pictures[0][1]), "top=100").json
+    answer = search(old, encoded(pixels), "top=100").json
     assert (answer["commit"], len(answer["hits"])) == (2, 20)
-    assert models[2].card.name in answer["warning"]
+    assert models[2].card.name in answer["warning"], "the commit has vectors by a later model"
     assert str(root) not in answer["warning"]
-    assert ask(service, "GET", "/health").json["warning"] == answer["warning"]
-
-
-def test_a_damaged_commit_gives_a_warning_until_it_is_restored(
-    root: Path, images: Path, models: list[Model], pictures: Pictures
-) -> None:
-    service = opened(root, models[2])
-    append(root, images, models[2], pictures[20:])
-    newest = root / "commits" / "00000003.json"
-    whole = newest.read_bytes()
-    newest.write_bytes(whole[:-1])
-    assert newest.name in ask(service, "GET", "/health").json["warning"]
-    newest.write_bytes(whole)
-    answer = ask(service, "GET", "/health").json
-    assert (answer["commit"], "warning" in answer) == (3, False)
+    assert ask(old, "GET", "/health").json["warning"] == answer["warning"]
 
 
 @pytest.mark.parametrize(("kind", "status"), [(OSError, 503), (RuntimeError, 500)])
@@ -497,20 +437,6 @@ def test_an_error_shows_neither_traceback_nor_secret(
     assert "wJalrXUtnFEMI" not in caplog.text
 
 
-# ---------------------------------------------------------------- refused before Ray starts
-
-
-@pytest.fixture
-def exported(tmp_path: Path, models: list[Model]) -> str:
-    write_export(models[2].files, tmp_path / "model")
-    return str(tmp_path / "model")
-
-
-def start(root: Path, model: str, port: int | None = None, replicas: int = 1, **options: Any) -> int:
-    own = ServiceOptions(str(root), **({"host": "127.0.0.1"} | options))
-    return serve(own, model, root, free_port() if port is None else port, replicas)
-
-
 @pytest.mark.parametrize(
     ("options", "parts"),
     [
@@ -522,48 +448,38 @@ def start(root: Path, model: str, port: int | None = None, replicas: int = 1, **
         ({"host": "192.0.2.77", "port": 8000}, ["--host 192.0.2.77", "--port 8000"]),
         ({"host": "no such name", "port": 8000}, ["--host no such name"]),
         ({"model": "other@3"}, ["--model other"]),
+        ({"task": 1}, ["{shared}", "later model"]),
+        ({"gallery": "empty"}, ["empty: the gallery is empty"]),
+        ({"gallery": "nowhere"}, ["nowhere: no gallery"]),
+        ({"setting": "RAY_SERVE_ENABLE_HA_PROXY"}, ["RAY_SERVE_ENABLE_HA_PROXY"]),
+        ({"port": "taken"}, ["--port {port}", "another"]),
     ],
+    ids=str,
 )
 def test_bad_options_are_refused_before_ray_starts(
-    shared: Path, exported: str, options: dict[str, Any], parts: list[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    shared: Path,
+    models: list[Model],
+    options: dict[str, Any],
+    parts: list[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setattr(ray, "init", lambda **_: pytest.fail("started"))
-    with refused(*parts):
-        start(shared, **({"model": exported} | options))
-
-
-def test_ports_in_use_and_settings_that_open_more_are_refused(
-    shared: Path, exported: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    if "setting" in options:
+        monkeypatch.setenv(options["setting"], "1")
+    Gallery.open_or_create(tmp_path / "empty")
+    write_export(models[options.get("task", 3) - 1].files, tmp_path / "model")
+    gallery = tmp_path / options["gallery"] if "gallery" in options else shared
+    own = {name: options[name] for name in ("host", "top", "most_bytes") if name in options}
     with socket.socket() as other:
         other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)  # may be shared, as Serve's port may
         other.bind(("127.0.0.1", 0))
         other.listen()
-        port = other.getsockname()[1]
-        with refused(f"--port {port}", "another"):
-            start(shared, exported, port)
-    monkeypatch.setenv("RAY_SERVE_ENABLE_HA_PROXY", "1")
-    with refused("RAY_SERVE_ENABLE_HA_PROXY"):
-        start(shared, exported)
-
-
-def test_a_gallery_that_cannot_be_searched_is_refused(
-    tmp_path: Path, shared: Path, exported: str, models: list[Model]
-) -> None:
-    Gallery.open_or_create(tmp_path / "empty")
-    write_export(models[0].files, tmp_path / "first")
-    for root, model, part in (
-        (tmp_path / "empty", exported, "empty"),
-        (tmp_path / "nowhere", exported, "no gallery"),
-        (shared, str(tmp_path / "first"), "later model"),
-    ):
-        with refused(root, part):
-            start(root, model)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+        taken = other.getsockname()[1]
+        port = taken if options.get("port") == "taken" else options.get("port", free_port())
+        with refused(*(part.format(port=taken, shared=shared) for part in parts)):
+            chosen = ServiceOptions(str(gallery), **({"host": "127.0.0.1"} | own))
+            serve(
+                chosen, options.get("model", str(tmp_path / "model")), tmp_path, port, options.get("replicas", 1), False
+            )

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import yaml
 
 from analysis.plots.search import plot_backfill, plot_retrieval
 from analysis.tables.search import formats_table, search_tables
@@ -17,15 +18,17 @@ from cl2r.data.dataset import Templates
 from cl2r.engine.chain import RunResult
 from cl2r.engine.frames import frames as run_frames
 from cl2r.engine.frames import run_name
+from cl2r.engine.plan import plan_run
 from cl2r.errors import InputError
-from cl2r.gallery.retrieval import METRICS, Truth, check_plan, retrieved
+from cl2r.gallery.retrieval import METRICS, check_plan, retrieved
+from cl2r.storage.path import ObjectPath
 from cl2r.study.folder import StudyFolder
 from cl2r.study.spec import StudySpec
 from studies import search
 from studies.search import chain_features, measure_runs, present
 from tests.support.drawn import bands, legend, lines
-from tests.support.quick import train
-from tests.support.small_study import small_study, write_preset
+from tests.support.quick import QUICK, train
+from tests.support.small_study import small_study
 
 TASKS = 3
 Frames = dict[str, pd.DataFrame]
@@ -41,7 +44,9 @@ def study(tiny: Path) -> StudySpec:
 @pytest.fixture(scope="module")
 def preset(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A file for `--preset`."""
-    return write_preset(tmp_path_factory.mktemp("preset"), tiny)
+    path = tmp_path_factory.mktemp("preset") / "tiny.yaml"
+    path.write_text(yaml.safe_dump({**QUICK, "data": {"name": str(tiny)}}))
+    return path
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +80,7 @@ def test_every_cell_of_every_run_is_measured(measured: Frames, results: list[Run
     for result in results:
         features, labels = chain_features(result.plan, root), result.plan.dataset.y_open
         own = cells[cells["run"] == run_name(result.plan)].set_index(["metric", "t", "k"])
-        judged = retrieved(features.models[2].unit(), features.models[1].unit(), Truth.of_same_images(labels))
+        judged = retrieved(features.models[2].unit(), features.models[1].unit(), labels)
         for metric, value in zip(METRICS, judged.mean(axis=0), strict=True):
             row = own.loc[(metric, 3, 2)]
             assert row["value"] == pytest.approx(value)
@@ -88,6 +93,14 @@ def cell(measured: Frames, run: str, metric: str, t: int, k: int) -> float:
     rows = measured["retrieval"]
     chosen = (rows["run"] == run) & (rows["metric"] == metric) & (rows["t"] == t) & (rows["k"] == k)
     return float(rows.loc[chosen, "value"].iloc[0])
+
+
+def test_backfills_begin_and_end_with_cells_of_the_matrix(measured: Frames) -> None:
+    curves = measured["backfill"]
+    orders = {*zip(curves["order"], curves["draw"], strict=True)}
+    assert orders == {("random", 0), ("random", 1), ("worst_first", 0), ("oracle", 0)}
+    for row in curves[curves["fraction"].isin([0.0, 1.0])].itertuples():
+        assert row.value == pytest.approx(cell(measured, row.run, row.metric, TASKS, 1 if row.fraction == 0 else TASKS))
 
 
 def test_float32_gives_the_matrix_and_float16_almost(measured: Frames) -> None:
@@ -108,15 +121,19 @@ def test_indexes_of_the_runs_own_gallery(measured: Frames) -> None:
     assert (indexes["queries_per_second"] > 0).all()
 
 
-def test_a_failed_run_is_left_out_and_a_lost_link_is_trained_again(
-    study: StudySpec, frames: Frames, measured: Frames, results: list[RunResult], root: Path, tmp_path: Path
-) -> None:
-    shutil.copytree(root, tmp_path / "copy")
-    shutil.rmtree(tmp_path / "copy" / "links" / results[0].plan.keys[1])
+def test_a_failed_run_is_left_out(study: StudySpec, frames: Frames, root: Path) -> None:
     runs = frames["runs"].copy()
     runs.loc[1:, "status"] = "failed"
-    found, right = measure_runs(study, runs, tmp_path / "copy", draws=1)["retrieval"], measured["retrieval"]
-    pd.testing.assert_frame_equal(found, right[right["run"] == runs["run"].iloc[0]].reset_index(drop=True))
+    found = measure_runs(study, runs, root, draws=1)
+    assert set(found["retrieval"]["run"]) == {runs["run"].iloc[0]}
+
+
+def test_a_lost_link_is_trained_again(results: list[RunResult], root: Path, tmp_path: Path) -> None:
+    shutil.copytree(root, tmp_path / "copy")
+    plan = results[0].plan
+    shutil.rmtree(tmp_path / "copy" / "links" / plan.keys[1])
+    found, right = (chain_features(plan, place) for place in (tmp_path / "copy", root))
+    assert all(np.array_equal(one.body, other.body) for one, other in zip(found.models, right.models, strict=True))
 
 
 def test_data_without_anything_to_search_for_is_refused(results: list[RunResult]) -> None:
@@ -185,7 +202,7 @@ def test_the_matrix_shows_a_search_metric(frames: Frames, measured: Frames) -> N
     assert "recall@1" in figure.axes[-1].get_ylabel()
 
 
-def test_everything_is_written(frames: Frames, measured: Frames, tmp_path: Path) -> None:
+def test_everything_is_written(frames: Frames, measured: Frames, tmp_path: Path, remote: ObjectPath) -> None:
     text = present(frames, measured, tmp_path / "out", "python studies/search.py --seeds 0 1")
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert {f"{name}.parquet" for name in search.FRAMES} <= names
@@ -199,6 +216,8 @@ def test_everything_is_written(frames: Frames, measured: Frames, tmp_path: Path)
     assert "1:N search" in text
     assert "|" not in text, "aligned columns for the terminal"
     assert str(tmp_path / "out") in text
+    present(frames, measured, remote / "search", "cl2r study search")
+    assert {path.name for path in (remote / "search").list()} == names
 
 
 def test_the_command_measures_and_writes_what_the_study_found(
@@ -223,3 +242,9 @@ def test_the_command_measures_and_writes_what_the_study_found(
     assert str(folder) in shown[0]
     assert (folder / "search.md").read_text().count("cl2r study search --preset") == 1
     assert (tmp_path / "mine" / "backfill.parquet").exists()
+
+
+def test_the_default_specification_has_two_methods() -> None:
+    study = StudySpec.load(Path(search.__file__).with_suffix(".yaml"))
+    assert [point.values["method.name"] for point in study.points()] == ["er", "cl2r"]
+    check_plan(plan_run(study.config(study.points()[0], 0)))
