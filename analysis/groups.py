@@ -88,8 +88,7 @@ def group_labels(runs: pd.DataFrame, fields: Sequence[str] | None = None) -> pd.
     rows = with_defaults(runs)[names].astype(object)
     groups = [group_of(values) for values in rows.itertuples(index=False, name=None)]
     labels: dict[Group, str] = {}
-    writers = (partial(_label, names, short), partial(_label, names, _exact), partial(_written_out, names))
-    for write in writers:
+    for write in (partial(_label, names, short), partial(_label, names, _exact), partial(_written_out, names)):
         counts = Counter(labels.values())
         labels |= {group: write(group) for group in dict.fromkeys(groups) if counts[labels.get(group, "")] != 1}
     if len(set(labels.values())) < len(labels):

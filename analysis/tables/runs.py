@@ -290,10 +290,11 @@ def best_trials(runs: pd.DataFrame, objectives: Mapping[str, str], count: int = 
         raise InputError("best_trials needs an objective, e.g. {'BC': 'max'}")
     columns = {}
     for name, goal in objectives.items():
+        column = objective_column(name)
         check_name(goal, ("max", "min"), f"direction of {name}")
-        columns[column := objective_column(name)] = goal
         if column not in runs:
-            raise InputError(f"runs have no column {column!r}: trials are chosen on tuning pairs, which have no values")
+            raise InputError(f"no column {column!r}: trials are chosen on tuning pairs, and none were evaluated")
+        columns[column] = goal
     check_name("trial", runs.columns, "column")
     sizes = runs.groupby("trial")["trial"].transform("size")
     whole = runs[finished(runs).groupby(runs["trial"]).transform("all") & (sizes == sizes.max())]

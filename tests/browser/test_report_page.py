@@ -95,9 +95,7 @@ def test_reloading_keeps_the_reader_s_choices(study: Study, open_report: Open, t
     assert page.locator('#all-runs th[aria-sort="descending"]').inner_text().strip() == "BC"
     assert page.locator("#all-runs tbody tr:visible").count() == len(study.finished)
     assert page.evaluate("window.scrollY - document.getElementById('cost').offsetTop") == pytest.approx(40, abs=3)
-    assert page.evaluate("[...document.querySelectorAll('details[open]')].map((node) => node.id)") == [
-        "settings-common"
-    ]
+    assert page.locator("details[open]").evaluate_all("all => all.map((node) => node.id)") == ["settings-common"]
     assert page.evaluate("document.querySelector('#all-runs .scroll').scrollLeft") == 30
     assert page.evaluate("[document.activeElement.dataset.t, document.activeElement.dataset.k]") == ["3", "2"]
     assert details(page)["gallery by model k"] == "2"

@@ -78,18 +78,16 @@ def _finish(run: dict[str, Any], rows: dict[str, list[dict[str, Any]]], stream: 
     for pairs, matrix in matrices.items():
         run |= _metrics(matrix, pairs)
         rows["matrix"] += _cells(run["run"], pairs, matrix)
-    memory = float(run["memory.per_class"])
-    run |= {"adapter_flops": 0.0, "gallery_items_touched": 0, "stored_bytes": int(3e5 + 1e4 * memory)}
+    stored = int(3e5 + 1e4 * float(run["memory.per_class"]))
+    run |= {"adapter_flops": 0.0, "gallery_items_touched": 0, "stored_bytes": stored}
     for task in range(1, run["tasks"] + 1):
-        first = task == 1 and run["seed"] > 0
-        rows["tasks"].append(_task(run, task, reused=first, stream=stream))
+        rows["tasks"].append(_task(run, task, reused=task == 1 and run["seed"] > 0, stream=stream))
         for epoch in (1, 2, 3):
             losses = {"loss_ce": 2.0 / epoch + 0.1 * task, "loss_fd": 0.1 / epoch if task > 1 else None}
             place = {"run": run["run"], "task": task, "stage": "train", "epoch": epoch}
             rows["curves"].append({**place, "lr": 0.1 / epoch, "seconds": 1.0, **losses})
     run |= {"train_seconds": 10.0 * run["tasks"], "links_trained": run["tasks"], "wall_seconds": 11.0 * run["tasks"]}
-    run["peak_bytes"] = int(6e8)
-    rows["runs"].append(run)
+    rows["runs"].append(run | {"peak_bytes": int(6e8)})
 
 
 def _matrix(run: Mapping[str, Any], stream: np.random.Generator) -> np.ndarray:

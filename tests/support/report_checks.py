@@ -28,14 +28,12 @@ def check_fits(page: Any, study: Study) -> None:
 
 def check_figures(page: Any, study: Study) -> None:
     """Check that every figure shows lines, points or bars, and that no button sends data."""
-    drawn = page.evaluate(
-        "[...document.querySelectorAll('.plot')].map((n) => [n.id, n.querySelectorAll('svg .trace').length])"
-    )
+    plots = page.locator(".plot")
+    drawn = plots.evaluate_all("all => all.map((n) => [n.id, n.querySelectorAll('svg .trace').length])")
     assert drawn
     assert [name for name, traces in drawn if traces == 0] == []
-    titles = page.evaluate(
-        "[...document.querySelectorAll('.modebar-btn')].map((n) => n.dataset.title || n.ariaLabel || n.title)"
-    )
+    buttons = page.locator(".modebar-btn")
+    titles = buttons.evaluate_all("all => all.map((n) => n.dataset.title || n.ariaLabel || n.title)")
     assert len(titles) == 4 * len(drawn)
     assert [title for title in titles if re.search("share|cloud|edit|upload|send", title, re.IGNORECASE)] == []
 
@@ -109,9 +107,8 @@ def check_matrix(page: Any, study: Study) -> None:
         choose(page, study, run, pairs)
         cells = cells_of(study, run["run"], pairs)
         assert page.locator("#matrix-grid td.cell").all_inner_texts() == [f"{v:.3f}" for v in cells["accuracy"]]
-        marked = page.locator("#matrix-grid td.compatible").evaluate_all(
-            "n => n.map((e) => [+e.dataset.t, +e.dataset.k])"
-        )
+        found = page.locator("#matrix-grid td.compatible")
+        marked = found.evaluate_all("all => all.map((n) => [+n.dataset.t, +n.dataset.k])")
         assert [tuple(place) for place in marked] == list(cells.index[cells["compatible"].fillna(False).astype(bool)])
         prefix = "tuning_" if pairs == "tuning" else ""
         for score in COMPATIBILITY:
@@ -196,10 +193,8 @@ def check_print(page: Any, study: Study) -> None:
     page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
     assert page.locator("details:not([open])").count() == 0
     assert page.locator("h1").inner_text() == study.name
-    widest = page.evaluate(
-        "Math.max(...[...document.querySelectorAll('.plot svg')].map((n) => n.getBoundingClientRect().width))"
-    )
-    assert widest < 700
+    widths = page.locator(".plot svg").evaluate_all("all => all.map((n) => n.getBoundingClientRect().width)")
+    assert max(widths) < 700
     page.evaluate("window.dispatchEvent(new Event('afterprint'))")
     assert page.locator("details:not([open])").count() > 0
     page.emulate_media(media="screen")

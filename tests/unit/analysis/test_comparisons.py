@@ -139,17 +139,10 @@ def test_an_empty_label_can_be_named() -> None:
     assert probability_of_improvement(runs, "BC", "long", None, ["variant"]).mean == 1
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("eval.pairs_seed", 7),
-        ("eval.normalise", "own"),
-        ("data.name", "cifar100"),
-        ("data.size", 64),
-        ("scenario.class_order", "identity"),
-        ("tasks", 9),
-    ],
-)
+UNLIKE = {"eval.pairs_seed": 7, "eval.normalise": "own", "data.name": "cifar100", "data.size": 64, "tasks": 9}
+
+
+@pytest.mark.parametrize(("field", "value"), [*UNLIKE.items(), ("scenario.class_order", "identity")])
 def test_runs_that_were_not_measured_alike_are_refused(field: str, value: Any) -> None:
     runs = made_study(seeds=(0, 1)).runs
     runs.loc[runs["method.name"] == "er", field] = value

@@ -14,7 +14,6 @@ import pytest
 from analysis import load_study
 from analysis import study as studies
 from cl2r.config.layers import override, read_layer
-from cl2r.study.folder import StudyFolder
 from cl2r.study.spec import StudySpec
 from tests.support.made_study import made_study, write_made
 from tests.support.miniatures import refusal
@@ -33,11 +32,6 @@ class Bomb:
 @pytest.fixture
 def mark(tmp_path: Path) -> Path:
     return tmp_path / "executed"
-
-
-@pytest.mark.parametrize("name", ["../x", "a/b", "/x", "..", ".", ""])
-def test_a_name_of_a_study_is_one_folder(tmp_path: Path, name: str) -> None:
-    assert "name" in refusal(lambda: StudyFolder(tmp_path, name))
 
 
 @pytest.fixture

@@ -207,12 +207,14 @@ def test_names_in_the_data_cannot_break_the_page(study: Study) -> None:
     assert NASTY in embedded_data(page)["texts"]["lost-runs"]["csv"].replace('""', '"')
 
 
-def test_embedded_json_has_no_tags() -> None:
+def test_embedded_json_has_no_tags_and_null_for_values_that_are_not_finite() -> None:
     text = embedded({"a": "</script>&\u2028"})
     assert not set("<>&\u2028") & set(text)
     assert json.loads(text) == {"a": "</script>&\u2028"}
     with pytest.raises(ValueError, match="JSON"):
         embedded({"a": float("nan")})
+    values = [1.23456, np.nan, np.inf, -np.inf]
+    assert [exact(values), shown(values), significant(values, 2)] == [[v, *[None] * 3] for v in (1.23456, 1.235, 1.2)]
 
 
 def test_nothing_is_fetched(page: str) -> None:
@@ -235,13 +237,6 @@ def test_writes_a_file(tmp_path: Path) -> None:
     path = write_report(made_study(seeds=[0]), tmp_path / "new" / "report.html")
     assert path.read_text().startswith("<!doctype html>")
     assert [entry.name for entry in path.parent.iterdir()] == ["report.html"]
-
-
-def test_values_that_are_not_finite_become_null() -> None:
-    values = [1.23456, np.nan, np.inf, -np.inf]
-    assert exact(values) == [1.23456, None, None, None]
-    assert shown(values) == [1.235, None, None, None]
-    assert significant(values, 2) == [1.2, None, None, None]
 
 
 def test_infinite_losses_and_missing_cells_do_not_break_the_page() -> None:
