@@ -1,7 +1,4 @@
-"""Statistics and tables of finished runs, computed from the Parquet frames of a study. Needs neither torch nor Ray.
-
-Plots are in `analysis.plots` and the HTML report in `analysis.report`; import them if you need them.
-"""
+"""Statistics and tables of a study's runs, without torch and Ray; also `analysis.plots` and `analysis.report`."""
 
 from analysis.comparisons import paired_differences, probability_of_improvement
 from analysis.stats import summarise

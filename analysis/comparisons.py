@@ -1,7 +1,6 @@
 """Tests whether one group of runs is better than another. Intervals of a single group are in `analysis.stats`.
 
-Groups are compared by the differences between runs of the same seed, which share the order of classes: what a seed
-does to both of them cancels out. The p values of one table are corrected for their number.
+Groups are compared by runs of the same seed, which share the order of classes: what a seed does to both cancels out.
 """
 
 import itertools
@@ -12,29 +11,12 @@ import numpy as np
 import pandas as pd
 from scipy import special  # scipy.stats takes a second to import
 
+from analysis import stats
 from analysis.groups import FREE, Group, Integers, check_name, group_of, label_of, numbered_groups, short, with_defaults
 from analysis.names import field_title, metric_of
-from analysis.stats import (
-    DRAWS,
-    NO_SPREAD,
-    ROUNDING,
-    TOO_SMALL,
-    Estimate,
-    Floats,
-    by_stratum,
-    checked_values,
-    equal,
-    group_columns,
-    holm,
-    known_columns,
-    no_value_note,
-    percentiles,
-    shortage,
-    summarise,
-    t_interval,
-)
 from cl2r.errors import InputError, nearest
 from cl2r.metrics import METRICS
+from cl2r.runtime.text import counted
 
 LEVEL = 0.05
 ALIKE = ("data.name", "data.size", "data.channels", "tasks")
@@ -53,9 +35,9 @@ def paired_differences(
     `verdict` is about `one`: better, worse, not shown, n too small, no spread. `p_corrected` is Holm's over all rows.
     Raise InputError if runs of one seed were not measured on the same tasks and pairs.
     """
-    names, sign = group_columns(runs, by), _direction(metric)
+    names, sign = stats.group_columns(runs, by), _direction(metric)
     check_name("seed", runs.columns, "column")
-    values, settings = checked_values(runs, metric, names, pairs), _settings(runs)
+    values, settings = stats.checked_values(runs, metric, names, pairs), _settings(runs)
     codes, groups = numbered_groups(runs, names)
     # groups × seeds: the row of the run that has a value, −1 if there is none
     seeds, kinds = numbered_groups(runs, ["seed"])
@@ -72,9 +54,18 @@ def paired_differences(
         first, second = places[one, common], places[other, common]
         labels = label_of(groups[one]), label_of(groups[other])
         _check_alike(settings, first, second, "{} and {}".format(*labels))
-        rows.append((*labels, *_paired_test(values[first] - values[second])))
+        differences = values[first] - values[second]
+        found, p = stats.t_interval(differences), math.nan
+        if found.note == stats.NO_SPREAD:
+            # The t statistic is infinite, p = 0. That is no evidence of such strength: AC of a few tasks takes few
+            # values, so three seeds may agree on it; if signs were tossed, n equal differences had p = 2^(1 − n).
+            p = 1.0 if abs(found.mean) <= stats.ROUNDING else math.nan
+        elif found.n > 1:
+            error = float(differences.std(ddof=1)) / math.sqrt(found.n)
+            p = float(2 * special.stdtr(found.n - 1, -abs(found.mean) / error))  # two-sided
+        rows.append((*labels, found.mean, found.low, found.high, found.n, p))
     table = pd.DataFrame(rows, columns=["one", "other", "difference", "low", "high", "n", "p"])
-    table["p_corrected"] = holm(table["p"].to_numpy(dtype=np.float64))
+    table["p_corrected"] = stats.holm(table["p"].to_numpy(dtype=np.float64))
     results = zip(table["n"], table["p_corrected"], sign * table["difference"], strict=True)
     return table.assign(verdict=[_verdict(*result) for result in results])
 
@@ -86,22 +77,20 @@ def probability_of_improvement(
     other: Hashable,
     by: Sequence[str] = ("method.name",),
     strata: Sequence[str] = (),
-    draws: int = DRAWS,
+    draws: int = stats.DRAWS,
     seed: int = 0,
-) -> Estimate:
+) -> stats.Estimate:
     """Return P(a run of `one` is better than a run of `other`), ties counting half, with a bootstrap interval.
 
     It is the mean over strata; within a stratum every run of one group is compared with every run of the other,
     whatever their seeds. `n` counts the runs of the smaller group. With few runs the interval covers far less than
-    95 %: in 4000 samples of normal values that differed by one standard deviation (P = 0.76) it contained P in 71 %
-    with 3 runs per group, 89 % with 5, 92 % with 10; by two (P = 0.92) in 38 %, 63 %, 86 %. Groups that do not overlap
-    have an interval of width 0 at 0 or 1.
+    95 %, and groups that do not overlap have one of width 0 (README.md has the numbers).
     """
-    names, parts = group_columns(runs, by), known_columns(runs, strata)
+    names, parts = stats.group_columns(runs, by), stats.known_columns(runs, strata)
     codes, groups = numbered_groups(runs, names)
     places = [_place(label, groups) for label in (one, other)]
     runs, codes = runs[np.isin(codes, places)], codes[np.isin(codes, places)]
-    values = _direction(metric) * checked_values(runs, metric, [*names, *parts])
+    values = _direction(metric) * stats.checked_values(runs, metric, [*names, *parts])
     cells, kinds = numbered_groups(runs, parts)
     settings, known = _settings(runs), ~np.isnan(values)
     for stratum in range(len(kinds)):
@@ -110,23 +99,23 @@ def probability_of_improvement(
     sides = [codes == place for place in places]
     sizes = [int(known[side].sum()) for side in sides]
     if not min(sizes):
-        return Estimate(math.nan, math.nan, math.nan, 0, no_value_note(runs[sides[sizes.index(0)]]))
-    left, right = (by_stratum(values[side], cells[side], len(kinds)) for side in sides)
+        return stats.Estimate(math.nan, math.nan, math.nan, 0, stats.no_value_note(runs[sides[sizes.index(0)]]))
+    left, right = (stats.by_stratum(values[side], cells[side], len(kinds)) for side in sides)
     wins = []  # by stratum, for each x and each y: 1 if x is larger and ½ if they are equal
     for x, y in zip(left, right, strict=True):
-        gap = x[:, None] - y[None, :]
-        size = np.maximum(np.maximum(np.abs(x)[:, None], np.abs(y)[None, :]), 1.0)
-        wins.append(np.where(np.abs(gap) <= ROUNDING * size, 0.5, (gap > 0).astype(np.float64)))
+        gap = np.subtract.outer(x, y)
+        size = np.maximum(np.maximum.outer(np.abs(x), np.abs(y)), 1.0)
+        wins.append(np.where(np.abs(gap) <= stats.ROUNDING * size, 0.5, (gap > 0).astype(np.float64)))
     counts = [min(table.shape) for table in wins]
     mean = float(np.mean([table.mean() for table in wins])) if all(counts) else math.nan
     if min(counts) < 2:
-        return Estimate(mean, math.nan, math.nan, min(sizes), shortage(counts))
+        return stats.Estimate(mean, math.nan, math.nan, min(sizes), stats.shortage(counts))
     stream = np.random.default_rng(seed)
     drawn = []
     for table in wins:
         shares = [stream.multinomial(size, np.full(size, 1 / size), draws) / size for size in table.shape]
         drawn.append(((shares[0] @ table) * shares[1]).sum(axis=1))
-    return percentiles(mean, np.mean(drawn, axis=0), min(sizes))
+    return stats.percentiles(mean, np.mean(drawn, axis=0), min(sizes))
 
 
 def standings(runs: pd.DataFrame, metric: str, by: Sequence[str]) -> pd.DataFrame:
@@ -135,22 +124,28 @@ def standings(runs: pd.DataFrame, metric: str, by: Sequence[str]) -> pd.DataFram
     Each group is tested by itself: a correction for many comparisons would mark more groups as `close` the more groups
     there are. If several are best, the others are tested against the first of them.
     """
-    names, sign = group_columns(runs, by), _direction(metric)
-    table = summarise(runs, metric, names)
+    names, sign = stats.group_columns(runs, by), _direction(metric)
+    table = stats.summarise(runs, metric, names)
     means = sign * table["mean"].to_numpy(dtype=np.float64)
-    top = float(np.nanmax(means)) if not np.isnan(means).all() else math.nan
-    best = np.array([not math.isnan(mean) and equal(np.array([mean, top])) for mean in means], dtype=np.bool_)
+    top = means[~np.isnan(means)].max(initial=-np.inf)
+    best = np.array([not math.isnan(mean) and stats.equal(np.array([mean, top])) for mean in means], dtype=np.bool_)
     marks = ["best" if own else "" for own in best]
     notes = [{0: note, 1: "one seed: no test"}.get(n, "") for n, note in zip(table["n"], table["note"], strict=True)]
-    codes, groups = numbered_groups(runs, names)
     if best.any():
+        codes, groups = numbered_groups(runs, names)
         first = int(np.argmax(best))
         rivals = np.flatnonzero((table["n"].to_numpy() > 0) & ~best)
         compared = runs[np.isin(codes, [first, *rivals])]
         tests = paired_differences(compared, metric, names, label_of(groups[first]))
         for label, n, p, gain in zip(tests["one"], tests["n"], tests["p"], sign * tests["difference"], strict=True):
-            place = _place(label, groups)
-            marks[place], notes[place] = _standing(_verdict(n, p, gain), n)
+            place, verdict = _place(label, groups), _verdict(n, p, gain)
+            marks[place] = "close" if verdict in ("better", "not shown") else ""
+            words = {
+                stats.TOO_SMALL: f"{stats.TOO_SMALL}: {counted(n, 'common seed')}",
+                stats.NO_SPREAD: stats.NO_SPREAD,
+                "better": "better on common seeds",  # possible if the groups have other seeds as well
+            }
+            notes[place] = words.get(verdict, "")
     return table[["mean", "n"]].assign(mark=marks, note=notes)
 
 
@@ -161,10 +156,7 @@ def measured_as(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def comparable_sets(runs: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
-    """Split the runs into sets measured on the same data, tasks and pairs; return each with a label of its settings.
-
-    A single set has an empty label.
-    """
+    """Split the runs into sets measured on the same data, tasks and pairs; label each if there are several."""
     values = measured_as(runs)
     names = [str(name) for name in values if values[name].nunique(dropna=False) > 1]
     if not names:
@@ -204,34 +196,11 @@ def _check_alike(settings: dict[str, Integers], first: Integers, second: Integer
         raise InputError(f"{who} cannot be compared: they differ in {', '.join(differ)}; select one value first")
 
 
-def _paired_test(differences: Floats) -> tuple[float, float, float, int, float]:
-    """Return the mean difference, the ends of its t-interval, n, and the two-sided p value of the paired t-test."""
-    found, p = t_interval(differences), math.nan
-    if found.note == NO_SPREAD:
-        # The t statistic is infinite, p = 0. That is no evidence of such strength: AC of a few tasks takes few values,
-        # so three seeds may well agree on it; and if signs were tossed, n equal differences would have p = 2^(1 − n).
-        p = 1.0 if abs(found.mean) <= ROUNDING else math.nan
-    elif found.n > 1:
-        error = float(differences.std(ddof=1)) / math.sqrt(found.n)
-        p = float(2 * special.stdtr(found.n - 1, -abs(found.mean) / error))
-    return found.mean, found.low, found.high, found.n, p
-
-
 def _verdict(n: int, p: float, gain: float) -> str:
     if n < 2:
-        return TOO_SMALL
+        return stats.TOO_SMALL
     if math.isnan(p):
-        return NO_SPREAD
+        return stats.NO_SPREAD
     if p >= LEVEL:
         return "not shown"
     return "better" if gain > 0 else "worse"
-
-
-def _standing(verdict: str, n: int) -> tuple[str, str]:
-    """Return mark and note of a group from its test against the best one."""
-    if verdict == TOO_SMALL:
-        return "", f"{TOO_SMALL}: {n} common seed{'' if n == 1 else 's'}"
-    if verdict == NO_SPREAD:
-        return "", NO_SPREAD
-    # `better` is possible if the groups have other seeds besides the common ones
-    return ("", "") if verdict == "worse" else ("close", "better on common seeds" if verdict == "better" else "")

@@ -15,12 +15,9 @@ from cl2r.config.keys import LATER_FIELDS
 from cl2r.errors import InputError, nearest
 
 Integers = npt.NDArray[np.int64]
-Group = tuple[Any, ...]
-"""Values of some columns that runs have in common; None if a column is empty."""
-PLACES = ("threads", "data.root", "data.loaders", "seed")
-"""Fields that change no result, and the seed."""
-FREE = ("eval.bootstrap",)
-"""Fields of `eval` that change no metric: it only affects intervals over pairs."""
+Group = tuple[Any, ...]  # values of some columns that runs have in common; None if a column is empty
+PLACES = ("threads", "data.root", "data.loaders", "seed")  # fields that change no result, and the seed
+FREE = ("eval.bootstrap",)  # fields of `eval` that change no metric: it only affects intervals over pairs
 AGGREGATES = ("mean", "std", "median", "min", "max", "sum", "count")
 
 
@@ -34,9 +31,8 @@ def with_defaults(runs: pd.DataFrame) -> pd.DataFrame:
     filled = {}
     for name, default in LATER_FIELDS.items():
         if name in runs and (column := runs[name]).isna().any():
-            values = column.astype(object).where(
-                column.notna(), json.dumps(default) if isinstance(default, list) else default
-            )
+            first = json.dumps(default) if isinstance(default, list) else default
+            values = column.astype(object).where(column.notna(), first)
             filled[name] = values.astype(column.dtype) if column.notna().any() else values
     return runs.assign(**filled)
 
@@ -73,18 +69,13 @@ def label_of(group: Group) -> Any:
     return group[0] if len(group) == 1 else group
 
 
-def numbered(entries: Sequence[Hashable]) -> tuple[Integers, list[Group]]:
-    """Return the number of the group of every entry, and the groups in order of first appearance."""
-    found = [group_of(entry) for entry in entries]
-    numbers = {group: number for number, group in enumerate(dict.fromkeys(found))}
-    return np.array([numbers[group] for group in found], dtype=np.int64), list(numbers)
-
-
 def numbered_groups(runs: pd.DataFrame, names: Sequence[str]) -> tuple[Integers, list[Group]]:
     """Return the number of every run's group by the columns `names`, and the groups; without names there is one."""
     if not names:
         return np.zeros(len(runs), np.int64), [()]
-    return numbered(list(runs[list(names)].astype(object).itertuples(index=False, name=None)))
+    found = [group_of(row) for row in runs[list(names)].astype(object).itertuples(index=False, name=None)]
+    numbers = {group: number for number, group in enumerate(dict.fromkeys(found))}
+    return np.array([numbers[group] for group in found], dtype=np.int64), list(numbers)
 
 
 def group_labels(runs: pd.DataFrame, fields: Sequence[str] | None = None) -> pd.Series:
@@ -107,11 +98,10 @@ def group_labels(runs: pd.DataFrame, fields: Sequence[str] | None = None) -> pd.
 
 def _label(names: Sequence[str], write: Callable[[Any], str], group: Group) -> str:
     titles, values = Counter(map(field_title, names)), dict(zip(names, group, strict=True))
-    words = [title(str(values.pop("method.name")))]
-    variant = values.pop("variant", None)
-    words += [str(variant)] if variant else []
+    method, variant = title(str(values.pop("method.name"))), values.pop("variant", None)
     heads = {name: field_title(name) if titles[field_title(name)] == 1 else name for name in values}
-    return ", ".join([*words, *(f"{heads[name]}={write(value)}" for name, value in values.items())])
+    fields = (f"{heads[name]}={write(value)}" for name, value in values.items())
+    return ", ".join([method, *([str(variant)] if variant else []), *fields])
 
 
 def _exact(value: Any) -> str:
@@ -189,10 +179,7 @@ def pivot(
 
 
 def check_cells(runs: pd.DataFrame, cell: list[str]) -> None:
-    """Raise InputError if runs that agree in the columns of `cell` differ in more than their seed, or share a seed.
-
-    A mean over such runs would hide the difference.
-    """
+    """Raise InputError if runs that agree in the columns of `cell` differ in more than their seed, or share a seed."""
     fields = [name for name in config_fields(runs) if name not in cell]
     mixed = differing(runs, [name for name in fields if name not in (*PLACES, *FREE)], cell)
     if mixed:

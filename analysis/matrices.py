@@ -43,11 +43,7 @@ def bc_by_task(matrix: pd.DataFrame, pairs: str = "report", metric: str | None =
 
 
 def pareto_front(costs: npt.ArrayLike) -> npt.NDArray[np.bool_]:
-    """Return which rows (choices × objectives, lower is better) are not dominated by another row.
-
-    A row is dominated if another one is nowhere larger and somewhere smaller. Equal rows do not dominate each other;
-    a row with NaN neither dominates nor is dominated.
-    """
+    """Return which rows (lower is better) no other row dominates, by being nowhere larger and somewhere smaller."""
     table = np.asarray(costs, dtype=np.float64)
     if table.ndim != 2:
         raise ValueError(f"costs have {table.ndim} dimensions; rows × objectives were expected")

@@ -6,34 +6,15 @@ from dataclasses import dataclass
 from cl2r.metrics import METRICS, Metric
 
 TITLES = {
-    "er": "ER",
-    "lwf": "LwF",
-    "lucir": "LUCIR",
-    "bic": "BiC",
-    "podnet": "PODNet",
-    "foster": "FOSTER",
-    "fan": "FAN",
-    "lifelong_bct": "ℓ-BCT",
-    "cl2r": "CL²R",
-    "bct": "BCT",
-    "upper_bound": "UB",
-    "er_fd": "Trainable, FD",
-    "er_fdm": "Trainable, FD^M",
-    "fixed": "Fixed",
-    "fixed_fd": "Fixed, FD",
-    "lwf_er": "LwF, memory",
-    "icarl": "iCaRL",
-    "bic_inclearn": "BiC, sigmoid",
-    "wa": "WA",
-    "hoc": "HOC",
-    "cores": "CoReS",
-    "der_trunc": "DER, cut",
+    **{"er": "ER", "lwf": "LwF", "lucir": "LUCIR", "bic": "BiC", "podnet": "PODNet", "foster": "FOSTER", "fan": "FAN"},
+    **{"lifelong_bct": "ℓ-BCT", "cl2r": "CL²R", "bct": "BCT", "upper_bound": "UB"},
+    **{"er_fd": "Trainable, FD", "er_fdm": "Trainable, FD^M", "fixed": "Fixed", "fixed_fd": "Fixed, FD"},
+    **{"lwf_er": "LwF, memory", "icarl": "iCaRL", "bic_inclearn": "BiC, sigmoid", "wa": "WA", "hoc": "HOC"},
+    **{"cores": "CoReS", "der_trunc": "DER, cut"},
 }
 FORGETTING = ("er", "lwf", "lucir", "bic", "podnet", "foster", "fan", "lifelong_bct", "cl2r")
-ALL_DATA = ("bct", "upper_bound")
-"""Methods that train on all data at every task; the paper lists them below a line."""
-REFERENCE_METHODS = ("er", "cl2r")
-"""Methods that a plot always shows, even if it has no room for all."""
+ALL_DATA = ("bct", "upper_bound")  # methods that train on all data at every task; the paper lists them below a line
+REFERENCE_METHODS = ("er", "cl2r")  # methods that a plot always shows, even if it has no room for all
 STATIONARITY = {
     "drift_cosine": "mean cosine with the previous model",
     "rotated_cosine": "the same after the best rotation",

@@ -18,10 +18,8 @@ from cl2r.storage.path import StoragePath, at
 
 FRAMES = ("runs", "tasks", "matrix", "curves")
 """In the order of reading: drivers write `runs` last, so other frames have the rows of all its runs."""
-STUDY_FILES = ("runs.parquet", "study.yaml")
-"""A folder with one of these holds a study."""
-MAX_CELLS = 10**9
-"""Cells per frame; the epochs of 10,000 runs have a tenth of that."""
+STUDY_FILES = ("runs.parquet", "study.yaml")  # a folder with one of these holds a study
+MAX_CELLS = 10**9  # cells per frame; the epochs of 10,000 runs have a tenth of that
 _DTYPES: dict[str, Any] = {"integer": "Int64", "boolean": "boolean", "string": "string", "floating": "float64"}
 """By what a column holds; each has room for empty cells."""
 _ABSENT = object()
@@ -68,9 +66,6 @@ class Study(Frames):
         return pivot(self.runs, pair_column(values, pairs), index, columns, aggregate)
 
 
-# Loading
-
-
 def load_runs(root: str | Path, names: Collection[str] | None = None) -> Frames:
     """Load all finished runs below `root`/runs, or those with the given names; e.g. load_runs("results")."""
     folders = sorted(path.parent for path in Path(root).glob("runs/*/runs.parquet"))
@@ -100,22 +95,22 @@ def find_study(path_or_uri: str | Path) -> StoragePath:
     """Return the folder of a study: the given one, or that of the only study below it. It may have no frames yet."""
     path = at(path_or_uri)
     path = path if path.remote else at(Path(str(path)).expanduser())
-    if _holds_study(path):
+
+    def holds_study(folder: StoragePath) -> bool:
+        return any((folder / name).exists() for name in STUDY_FILES)
+
+    if holds_study(path):
         return path
     below = path / "studies"
     if not below.exists():
         raise FileNotFoundError(f"no study at {path}: it holds none of {', '.join(STUDY_FILES)}, studies/")
-    found = [child for child in below.list("*") if _holds_study(child)]
+    found = [child for child in below.list("*") if holds_study(child)]
     if not found:
         raise FileNotFoundError(f"no study at {below}: none of its folders holds {' or '.join(STUDY_FILES)}")
     if len(found) > 1:
         names = ", ".join(child.name for child in found)
         raise FileNotFoundError(f"{path} holds several studies: {names}; name one: {found[0]}")
     return found[0]
-
-
-def _holds_study(path: StoragePath) -> bool:
-    return any((path / name).exists() for name in STUDY_FILES)
 
 
 def read_specification(path: StoragePath) -> dict[str, Any]:
@@ -163,15 +158,12 @@ def _damaged(path: StoragePath, name: str, why: str) -> InputError:
     return InputError(f"{name} at {path} is damaged: {' '.join(why.split())}")
 
 
-# Joining
-
-
 def concat(studies: Sequence[Study], name: str | None = None) -> Study:
     """Join studies, e.g. concat([load_study("results/studies/a"), load_study("results/studies/b")]).
 
     A run that several studies have (same config, data and pairs, hence same name) counts once, if possible from a study
     in which it finished. Trials get new numbers; equal points of two sweeps stay two trials. Of `specification` and
-    `about`, what is equal in all studies is kept. Sweeps make a sweep unless they draw a field from different ranges.
+    `about`, what is equal in all studies is kept; sweeps of the same space make a sweep.
     """
     if not studies:
         raise InputError("concat: no studies were given")
@@ -191,49 +183,39 @@ def concat(studies: Sequence[Study], name: str | None = None) -> Study:
         frames[frame] = [
             rows if rows.empty else rows[rows["run"].map(owner.get) == number] for number, rows in enumerate(parts)
         ]
-    abouts = [study.about for study in studies]
-    about = _common(abouts)
-    if any(entry != abouts[0] for entry in abouts):
+    about = _common([study.about for study in studies])
+    if any(study.about != studies[0].about for study in studies):
         about.pop("expected_runs", None)  # runs that several studies have count once
+    specification = _common([study.specification for study in studies])
+    if any(study.specification.get("space") != studies[0].specification.get("space") for study in studies):
+        specification.pop("space", None)
     return Study(
         **{frame: _join(parts) for frame, parts in frames.items()},
         name=name or " + ".join(dict.fromkeys(study.name for study in studies)),
-        specification=_joint_specification([study.specification for study in studies]),
+        specification=specification,
         about=about,
     )
 
 
 def _join(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """Return all columns of all parts, in the order of their first appearance."""
-    names = dict.fromkeys(name for part in parts for name in part.columns)
-    return pd.DataFrame({name: _join_column([part.get(name) for part in parts], parts) for name in names})
-
-
-def _join_column(columns: Sequence[pd.Series | None], parts: Sequence[pd.DataFrame]) -> pd.Series:
-    """Return one column, empty for studies without it. Its type follows from its values: integers stay integers."""
+    """Return all columns of all parts; their types follow from their values, so integers stay integers."""
 
     def nullable(column: pd.Series) -> pd.Series:
         return column.astype(_DTYPES.get(pd.api.types.infer_dtype(column, skipna=True), column.dtype))
 
-    there = [nullable(column) for column in columns if column is not None]
-    typed = [column for column in there if column.dtype != object]
-    told = [column for column in there if column.notna().any()] or typed[:1] or there[:1]
-    kind: Any = pd.concat(told, ignore_index=True).dtype
-    kind = "float64" if kind == "Float64" else kind
-    pieces = [
-        pd.Series(index=part.index, dtype=kind) if column is None else nullable(column).astype(kind)
-        for column, part in zip(columns, parts, strict=True)
-    ]
-    return pd.concat(pieces, ignore_index=True)
-
-
-def _joint_specification(entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    common = _common(entries)
-    common.pop("space", None)
-    spaces = [entry.get("space") or {} for entry in entries]
-    joint = {name: entry for space in spaces for name, entry in space.items()}
-    alike = all(space[name] == joint[name] for space in spaces for name in space)
-    return {**common, "space": joint} if all(spaces) and alike else common
+    joined = {}
+    for name in dict.fromkeys(name for part in parts for name in part.columns):
+        there = [nullable(part[name]) for part in parts if name in part]
+        typed = [column for column in there if column.dtype != object]
+        told = [column for column in there if column.notna().any()] or typed[:1] or there[:1]
+        kind: Any = pd.concat(told, ignore_index=True).dtype
+        kind = "float64" if kind == "Float64" else kind
+        pieces = [
+            nullable(part[name]).astype(kind) if name in part else pd.Series(index=part.index, dtype=kind)
+            for part in parts
+        ]
+        joined[name] = pd.concat(pieces, ignore_index=True)
+    return pd.DataFrame(joined)
 
 
 def _common(entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

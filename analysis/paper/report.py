@@ -27,10 +27,7 @@ FREE = frozenset(
         *("eval.bootstrap", "eval.pairs_seed", "data.root", "data.loaders"),
     }
 )
-"""Fields that a row or column of a table names, that change no metric, or that choose which random pairs are drawn.
-
-All others are the budget: data, network, epochs and schedule, memory, batches, λ, options of the method.
-"""
+"""Fields that a table names, that change no metric, or that draw the random pairs; all others are the budget."""
 
 
 @dataclass(frozen=True)
@@ -79,24 +76,22 @@ def verdicts_table(judgements: Sequence[Judgement]) -> Table:
 
 def document(report: Report, frames: dict[str, pd.DataFrame], command: str, images: Sequence[str] = ()) -> str:
     """Return the report as a Markdown file that names its command, commit, seeds and training time."""
-    seeds = ", ".join(str(seed) for seed in sorted(frames["runs"]["seed"].unique()))
-    origin = [
-        f"- command: `{command}`",
-        f"- commit: {commit()}",
-        f"- seeds: {seeds}; tables show means ± one standard deviation over seeds",
-        f"- training: {training_seconds(frames['tasks']):,.0f} s in total; links that runs share count once",
-    ]
     pictures = [f"![{report.item.number}]({name})" for name in images]
     head = f"# {report.item.number} of the paper, reproduced by this project"
-    return "\n\n".join([head, "\n".join(origin), *pictures, report.text()]) + "\n"
+    return "\n\n".join([head, origin(frames, command), *pictures, report.text()]) + "\n"
 
 
-def training_seconds(tasks: pd.DataFrame) -> float:
-    """Return the seconds of training; links that runs share count once."""
-    return float(tasks.drop_duplicates("key")["seconds"].sum())
-
-
-# The budget: only runs with equal settings give comparable numbers.
+def origin(frames: Mapping[str, pd.DataFrame], command: str) -> str:
+    """Return a list of what a document was made by; links that runs share are counted once."""
+    seeds = ", ".join(str(seed) for seed in sorted(frames["runs"]["seed"].unique()))
+    seconds = frames["tasks"].drop_duplicates("key")["seconds"].sum()
+    lines = (
+        f"command: `{command}`",
+        f"commit: {commit()}",
+        f"seeds: {seeds}; ± is one standard deviation over seeds",
+        f"training: {seconds:,.0f} s in total; links that runs share count once",
+    )
+    return "\n".join(f"- {line}" for line in lines)
 
 
 def changes(runs: pd.DataFrame, preset: str, varied: Collection[str] = ()) -> list[Change]:

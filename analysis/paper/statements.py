@@ -1,8 +1,4 @@
-"""What the paper's text states about its tables and figures, in a form that can be checked against runs.
-
-`reference/paper.yaml` is a list of statements, each with its item, its source in the paper, a paraphrase and a check.
-A check names methods, metrics, numbers of tasks and sizes of memory; every combination is judged separately.
-"""
+"""What the paper's text states about its tables and figures (`reference/paper.yaml`), with checks against runs."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -18,10 +14,8 @@ from cl2r.config.methods import METHODS
 from cl2r.config.section import Section
 from cl2r.errors import InputError, nearest
 
-RECORDED = (*COMPARED, *(f"{metric}@{rate}" for rate in RATES for metric in COMPARED))
-"""Columns of `runs`."""
-FROM_MATRIX = ("self_test", "cross_test", "mean_BC_t")
-"""C[T,T], C[T,1], and the mean over t of BC(t)."""
+RECORDED = (*COMPARED, *(f"{metric}@{rate}" for rate in RATES for metric in COMPARED))  # columns of `runs`
+FROM_MATRIX = ("self_test", "cross_test", "mean_BC_t")  # C[T,T], C[T,1], and the mean over t of BC(t)
 
 
 def _one_of(known: Sequence[str], what: str) -> AfterValidator:
@@ -123,8 +117,7 @@ class NearestZeroCheck(Check):
 
 AnyCheck = ValueCheck | BoundCheck | OrderCheck | DifferenceCheck | FactorCheck | TrendCheck | NearestZeroCheck
 KINDS = ("value", "bound", "order", "difference", "factor", "trend", "nearest_zero")
-ABOUT_NUMBERS = ("value", "difference", "factor")
-"""Kinds that can be judged only with the paper's budget."""
+ABOUT_NUMBERS = ("value", "difference", "factor")  # kinds that can be judged only with the paper's budget
 
 
 class Statement(Section):
@@ -133,16 +126,14 @@ class Statement(Section):
     item: Annotated[str, _one_of(tuple(ITEMS), "item")]
     source: str
     says: str
-    reading: str | None = None
-    """How a sentence without a criterion of its own is read."""
+    reading: str | None = None  # how a sentence without a criterion of its own is read
     check: Annotated[AnyCheck, Field(discriminator="kind")]
 
 
 class Reference(Section):
     """The whole file."""
 
-    groups: dict[str, Methods]
-    """Methods that several statements name, for YAML anchors."""
+    groups: dict[str, Methods]  # methods that several statements name, for YAML anchors
     statements: tuple[Statement, ...]
 
 
@@ -153,7 +144,7 @@ def paper_statements() -> tuple[Statement, ...]:
 
 
 def read_statements(path: Path) -> tuple[Statement, ...]:
-    """Return all statements of a file; raise InputError with one line that names the first fault."""
+    """Return all statements of a file; raise InputError that names the first fault, its statement and its field."""
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
@@ -161,18 +152,14 @@ def read_statements(path: Path) -> tuple[Statement, ...]:
     try:
         return Reference.model_validate(content).statements
     except ValidationError as error:
-        raise InputError(f"{path}: {_complaint(error)}") from error
-
-
-def _complaint(error: ValidationError) -> str:
-    """Return the first fault with the number of the statement (from 1) and the field."""
-    first = error.errors()[0]
-    place = [str(part) for part in first["loc"] if part not in KINDS]
-    if first["loc"][:1] == ("statements",) and len(place) > 1:
-        place[:2] = [f"statement {int(place[1]) + 1}"]
-    if first["type"] == "extra_forbidden":
-        return f"{'.'.join(place[:-1])}: unknown key {place[-1]!r}"
-    if first["type"] == "union_tag_invalid":
-        kind = str(first["ctx"]["tag"])
-        return f"{'.'.join(place)}: no kind {kind!r}{nearest(kind, KINDS)}; there are {', '.join(KINDS)}"
-    return f"{'.'.join(place)}: {first['msg'].removeprefix('Value error, ')} (got {first['input']!r})"
+        first = error.errors()[0]
+        place = [str(part) for part in first["loc"] if part not in KINDS]
+        if first["loc"][:1] == ("statements",) and len(place) > 1:
+            place[:2] = [f"statement {int(place[1]) + 1}"]
+        fault = f"{first['msg'].removeprefix('Value error, ')} (got {first['input']!r})"
+        if first["type"] == "extra_forbidden":
+            fault = f"unknown key {place.pop()!r}"
+        elif first["type"] == "union_tag_invalid":
+            kind = str(first["ctx"]["tag"])
+            fault = f"no kind {kind!r}{nearest(kind, KINDS)}; there are {', '.join(KINDS)}"
+        raise InputError(f"{path}: {'.'.join(place)}: {fault}") from error

@@ -1,5 +1,6 @@
 """The paper's tables and the values of its figures, laid out as in the paper."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -35,11 +36,6 @@ class Column:
     tasks: int
     memory: int | None = None
 
-    @property
-    def base(self) -> str:
-        """Name of the metric in the registry."""
-        return base_metric(self.metric)
-
 
 def base_metric(metric: str) -> str:
     """Return AC for `AC@0.1`, BC for `BC(3)` and for the mean of BC(t)."""
@@ -49,23 +45,38 @@ def base_metric(metric: str) -> str:
 def item_tables(item: Item, frames: Mapping[str, pd.DataFrame]) -> list[Table]:
     """Return the tables of an item, or the values of a figure: means over seeds ± one standard deviation."""
     values = Values.of_frames(frames)
+    counts = values.counts
     match item.layout:
         case "two_tasks":
-            return [two_tasks(values, tasks) for tasks in values.counts]
-        case "task_counts":
-            return [task_counts(values)]
+            return [_two_tasks(values, tasks) for tasks in counts]
+        case "task_counts":  # methods × numbers of tasks
+            columns = [Column(f"T={tasks}: {metric}", metric, tasks) for tasks in counts for metric in COMPARED]
+            return [_methods(values, columns, "Compatibility by number of tasks")]
         case "rates":
-            return [rates(values)]
+            return [_rates(values)]
         case "ablation":
-            rows = values.planned
-            return [ablation_table(rows[rows["tasks_planned"] == t], f"Ablation, T={t}") for t in values.counts]
-        case "bc":
-            return bc_over_tasks(values, frames["matrix"])
-        case "memory":
-            return memory_sizes(values)
+            planned = values.planned
+            return [ablation_table(planned[planned["tasks_planned"] == t], f"Ablation, T={t}") for t in counts]
+        case "bc":  # methods × t, one table per number of tasks
+            wide = bc_by_task(frames["matrix"]).pivot(index="run", columns="t", values="BC")
+            wide = wide.rename(columns=lambda t: f"BC({t})").reset_index()
+            values = Values(values.rows.merge(wide, on="run", how="left"), values.planned)
+            curves = {tasks: [Column(f"t={t}", f"BC({t})", tasks) for t in range(2, tasks + 1)] for tasks in counts}
+            means = {tasks: Column("mean", "mean_BC_t", tasks) for tasks in counts}
+            return [_methods(values, [*curves[tasks], means[tasks]], f"BC(t), T={tasks}") for tasks in counts]
+        case "memory":  # methods × images per class, one table per metric
+            return [
+                _methods(
+                    values,
+                    [Column(str(size), metric, tasks, size) for size in values.sizes],
+                    f"{metric} by images per class in memory, T={tasks}",
+                )
+                for tasks in counts
+                for metric in COMPARED
+            ]
 
 
-def two_tasks(values: Values, tasks: int) -> Table:
+def _two_tasks(values: Values, tasks: int) -> Table:
     """Return the first model's self-test, then one row per method: self-test, cross-test, ECC, BC, FC.
 
     In the paper all methods share the first model. Here each method has its own, and the first row has their mean.
@@ -79,45 +90,17 @@ def two_tasks(values: Values, tasks: int) -> Table:
     return _methods(values, columns, f"One update, T={tasks}", [first])
 
 
-def task_counts(values: Values) -> Table:
-    """Return methods × numbers of tasks, with AC, BC and FC each."""
-    columns = [Column(f"T={tasks}: {metric}", metric, tasks) for tasks in values.counts for metric in COMPARED]
-    return _methods(values, columns, "Compatibility by number of tasks")
-
-
-def rates(values: Values) -> Table:
+def _rates(values: Values) -> Table:
     """Return numbers of tasks and methods × false accept rates, with AC, BC and FC each."""
     heads = [f"{metric}@{rate}" for rate in RATES for metric in COMPARED]
-    columns = [[Column(head, head, tasks) for head in heads] for tasks in values.counts]
-    marks = _marks(values, [column for row in columns for column in row])
+    columns = {tasks: [Column(head, head, tasks) for head in heads] for tasks in values.counts}
+    marks = _marks(values, list(itertools.chain(*columns.values())))
     rows = [
         (field_cell(tasks), Cell(title(method)), *(_cell(values, method, column, marks) for column in row))
-        for tasks, row in zip(values.counts, columns, strict=True)
+        for tasks, row in columns.items()
         for method in ordered(values.methods)
     ]
-    heads = ["T", "method", *heads]
-    return _table(values, heads, rows, "Compatibility by false accept rate", marks)
-
-
-def memory_sizes(values: Values) -> list[Table]:
-    """Return one table per metric: methods × images per class in memory."""
-    tables = []
-    for tasks in values.counts:
-        for metric in COMPARED:
-            columns = [Column(str(size), metric, tasks, size) for size in values.sizes]
-            tables.append(_methods(values, columns, f"{metric} by images per class in memory, T={tasks}"))
-    return tables
-
-
-def bc_over_tasks(values: Values, matrix: pd.DataFrame) -> list[Table]:
-    """Return one table of BC(t) per number of tasks: methods × t."""
-    wide = bc_by_task(matrix).pivot(index="run", columns="t", values="BC").rename(columns=lambda t: f"BC({t})")
-    values = Values(values.rows.merge(wide.reset_index(), on="run", how="left"), values.planned)
-    tables = []
-    for tasks in values.counts:
-        columns = [Column(f"t={t}", f"BC({t})", tasks) for t in range(2, tasks + 1)]
-        tables.append(_methods(values, [*columns, Column("mean", "mean_BC_t", tasks)], f"BC(t), T={tasks}"))
-    return tables
+    return _table(values, ["T", "method", *heads], rows, "Compatibility by false accept rate", marks)
 
 
 def _methods(values: Values, columns: Sequence[Column], name: str, first: Sequence[tuple[Cell, ...]] = ()) -> Table:
@@ -152,13 +135,14 @@ def _marks(values: Values, columns: Sequence[Column]) -> dict[Column, Marks]:
     rows = to_compare(values.rows[~values.rows["method.name"].isin(ALL_DATA)], "memory.per_class")
     marks = {}
     for column in columns:
-        if column.base not in COMPARED or column.metric not in rows:
+        base = base_metric(column.metric)
+        if base not in COMPARED or column.metric not in rows:
             marks[column] = Marks()
             continue
         own = rows[rows["tasks_planned"] == column.tasks]
         if column.memory is not None:
             own = own[own["memory.per_class"] == column.memory]
-        marks[column] = column_marks(own.assign(**{column.base: own[column.metric]}), column.base, ["method.name"])
+        marks[column] = column_marks(own.assign(**{base: own[column.metric]}), base, ["method.name"])
     return marks
 
 
@@ -170,7 +154,9 @@ def _cell(values: Values, method: str, column: Column, marks: Mapping[Column, Ma
         return Cell(EMPTY if found.empty else words)
     if found.empty:
         return Cell(values.missing_text(method, column.tasks, column.memory))
-    return metric_cell(column.base, found.mean(), found.std(), marks[column].of(method), values.fewer(found))
+    seeds = values.planned["seed"].nunique()
+    fewer = f" ({len(found)} of {seeds})" if len(found) < seeds else ""
+    return metric_cell(base_metric(column.metric), found.mean(), found.std(), marks[column].of(method), fewer)
 
 
 def value_text(metric: str, found: pd.Series) -> str:

@@ -16,7 +16,10 @@ CELL = ["method.name", "tasks_planned", "memory.per_class"]
 
 @dataclass(frozen=True, eq=False)
 class Values:
-    """`rows` has one row per finished run with all its metrics, `planned` one row per run of any status."""
+    """`rows` has one row per finished run with all its metrics, `planned` one row per run of any status.
+
+    Besides the columns of `runs`, `rows` has C[1,1], C[T,T], C[T,1] and the mean over t of BC(t).
+    """
 
     rows: pd.DataFrame
     planned: pd.DataFrame
@@ -34,7 +37,12 @@ class Values:
         planned = runs.assign(**{"method.name": runs["method.name"].astype(object)}, **plain)
         rows = planned[planned["counted"]]
         check_cells(rows, CELL)
-        return cls(rows.merge(_from_matrix(frames["matrix"]), on="run", how="left"), planned)
+        cells = [
+            (run, c[0, 0], c[-1, -1], c[-1, 0], backward_compatibility_curve(c)[1:].mean() if len(c) > 1 else np.nan)
+            for run, c in matrices(frames["matrix"]).items()
+        ]
+        measured = pd.DataFrame(cells, columns=["run", "initial", "self_test", "cross_test", "mean_BC_t"])
+        return cls(rows.merge(measured, on="run", how="left"), planned)
 
     @property
     def methods(self) -> list[str]:
@@ -63,11 +71,6 @@ class Values:
         planned = _select(self.planned, method, tasks, memory)
         return "failed" if len(planned) and not planned["counted"].any() else "–"
 
-    def fewer(self, found: pd.Series) -> str:
-        """Return a remark if a mean is over fewer seeds than the study has, else nothing."""
-        seeds = self.planned["seed"].nunique()
-        return f" ({len(found)} of {seeds})" if len(found) < seeds else ""
-
 
 def _select(rows: pd.DataFrame, method: str, tasks: int | None, memory: int | None) -> pd.DataFrame:
     chosen = rows["method.name"] == method
@@ -76,18 +79,3 @@ def _select(rows: pd.DataFrame, method: str, tasks: int | None, memory: int | No
     if memory is not None:
         chosen &= rows["memory.per_class"] == memory
     return rows[chosen]
-
-
-def _from_matrix(matrix: pd.DataFrame) -> pd.DataFrame:
-    """Return per run C[1,1], the last model's self-test and its cross-test with the first, and the mean of BC(t)."""
-    rows = [
-        {
-            "run": run,
-            "initial": cells[0, 0],
-            "self_test": cells[-1, -1],
-            "cross_test": cells[-1, 0],
-            "mean_BC_t": backward_compatibility_curve(cells)[1:].mean() if len(cells) > 1 else np.nan,
-        }
-        for run, cells in matrices(matrix).items()
-    ]
-    return pd.DataFrame(rows, columns=["run", "initial", "self_test", "cross_test", "mean_BC_t"])

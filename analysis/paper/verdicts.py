@@ -1,32 +1,15 @@
-"""Whether runs agree with what the paper's text states.
-
-Orders and signs are judged at any budget, on means over seeds. Numbers (values, differences, factors) are judged only
-if every setting is that of the paper's preset, and nothing is judged on other data. A difference that is smaller than
-its standard deviation over seeds (paired by seed if the seeds are the same) is "within noise"; with one seed, noise is
-unknown.
-"""
+"""Whether runs agree with what the paper's text states; RULE says how that is judged."""
 
 import itertools
 import math
 import operator
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pandas as pd
 
 from analysis.names import title
-from analysis.paper.statements import (
-    ABOUT_NUMBERS,
-    AnyCheck,
-    BoundCheck,
-    DifferenceCheck,
-    FactorCheck,
-    NearestZeroCheck,
-    OrderCheck,
-    Statement,
-    TrendCheck,
-    ValueCheck,
-)
+from analysis.paper import statements as paper
 from analysis.paper.tables import value_text
 from analysis.paper.values import Values
 from cl2r.metrics import BC
@@ -63,6 +46,10 @@ class Change:
         return f"{self.field}: {self.preset} -> {self.used}{names}"
 
 
+class NotRunError(Exception):
+    """No run has the value that a judgement needs."""
+
+
 @dataclass(frozen=True)
 class Subject:
     """What one judgement is about: a method, a metric, a number of tasks and a size of memory (None: any)."""
@@ -74,8 +61,8 @@ class Subject:
     memory: int | None
 
     def by_seed(self, method: str | None = None) -> pd.Series:
-        """Return the metric by seed, of another method if one is given; empty if it was not run."""
-        return self.values.of(self.metric, method or self.method, self.tasks, self.memory)
+        """Return the metric by seed, of another method if one is given; raise NotRunError if there is none."""
+        return _not_empty(self.values.of(self.metric, method or self.method, self.tasks, self.memory))
 
     def text(self, found: pd.Series, method: str | None = None) -> str:
         """Return the title of the method and mean ± deviation of `found`."""
@@ -86,7 +73,7 @@ class Subject:
 class Judgement:
     """One row of the verdicts: what was examined, what was found, and the verdict."""
 
-    statement: Statement
+    statement: paper.Statement
     where: str
     metric: str
     here: str
@@ -106,44 +93,41 @@ class Margin:
         return abs(self.mean) < self.noise
 
 
-Finding = tuple[str, str]
-"""The values as text, and the verdict."""
-MISSING: Finding = ("", NOT_RUN)
-
-
-def judge(statements: Iterable[Statement], values: Values, changes: Sequence[Change] = ()) -> list[Judgement]:
-    """Return one judgement for every method, metric, number of tasks and size of memory that a statement names.
-
-    `changes` are the settings in which runs, or the runs of some methods, differ from the paper's preset.
-    """
+def judge(statements: Iterable[paper.Statement], values: Values, changes: Sequence[Change] = ()) -> list[Judgement]:
+    """Return one judgement for every method, metric, number of tasks and size of memory that a statement names."""
     rows = []
     for statement in statements:
         check, comparable = statement.check, _comparable(statement, changes)
-        lowest = isinstance(check, BoundCheck) and check.over == "lowest"
+        lowest = isinstance(check, paper.BoundCheck) and check.over == "lowest"
         tasks: Sequence[int | None] = [None] if lowest else check.tasks or [None]
-        for place in itertools.product(check.method, check.metric, tasks, check.memory or [None]):
-            subject = Subject(values, *place)
-            metric = NAMES.get(subject.metric, subject.metric)
-            for text, verdict in _findings(check, subject):
-                here, word = text or title(subject.method), verdict if comparable else NOT_COMPARABLE
-                judged = NOT_RUN if verdict == NOT_RUN else word
-                rows.append(Judgement(statement, _where(check, subject), metric, here, judged))
+        others = check.minus if isinstance(check, paper.DifferenceCheck) else [""]
+        memories: Sequence[int | None] = check.memory or [None]
+        for method, metric, count, memory, other in itertools.product(
+            check.method, check.metric, tasks, memories, others
+        ):
+            subject = Subject(values, method, metric, count, memory)
+            try:
+                here, verdict = _finding(check, subject, other)
+                verdict = verdict if comparable else NOT_COMPARABLE
+            except NotRunError:
+                here, verdict = title(method), NOT_RUN
+            rows.append(Judgement(statement, _where(check, subject), NAMES.get(metric, metric), here, verdict))
     return rows
 
 
-def _comparable(statement: Statement, changes: Sequence[Change]) -> bool:
+def _comparable(statement: paper.Statement, changes: Sequence[Change]) -> bool:
     """Return whether the runs can decide: orders at any budget, numbers at the paper's, nothing on other data."""
     if any(change.field == "data.name" for change in changes):
         return False
     content = statement.check.model_dump(include={"method", "minus", "of"})
     named = {name for entry in content.values() if entry for name in ([entry] if isinstance(entry, str) else entry)}
     changed = any(not change.methods or named & set(change.methods) for change in changes)
-    return statement.check.kind not in ABOUT_NUMBERS or not changed
+    return statement.check.kind not in paper.ABOUT_NUMBERS or not changed
 
 
-def _where(check: AnyCheck, subject: Subject) -> str:
+def _where(check: paper.AnyCheck, subject: Subject) -> str:
     words = [f"T={subject.tasks}"] if subject.tasks is not None else []
-    if isinstance(check, TrendCheck):
+    if isinstance(check, paper.TrendCheck):
         words.append(f"{'T' if check.along == 'tasks' else 'memory'}={check.start} to {check.end}")
     elif subject.tasks is None:
         words.append(f"T={', '.join(map(str, check.tasks))}")
@@ -152,80 +136,59 @@ def _where(check: AnyCheck, subject: Subject) -> str:
     return " ".join(words)
 
 
-def _findings(check: AnyCheck, subject: Subject) -> list[Finding]:
+def _finding(check: paper.AnyCheck, subject: Subject, other: str) -> tuple[str, str]:
+    """Return the values as text, and the verdict; `other` is one of the methods that a difference is taken to."""
     match check:
-        case ValueCheck():
-            return [_value(check, subject)]
-        case BoundCheck():
-            return [_bound(check, subject)]
-        case OrderCheck():
-            return [_order(check.above, subject)]
-        case NearestZeroCheck():
-            return [_order(check.others, subject, nearest_zero=True)]
-        case DifferenceCheck():
-            return [_difference(check, subject, other) for other in check.minus]
-        case FactorCheck():
-            return [_factor(check, subject)]
-        case TrendCheck():
-            return [_trend(check, subject)]
-
-
-def _value(check: ValueCheck, subject: Subject) -> Finding:
-    found = subject.by_seed()
-    if found.empty:
-        return MISSING
-    away = Margin(abs(found.mean() - check.value), found.std())
-    return subject.text(found), _near(away, check.within)
-
-
-def _difference(check: DifferenceCheck, subject: Subject, other: str) -> Finding:
-    memory = subject.memory if check.minus_memory is None else check.minus_memory
-    one, two = subject.by_seed(), subject.values.of(subject.metric, other, subject.tasks, memory)
-    if one.empty or two.empty:
-        return MISSING
-    gap = margin(one, two)
-    with_memory = "" if check.minus_memory is None else f" with {memory}"
-    here = f"{subject.text(one)}; {subject.text(two, other)}{with_memory}"
-    return f"{here}: {gap.mean:+.3f}", _near(Margin(abs(gap.mean - check.value), gap.noise), check.within)
+        case paper.ValueCheck():
+            found = subject.by_seed()
+            return subject.text(found), _near(Margin(found.mean() - check.value, found.std()), check.within)
+        case paper.DifferenceCheck():
+            memory = subject.memory if check.minus_memory is None else check.minus_memory
+            one, two = subject.by_seed(), replace(subject, memory=memory).by_seed(other)
+            gap = margin(one, two)
+            with_memory = "" if check.minus_memory is None else f" with {memory}"
+            here = f"{subject.text(one)}; {subject.text(two, other)}{with_memory}: {gap.mean:+.3f}"
+            return here, _near(Margin(gap.mean - check.value, gap.noise), check.within)
+        case paper.FactorCheck():
+            one, two = subject.by_seed(), subject.by_seed(check.of)
+            lead = margin(one, two * check.factor)
+            here = f"{subject.text(one)}; {subject.text(two, check.of)}"
+            return here, verdict_word(lead.mean > 0, math.isnan(lead.noise), lead.within_noise)
+        case paper.BoundCheck():
+            if check.over == "lowest":
+                parts = [replace(subject, tasks=count).by_seed() for count in check.tasks]
+                found = _not_empty(pd.concat(parts, axis=1).dropna().min(axis=1))
+            else:
+                found = subject.by_seed()
+            holds = RELATIONS[check.relation](found.mean(), check.value)
+            noisy = Margin(found.mean() - check.value, found.std()).within_noise
+            return subject.text(found), verdict_word(holds, len(found) < 2, noisy)
+        case paper.OrderCheck():
+            return _order(check.above, subject)
+        case paper.NearestZeroCheck():
+            return _order(check.others, subject, nearest_zero=True)
+        case paper.TrendCheck():
+            return _trend(check, subject)
 
 
 def _near(away: Margin, within: float) -> str:
-    holds = away.mean <= within + EXACT
+    holds = abs(away.mean) <= within + EXACT
     return verdict_word(holds, math.isnan(away.noise), not holds and away.within_noise)
 
 
-def _bound(check: BoundCheck, subject: Subject) -> Finding:
-    if check.over == "lowest":
-        parts = [subject.values.of(subject.metric, subject.method, count, subject.memory) for count in check.tasks]
-        found = pd.concat(parts, axis=1).dropna().min(axis=1) if all(map(len, parts)) else pd.Series(dtype=float)
-    else:
-        found = subject.by_seed()
-    if found.empty:
-        return MISSING
-    holds = RELATIONS[check.relation](found.mean(), check.value)
-    noisy = Margin(found.mean() - check.value, found.std()).within_noise
-    return subject.text(found), verdict_word(holds, len(found) < 2, noisy)
-
-
-def _factor(check: FactorCheck, subject: Subject) -> Finding:
-    one, two = subject.by_seed(), subject.by_seed(check.of)
-    if one.empty or two.empty:
-        return MISSING
-    lead = margin(one, two * check.factor)
-    here = f"{subject.text(one)}; {subject.text(two, check.of)}"
-    return here, verdict_word(lead.mean > 0, math.isnan(lead.noise), lead.within_noise)
-
-
-def _order(others: Sequence[str], subject: Subject, nearest_zero: bool = False) -> Finding:
+def _order(others: Sequence[str], subject: Subject, nearest_zero: bool = False) -> tuple[str, str]:
     """Compare the subject with each rival: one that is not below decides; missing ones are named."""
-    own = subject.by_seed()
-    rivals = {name: found for name in others if not (found := subject.by_seed(name)).empty}
-    if own.empty or not rivals:
-        return MISSING
+    own, rivals, missing = subject.by_seed(), {}, []
+    for name in others:
+        try:
+            rivals[name] = subject.by_seed(name)
+        except NotRunError:
+            missing.append(title(name))
+    if not rivals:
+        raise NotRunError
     score = {name: -found.abs() if nearest_zero else found for name, found in [*rivals.items(), (subject.method, own)]}
     margins = {name: margin(score[subject.method], score[name]) for name in rivals}
     nearest = min(margins, key=lambda name: margins[name].mean)
-    missing = [title(name) for name in others if name not in rivals]
     word = "" if len(rivals) == 1 else "next: " if margins[nearest].mean > 0 else "ahead: "
     here = f"{subject.text(own)}; {word}{subject.text(rivals[nearest], nearest)}"
     here += f"; not run: {', '.join(missing)}" if missing else ""
@@ -236,23 +199,26 @@ def _order(others: Sequence[str], subject: Subject, nearest_zero: bool = False) 
     return here, f"{verdict}, of those run" if missing and not failing else verdict
 
 
-def _trend(check: TrendCheck, subject: Subject) -> Finding:
+def _trend(check: paper.TrendCheck, subject: Subject) -> tuple[str, str]:
     ends = []
     for point in (check.start, check.end):
-        tasks, memory = (point, subject.memory) if check.along == "tasks" else (subject.tasks, point)
-        found = subject.values.of(subject.metric, subject.method, tasks, memory)
+        here = replace(subject, tasks=point) if check.along == "tasks" else replace(subject, memory=point)
+        found = here.by_seed()
         if check.minus is not None:  # on the seeds that both have
-            found = (found - subject.values.of(subject.metric, check.minus, tasks, memory)).dropna()
+            found = _not_empty((found - here.by_seed(check.minus)).dropna())
         ends.append(found)
-    start, end = ends
-    if start.empty or end.empty:
-        return MISSING
-    change = margin(end, start)
+    change = margin(ends[1], ends[0])
     holds = change.mean > 0 if check.direction == "rises" else change.mean < 0
     name = title(subject.method) + ("" if check.minus is None else f" − {title(check.minus)}")
     metric = subject.metric if check.minus is None else BC.name  # a difference has a sign
-    here = f"{name}: {value_text(metric, start)} to {value_text(metric, end)}"
-    return here, verdict_word(holds, math.isnan(change.noise), change.within_noise)
+    text = f"{name}: {value_text(metric, ends[0])} to {value_text(metric, ends[1])}"
+    return text, verdict_word(holds, math.isnan(change.noise), change.within_noise)
+
+
+def _not_empty(found: pd.Series) -> pd.Series:
+    if found.empty:
+        raise NotRunError
+    return found
 
 
 def margin(one: pd.Series, two: pd.Series) -> Margin:

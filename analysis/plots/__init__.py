@@ -1,7 +1,4 @@
-"""Printed plots of a study, from its frames. A plot raises InputError with one line if the study has nothing for it.
-
-Colours can be told apart with colour blindness, markers and dashes in grey print; text keeps its size on a page.
-"""
+"""Printed plots of a study, from its frames. A plot raises InputError if the study has nothing for it."""
 
 import logging
 from collections.abc import Callable

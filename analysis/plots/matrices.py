@@ -17,7 +17,7 @@ from matplotlib.patches import Patch, Rectangle
 from analysis.groups import check_name, finished
 from analysis.matrices import cells_of, square
 from analysis.names import title
-from analysis.plots.lines import MATRIX, measured, with_cells
+from analysis.plots.lines import MATRIX, measured_runs
 from analysis.plots.parts import PAGE, SMALL, TEXT, Groups, data_names, entitle, longest, need, wrapped
 from analysis.study import Frames
 from cl2r.errors import InputError
@@ -26,12 +26,9 @@ FloatArray = npt.NDArray[np.float64]
 
 COLOURS = "RdBu"  # blue above 0, red below: told apart with every common kind of colour blindness
 DIAGONAL = "#e6e6e6"
-BAR = 0.9
-"""Inches of the colour bar with its words."""
-CELL = 0.34
-"""Inches of a cell if there is room."""
-NARROW = 0.2
-"""Inches of a cell that no number fits in: several matrices of more than 13 tasks on a page."""
+BAR = 0.9  # inches of the colour bar with its words
+CELL = 0.34  # inches of a cell if there is room
+NARROW = 0.2  # inches of a cell that no number fits in: several matrices of more than 13 tasks on a page
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,17 +90,17 @@ def plot_mean_matrix(frames: Frames, runs: Sequence[str], pairs: str = "report",
 
 def plot_matrices(study: Frames, pairs: str = "report", limit: int = 6) -> Figure:
     """Plot one mean matrix per group, for up to `limit` groups of the runs with the most tasks."""
-    known = with_cells(study, pairs, None, "compatible")
+    known, words = measured_runs(study, pairs, None, "compatible")
     groups = Groups.of(longest(known), limit=limit)
     names = {group: list(groups.rows.loc[groups.rows["group"] == group, "run"]) for group in groups.styles}
     gains = {group: Gains.of(study, runs, pairs) for group, runs in names.items()}
     seeds = groups.rows["seed"].nunique()
     over = "one seed" if seeds == 1 else f"means over {seeds} seeds"
-    return _draw(gains, groups.heading(f"{data_names(groups.rows)}{measured(study, known, pairs)}, {over}"))
+    return _draw(gains, f"{data_names(groups.rows)}{words}, {over}\n{groups.note}".rstrip())
 
 
 def _draw(gains: dict[str, Gains], words: str) -> Figure:
-    """Draw small multiples on a page, with one colour scale that has 0 in its middle."""
+    """Draw small multiples on a page, with one colour scale that has 0 in its middle, and a key below."""
     most = max(each.tasks for each in gains.values())
     rows = math.ceil(len(gains) / (3 if most <= 6 else 2))
     columns = math.ceil(len(gains) / rows)
@@ -124,12 +121,22 @@ def _draw(gains: dict[str, Gains], words: str) -> Figure:
             axes.set_xlabel("model k of the gallery", fontsize=TEXT)
     for axes in grid.ravel()[len(gains) :]:
         axes.remove()
-    _explain(figure, mesh, gains)
+    metric = " or ".join(dict.fromkeys(each.metric for each in gains.values()))
+    bar = figure.colorbar(mesh, ax=figure.axes, shrink=0.9, aspect=25, pad=0.02)
+    bar.set_label(f"C[t,k] − C[k,k]\n({metric}, percentage points)", fontsize=TEXT)
+    bar.ax.tick_params(labelsize=SMALL)
+    often = " in every run" if any(each.runs > 1 for each in gains.values()) else ""
+    line: dict[str, Any] = {"facecolor": "none", "edgecolor": "black", "linewidth": 1.1}
+    key = [Patch(label=f"compatible{often}", **line)]
+    if any(((each.share > 0) & (each.share < 1)).any() for each in gains.values()):
+        key.append(Patch(label="in some runs", linestyle=":", **line))
+    key.append(Patch(facecolor=DIAGONAL, label=f"self-test C[k,k], {metric} in %"))
+    figure.legend(handles=key, loc="outside lower center", frameon=False, fontsize=SMALL, ncols=3)
     return figure
 
 
 def _heat_map(axes: Axes, gains: Gains, scale: Normalize, room: float) -> QuadMesh:
-    """Draw one matrix; `room` is the size of a cell in inches."""
+    """Draw one matrix with a frame around compatible cells; `room` is the size of a cell in inches."""
     edges = np.arange(gains.tasks + 1) + 0.5
     mesh = axes.pcolormesh(edges, edges, np.ma.masked_invalid(gains.gain), cmap=COLOURS, norm=scale)
     ticks = range(1, gains.tasks + 1) if room >= NARROW else [1, *range(5, gains.tasks + 1, 5)]
@@ -137,25 +144,19 @@ def _heat_map(axes: Axes, gains: Gains, scale: Normalize, room: float) -> QuadMe
     axes.invert_yaxis()
     axes.tick_params(labelsize=SMALL, length=0)
     axes.spines[:].set_visible(False)
-    for t, k in zip(*np.tril_indices(gains.tasks), strict=True):
-        _cell(axes, gains, int(t), int(k), mesh, room)
+    for t, k in np.argwhere(np.tri(gains.tasks)).tolist():
+        value, colour = float(gains.own[k] if t == k else gains.gain[t, k]), "black"
+        if t == k:
+            axes.add_patch(Rectangle((k + 0.5, t + 0.5), 1, 1, color=DIAGONAL, linewidth=0))
+        else:
+            red, green, blue, _ = mesh.to_rgba(np.array([value]))[0]
+            colour = "white" if 0.3 * red + 0.59 * green + 0.11 * blue < 0.5 else "black"
+        text = axes.text(k + 1, t + 1, _number(value, room), ha="center", va="center", fontsize=SMALL, color=colour)
+        text.set_in_layout(False)  # inside anyway, and many
+        if gains.share[t, k] > 0:
+            line, width = "-" if gains.share[t, k] == 1 else ":", 1.1 if room >= NARROW else 0.8
+            axes.add_patch(Rectangle((k + 0.55, t + 0.55), 0.9, 0.9, fill=False, linewidth=width, linestyle=line))
     return mesh
-
-
-def _cell(axes: Axes, gains: Gains, t: int, k: int, mesh: QuadMesh, room: float) -> None:
-    """Draw the number of a cell, the ground of the diagonal, and a frame if the cell is compatible."""
-    value, colour = float(gains.own[k] if t == k else gains.gain[t, k]), "black"
-    if t == k:
-        axes.add_patch(Rectangle((k + 0.5, t + 0.5), 1, 1, color=DIAGONAL, linewidth=0))
-    else:
-        red, green, blue, _ = mesh.to_rgba(np.array([value]))[0]
-        colour = "white" if 0.3 * red + 0.59 * green + 0.11 * blue < 0.5 else "black"
-    text = axes.text(k + 1, t + 1, _number(value, room), ha="center", va="center", fontsize=SMALL, color=colour)
-    text.set_in_layout(False)  # inside anyway, and many
-    if gains.share[t, k] > 0:
-        line = "-" if gains.share[t, k] == 1 else ":"
-        width = 1.1 if room >= NARROW else 0.8
-        axes.add_patch(Rectangle((k + 0.55, t + 0.55), 0.9, 0.9, fill=False, linewidth=width, linestyle=line))
 
 
 def _number(value: float, room: float) -> str:
@@ -169,18 +170,3 @@ def _number(value: float, room: float) -> str:
     if not wide and abs(value) < 0.95:
         text = text.replace("0.", ".")
     return text.replace("-", "−")
-
-
-def _explain(figure: Figure, mesh: QuadMesh, gains: dict[str, Gains]) -> None:
-    """Add the colour bar and a key of frames and diagonal."""
-    metric = " or ".join(dict.fromkeys(each.metric for each in gains.values()))
-    bar = figure.colorbar(mesh, ax=figure.axes, shrink=0.9, aspect=25, pad=0.02)
-    bar.set_label(f"C[t,k] − C[k,k]\n({metric}, percentage points)", fontsize=TEXT)
-    bar.ax.tick_params(labelsize=SMALL)
-    often = " in every run" if any(each.runs > 1 for each in gains.values()) else ""
-    line: dict[str, Any] = {"facecolor": "none", "edgecolor": "black", "linewidth": 1.1}
-    key = [Patch(label=f"compatible{often}", **line)]
-    if any(((each.share > 0) & (each.share < 1)).any() for each in gains.values()):
-        key.append(Patch(label="in some runs", linestyle=":", **line))
-    key.append(Patch(facecolor=DIAGONAL, label=f"self-test C[k,k], {metric} in %"))
-    figure.legend(handles=key, loc="outside lower center", frameon=False, fontsize=SMALL, ncols=3)

@@ -2,7 +2,7 @@
 
 import math
 import textwrap
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,17 +21,12 @@ from cl2r.metrics import SHARE, Metric
 
 PAGE = 7.2
 """Inches between the margins of a printed page. Plots of studies are no wider, so that their text keeps its size."""
-TEXT, SMALL = 8.0, 7.0
-"""Points at print size."""
-LABEL_WIDTH = 27
-"""Characters per line of a legend."""
-LETTER = 0.0088
-"""Approximate width of a one-point letter in inches."""
+TEXT, SMALL = 8.0, 7.0  # points at print size
+LABEL_WIDTH = 27  # characters per line of a legend
+LETTER = 0.0088  # approximate width of a one-point letter in inches
 FRAME = "#555555"
-LIMIT = 12
-"""More lines than this cannot be told apart."""
-RUN = ("run", "tasks", "seed", "data.name", "method.name")
-"""Columns of `runs` that every plot needs."""
+LIMIT = 12  # more lines than this cannot be told apart
+RUN = ("run", "tasks", "seed", "data.name", "method.name")  # columns of `runs` that every plot needs
 
 
 def need(frame: pd.DataFrame, names: Sequence[str], what: str) -> None:
@@ -70,8 +65,7 @@ class Groups:
 
     rows: pd.DataFrame
     styles: dict[str, LineStyle]
-    note: str = ""
-    """Says which groups are left out, if any."""
+    note: str = ""  # which groups are left out
 
     @classmethod
     def of(
@@ -108,55 +102,47 @@ class Groups:
         """T of the runs, if it is the same for all."""
         return int(self.rows["tasks"].iloc[0])
 
-    def heading(self, words: str) -> str:
-        """Return the words with a line on the groups that are left out."""
+    def each(self, table: pd.DataFrame) -> Iterator[tuple[str, LineStyle, pd.DataFrame]]:
+        """Yield the name, the style and the rows of every group; the table has a column `group`."""
+        for group, style in self.styles.items():
+            yield group, style, table[table["group"] == group]
+
+    def heading(self, more: str = "", bands: bool = True, end: str = "") -> str:
+        """Return the heading of the runs and the end, with a line on the groups that are left out."""
+        words = heading(self.rows, more, bands) + end
         return f"{words}\n{self.note}" if self.note else words
-
-
-def panels(
-    count: int,
-    heading: str,
-    size: tuple[float, float],
-    columns: int | None = None,
-    sharey: bool = True,
-    text: float = TEXT,
-) -> tuple[Figure, list[Axes]]:
-    """Return a figure with `count` panels, in rows of `columns` if given; `size` is the size of the whole figure."""
-    columns = columns or count
-    figure = Figure(figsize=size, layout="constrained")
-    grid = figure.subplots(math.ceil(count / columns), columns, sharey=sharey, squeeze=False).ravel()
-    entitle(figure, heading, text)
-    for axes in grid[count:]:
-        axes.remove()
-    for axes in grid[:count]:
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.grid(axis="y", color="#e4e4e4", linewidth=0.8)
-        axes.set_axisbelow(True)
-        axes.tick_params(labelsize=text)
-        for label in (axes.xaxis.label, axes.yaxis.label, axes.title):
-            label.set_size(text)
-    return figure, list(grid[:count])
-
-
-def entitle(figure: Figure, heading: str, text: float = TEXT) -> None:
-    """Put the heading above all panels, in lines that fit the figure."""
-    room = int(figure.get_figwidth() / (LETTER * text))
-    lines = [textwrap.fill(line, room, break_long_words=False, break_on_hyphens=False) for line in heading.splitlines()]
-    figure.suptitle("\n".join(lines), fontsize=text)
 
 
 def page_panels(
     count: int, heading: str, labels: Collection[str], sharey: bool = True, height: float = 2.8
 ) -> tuple[Figure, list[Axes]]:
-    """Return panels that fill the width of a page beside a legend with these labels."""
+    """Return a figure and its panels, which fill the width of a page beside a legend with these labels."""
     lines = [line for label in labels for line in wrapped(label).splitlines()]
     legend = 0.6 + 0.055 * max(map(len, lines), default=0)
     columns = max(1, min(count, 3, int((PAGE - legend) / 1.75)))
     rows = math.ceil(count / columns)
     columns = math.ceil(count / rows)  # four panels are two rows of two
     width = min(4.4, (PAGE - legend) / columns) * columns + legend
-    tall = max(height * rows, 0.13 * len(lines) + 0.9)
-    return panels(count, heading, (width, tall), columns, sharey)
+    figure = Figure(figsize=(width, max(height * rows, 0.13 * len(lines) + 0.9)), layout="constrained")
+    grid = figure.subplots(rows, columns, sharey=sharey, squeeze=False).ravel()
+    entitle(figure, heading)
+    for axes in grid[count:]:
+        axes.remove()
+    for axes in grid[:count]:
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(axis="y", color="#e4e4e4", linewidth=0.8)
+        axes.set_axisbelow(True)
+        axes.tick_params(labelsize=TEXT)
+        for label in (axes.xaxis.label, axes.yaxis.label, axes.title):
+            label.set_size(TEXT)
+    return figure, list(grid[:count])
+
+
+def entitle(figure: Figure, heading: str) -> None:
+    """Put the heading above all panels, in lines that fit the figure."""
+    room = int(figure.get_figwidth() / (LETTER * TEXT))
+    lines = [textwrap.fill(line, room, break_long_words=False, break_on_hyphens=False) for line in heading.splitlines()]
+    figure.suptitle("\n".join(lines), fontsize=TEXT)
 
 
 def mean_line(axes: Axes, x: pd.Series, y: pd.Series, label: str, style: LineStyle) -> None:
@@ -208,9 +194,7 @@ def zero_line(axes: Axes) -> None:
     axes.axhline(0, color="black", linewidth=1, zorder=1)
 
 
-def with_legend(
-    figure: Figure, axes: Sequence[Axes], more: Sequence[Any] = (), text: float = SMALL, line: float = 3.4
-) -> Figure:
+def with_legend(figure: Figure, axes: Sequence[Axes], more: Sequence[Any] = ()) -> Figure:
     """Add a legend outside, in the order in which lines end in the last panel that has them; `more` come last."""
 
     def end(line: Line2D) -> float:
@@ -221,7 +205,7 @@ def with_legend(
     named = [line for label, line in lines.items() if not label.startswith("_") and line not in more]
     handles = [*sorted(named, key=end, reverse=True), *more]
     labels = [wrapped(str(handle.get_label())) for handle in handles]
-    figure.legend(handles, labels, loc="outside right center", frameon=False, fontsize=text, handlelength=line)
+    figure.legend(handles, labels, loc="outside right center", frameon=False, fontsize=SMALL, handlelength=3.4)
     return figure
 
 

@@ -15,15 +15,11 @@ from analysis.plots.parts import FRAME, line_style, page_panels, share_axis, wit
 PANELS = {"speed_up": "speed-up", "efficiency": "efficiency"}
 MODES = ("strong", "weak")
 WORDS = "strong: one batch for all workers; weak: one batch per worker"
-FEW = 4
-"""Speed-ups up to this are drawn on a linear scale, larger ones on a scale of powers of two."""
+FEW = 4  # speed-ups up to this are drawn on a linear scale, larger ones on a scale of powers of two
 
 
 def plot_measured(points: pd.DataFrame, fitted: pd.DataFrame, heading: str) -> Figure:
-    """Plot measured points and fitted lines by mode; both frames have `mode`, `workers`, `speed_up`, `efficiency`.
-
-    `fitted` may be empty.
-    """
+    """Plot points, and fitted lines if any, by mode; frames have `mode`, `workers`, `speed_up`, `efficiency`."""
     modes = in_order(points["mode"])
     styles = {mode: nth_style(place) for place, mode in enumerate(modes)}
     labels = {mode: f"{mode}, measured" for mode in modes}

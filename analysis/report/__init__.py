@@ -4,16 +4,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
 import cl2r
 from analysis.groups import finished, group_fields
 from analysis.names import COLOURS
-from analysis.report.figures import Figure, labelled, study_figures
+from analysis.report.figures import labelled, study_figures
 from analysis.report.matrices import matrix_data, training_losses, whole_matrices
-from analysis.report.page import ShownTable, render_page, shown_table
+from analysis.report.page import render_page, shown_table
 from analysis.report.settings import anonymised, study_settings
 from analysis.report.summary import findings, study_status
 from analysis.report.tables import all_runs, cost_lines, cost_table, difference_tables, lost_runs, result_tables
@@ -24,18 +23,6 @@ from cl2r.storage.path import at
 
 __all__ = ["build_report", "write_report"]
 
-TITLES = {
-    "summary": "Summary",
-    "tables": "Tables",
-    "matrix": "Matrices",
-    "curves": "Curves",
-    "sweep": "Sweep",
-    "cost": "Cost",
-    "failures": "Failures",
-    "runs": "Runs",
-    "settings": "Configuration",
-}
-
 
 def build_report(study: Study, live: Sequence[str] = (), refresh: float | None = None) -> str:
     """Return the report as HTML. `live` says what is running; the page reloads itself every `refresh` seconds."""
@@ -44,26 +31,67 @@ def build_report(study: Study, live: Sequence[str] = (), refresh: float | None =
         from analysis.report.sweep import sweep_plots  # Optuna takes a second to import, and few studies are sweeps
 
         sweep = sweep_plots(study)
-    study = anonymised(_with_columns(study))
+    tasks, curves = _with(study.tasks, "run", "task", "reused"), _with(study.curves, "run", "task", "epoch")
+    matrix = _with(study.matrix, "run", "pairs", "t", "k", "accuracy", "compatible")
+    study = anonymised(replace(study, tasks=tasks, matrix=matrix, curves=curves))  # columns as if a run had finished
     fields = group_fields(study.runs)
     runs = labelled(study, fields)
-    content = {**_content(study, runs, fields), "sweep": sweep, "live": [anonymous(line) for line in live]}
-    content |= {"head": study_status(study, live, refresh), "refresh": refresh}
-    content["refresh_words"] = "" if refresh is None else duration(refresh)
-    curves, remark = training_losses(study.curves, runs[finished(runs)])
+    done = runs[finished(runs)]
+    tables, remarks = result_tables(study)
+    differences = [] if study.specification.get("space") else difference_tables(done)
+    costs = shown_table(cost_table(study, done), "cost-table") if len(done) else None
+    lost = shown_table(lost_runs(runs), "lost-runs") if len(done) < len(runs) else None
+    every = shown_table(all_runs(runs, fields), "all-runs") if len(runs) else None
+    figures = study_figures(replace(study, matrix=whole_matrices(study.matrix)), done, fields)
+    losses, loss_remark = training_losses(study.curves, done)
     blocks = matrix_data(study, runs)
-    content |= {
-        "matrix": blocks is not None,
-        "losses": curves is not None and blocks is not None,
-        "loss_remark": remark,
+    losses = None if blocks is None else losses
+    sections = {
+        ("summary", "Summary"): True,
+        ("tables", "Tables"): tables or remarks,
+        ("matrix", "Matrices"): blocks,
+        ("curves", "Curves"): figures or losses or loss_remark,
+        ("sweep", "Sweep"): sweep,
+        ("cost", "Cost"): costs,
+        ("failures", "Failures"): True,
+        ("runs", "Runs"): every,
+        ("settings", "Configuration"): True,
     }
-    content["sections"] = [(key, title) for key, title in TITLES.items() if _has(content, key)]
-    data: dict[str, Any] = {"matrices": blocks, "losses": curves if content["losses"] else None, "refresh": refresh}
-    single = [content[name] for name in ("cost_table", "lost", "runs") if content[name]]
-    tables: list[ShownTable] = [*content["tables"], *content["differences"], *single]
-    figures: list[Figure] = [*content["figures"], *(sweep.figures if sweep else ())]
-    views = {figure.id: [{"data": view.data, "layout": view.layout} for view in figure.views] for figure in figures}
-    data |= {"colours": COLOURS, "figures": views, "texts": {table.id: table.texts for table in tables}}
+    content = {
+        "name": study.name,
+        "now": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
+        "version": cl2r.__version__,
+        "head": study_status(study, live, refresh),
+        "live": [anonymous(line) for line in live],
+        "refresh": refresh,
+        "refresh_words": "" if refresh is None else duration(refresh),
+        "sections": [section for section, there in sections.items() if there],
+        "summary": findings(study, runs, fields),
+        "tables": tables,
+        "remarks": remarks,
+        "differences": differences,
+        "matrix": blocks is not None,
+        "figures": figures,
+        "losses": losses is not None,
+        "loss_remark": loss_remark,
+        "sweep": sweep,
+        "cost_lines": cost_lines(study, done) if len(done) else [],
+        "cost_table": costs,
+        "lost": lost,
+        "runs": every,
+        "settings": study_settings(study, fields),
+    }
+    drawn = [*figures, *(sweep.figures if sweep else ())]
+    data = {
+        "matrices": blocks,
+        "losses": losses,
+        "refresh": refresh,
+        "colours": COLOURS,
+        "figures": {
+            figure.id: [{"data": view.data, "layout": view.layout} for view in figure.views] for figure in drawn
+        },
+        "texts": {table.id: table.texts for table in (*tables, *differences, costs, lost, every) if table},
+    }
     return render_page(content, data)
 
 
@@ -73,48 +101,5 @@ def write_report(study: Study, path: str | Path, live: Sequence[str] = (), refre
     return Path(path)
 
 
-def _with_columns(study: Study) -> Study:
-    """Return the study with the columns that the report needs, even if no run finished."""
-    needed = {
-        "tasks": ("run", "task", "reused"),
-        "matrix": ("run", "pairs", "t", "k", "accuracy", "compatible"),
-        "curves": ("run", "task", "epoch"),
-    }
-    frames: dict[str, pd.DataFrame] = {}
-    for frame, names in needed.items():
-        columns = list(getattr(study, frame).columns)
-        frames[frame] = getattr(study, frame).reindex(columns=[*columns, *(n for n in names if n not in columns)])
-    return replace(study, **frames)  # type: ignore[arg-type]
-
-
-def _content(study: Study, runs: pd.DataFrame, fields: list[str]) -> dict[str, Any]:
-    """Return what the page shows, by part."""
-    done = runs[finished(runs)]
-    tables, remarks = result_tables(study)
-    lost = lost_runs(runs)
-    return {
-        "name": study.name,
-        "now": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
-        "version": cl2r.__version__,
-        "summary": findings(study, runs, fields),
-        "tables": tables,
-        "remarks": remarks,
-        "differences": [] if study.specification.get("space") else difference_tables(done),
-        "figures": study_figures(replace(study, matrix=whole_matrices(study.matrix)), done, fields),
-        "cost_lines": cost_lines(study, done) if len(done) else [],
-        "cost_table": shown_table(cost_table(study, done), "cost-table") if len(done) else None,
-        "lost": None if lost is None else shown_table(lost, "lost-runs"),
-        "runs": shown_table(all_runs(runs, fields), "all-runs") if len(runs) else None,
-        "settings": study_settings(study, fields),
-    }
-
-
-def _has(content: dict[str, Any], section: str) -> bool:
-    parts = {
-        "tables": ("tables", "remarks"),
-        "curves": ("figures", "losses", "loss_remark"),
-        "cost": ("cost_lines",),
-        "summary": ("name",),
-        "failures": ("name",),
-    }
-    return any(content[name] for name in parts.get(section, (section,)))
+def _with(frame: pd.DataFrame, *names: str) -> pd.DataFrame:
+    return frame.reindex(columns=list(dict.fromkeys([*frame.columns, *names])))

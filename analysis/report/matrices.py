@@ -10,7 +10,7 @@ import pandas as pd
 
 from analysis.groups import in_order
 from analysis.report.page import exact, floats, shown, significant
-from analysis.stats import ROUNDING, mean_interval
+from analysis.stats import ROUNDING, half_width
 from analysis.study import Study
 from cl2r.metrics import COMPATIBILITY, SHARE
 
@@ -20,52 +20,48 @@ BLOCK = ["choice", "pairs", "metric"]
 
 def matrix_data(study: Study, runs: pd.DataFrame) -> dict[str, Any] | None:
     """Return groups, choices and blocks; None if no run has a matrix. `runs` have their `group`."""
-    cells = matrix_cells(study, runs)
-    if cells.empty:
-        return None
-    runs = runs[runs["run"].isin(cells["run"])].set_index("run")
-    groups = in_order(runs["group"])
-    every = pd.concat([cells.assign(choice=cells["run"], seeds=1), _means(cells)], ignore_index=True)
-    choices = _choices(runs, groups, every)
-    return {
-        "groups": groups,
-        "pairs": in_order(every["pairs"]),
-        "metrics": in_order(every["metric"]),
-        "choices": choices.drop(columns="choice").to_dict("list"),
-        "scale": _scale(every),
-        **_blocks(every, choices["choice"].tolist(), runs),
-    }
-
-
-def matrix_cells(study: Study, runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the cells of finished runs with their `group` and all columns, even absent ones."""
     columns = ["run", "pairs", "metric", "t", "k", "accuracy", "low", "high", "compatible", "p_compatible"]
     cells = study.matrix.reindex(columns=columns)
     metric = cells["metric"].astype(object)
     cells = cells.assign(metric=metric.where(metric.notna(), "accuracy").astype(str), pairs=cells["pairs"].astype(str))
     cells["group"] = cells["run"].map(dict(zip(runs["run"], runs["group"], strict=True)))
     cells = cells.dropna(subset=["group"])
-    cells = cells.assign(**{name: floats(cells[name]) for name in columns[3:]})
-    return cells.astype({"t": int, "k": int})
-
-
-def _mean_of(groups: pd.Series) -> pd.Series:
-    return "mean of " + groups.astype(str)
-
-
-def _means(cells: pd.DataFrame) -> pd.DataFrame:
-    """Return mean matrices of groups with several seeds, with t-intervals; `compatible` is the share of seeds."""
+    cells = cells.assign(**{name: floats(cells[name]) for name in columns[3:]}).astype({"t": int, "k": int})
+    if cells.empty:
+        return None
     found = cells.groupby(["group", "pairs", "metric", "t", "k"], sort=False)
-    means = _spread(mean_interval(found["accuracy"], SHARE)).rename(columns={"mean": "accuracy", "n": "seeds"})
-    means = means.join(found[["compatible", "p_compatible"]].mean()).reset_index()
+    means = _mean_interval(found["accuracy"], SHARE).rename(columns={"mean": "accuracy", "n": "seeds"})
+    means = means.join(found[["compatible", "p_compatible"]].mean()).reset_index()  # shares of seeds
     means = means[means.groupby("group")["seeds"].transform("max") > 1]
-    return means.assign(choice=_mean_of(means["group"]))
+    means = means.assign(choice="mean of " + means["group"].astype(str))
+    every = pd.concat([cells.assign(choice=cells["run"], seeds=1), means], ignore_index=True)
+    runs = runs[runs["run"].isin(cells["run"])].set_index("run")
+    groups = in_order(runs["group"])
+    seeds = every.groupby("choice")["seeds"].max()
+    choices = []  # of each group: its mean, if it has one, then its runs
+    for number, group in enumerate(groups):
+        own = runs[runs["group"] == group]
+        if (mean := f"mean of {group}") in seeds.index:
+            choices.append((mean, number, f"mean over {seeds[mean]} seeds", ""))
+        for run, seed, twice in zip(own.index, own["seed"], own["seed"].duplicated(keep=False), strict=True):
+            choices.append((str(run), number, f"seed {seed}" + (f" ({run})" if twice else ""), str(run)))
+    table = pd.DataFrame(choices, columns=["choice", "group", "name", "run"])
+    return {
+        "groups": groups,
+        "pairs": in_order(every["pairs"]),
+        "metrics": in_order(every["metric"]),
+        "choices": table.drop(columns="choice").to_dict("list"),
+        "scale": _scale(every),
+        **_blocks(every, table["choice"].tolist(), runs),
+    }
 
 
-def _spread(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the table without intervals of width 0: equal seeds do not show how certain their mean is."""
-    spread = table["sd"] > ROUNDING
-    return table.assign(low=table["low"].where(spread), high=table["high"].where(spread))
+def _mean_interval(groups: Any, bounds: tuple[float, float]) -> pd.DataFrame:
+    """Return mean, n and t-interval, clipped to `bounds`, of every group; equal seeds have no interval."""
+    table: pd.DataFrame = groups.agg(mean="mean", sd="std", n="count")
+    half = half_width(table["sd"].to_numpy(dtype=float), table["n"].to_numpy(dtype=float))
+    half = np.where(table["sd"] > ROUNDING, half, np.nan)
+    return table.assign(low=(table["mean"] - half).clip(*bounds), high=(table["mean"] + half).clip(*bounds))
 
 
 def whole_matrices(cells: pd.DataFrame) -> pd.DataFrame:
@@ -77,28 +73,14 @@ def whole_matrices(cells: pd.DataFrame) -> pd.DataFrame:
     return cells[rows["known"].transform("sum") == size * (size + 1) / 2]
 
 
-def _choices(runs: pd.DataFrame, groups: list[str], every: pd.DataFrame) -> pd.DataFrame:
-    """Return the choices of each group: its mean, if it has one, then its runs."""
-    seeds = every.groupby("choice")["seeds"].max()
-    rows = []
-    for number, group in enumerate(groups):
-        own = runs[runs["group"] == group]
-        if (mean := f"mean of {group}") in seeds.index:
-            rows.append((mean, number, f"mean over {seeds[mean]} seeds", ""))
-        for run, seed, twice in zip(own.index, own["seed"], own["seed"].duplicated(keep=False), strict=True):
-            rows.append((str(run), number, f"seed {seed}" + (f" ({run})" if twice else ""), str(run)))
-    return pd.DataFrame(rows, columns=["choice", "group", "name", "run"])
-
-
 def _blocks(every: pd.DataFrame, choices: list[str], runs: pd.DataFrame) -> dict[str, Any]:
     found = every.groupby(BLOCK, sort=False)
     blocks = found.agg(tasks=("t", "max"), seeds=("seeds", "max")).reset_index()
     lengths = (blocks["tasks"] * (blocks["tasks"] + 1) // 2).to_numpy()
     starts = np.cumsum(lengths) - lengths
     places = starts[found.ngroup().to_numpy()] + (every["t"] * (every["t"] - 1) // 2 + every["k"] - 1).to_numpy()
-    columns = ("accuracy", "low", "high", "compatible", "p_compatible")
     cells = {}
-    for name in columns:
+    for name in ("accuracy", "low", "high", "compatible", "p_compatible"):
         row = np.full(int(lengths.sum()), np.nan)
         row[places] = every[name].to_numpy()
         cells[name] = exact(row) if name == "accuracy" else shown(row)
@@ -116,25 +98,19 @@ def _blocks(every: pd.DataFrame, choices: list[str], runs: pd.DataFrame) -> dict
 
 def _scores(blocks: pd.DataFrame, runs: pd.DataFrame, first: str) -> dict[str, list[float | None]]:
     """Return AC, BC, FC and their intervals by block: recorded ones of runs, t-intervals over seeds of groups."""
-    names = [metric.name for metric in COMPATIBILITY]
-    table = pd.DataFrame(np.nan, blocks.index, [name + end for name in names for end in ENDS])
+    groups = "mean of " + runs["group"].astype(str)
+    names = [metric.name + end for metric in COMPATIBILITY for end in ENDS]
+    table = pd.DataFrame(np.nan, blocks.index, names)
     for (pairs, metric), some in blocks.groupby(["pairs", "metric"], sort=False):
+        # on tuning pairs the columns of the first rate have no suffix
+        rate = "" if pairs == "tuning" and metric == first else "".join(str(metric).partition("@")[1:])
         for score in COMPATIBILITY:
-            columns = [score_column(score.name + end, str(pairs), str(metric), first) for end in ENDS]
+            columns = [f"{'tuning_' * (pairs == 'tuning')}{score.name}{end}{rate}" for end in ENDS]
             recorded = runs.reindex(columns=columns).apply(floats).set_axis(list(ENDS), axis=1)
-            means = _spread(mean_interval(recorded[""].groupby(_mean_of(runs["group"])), score.bounds))
-            means = means[["mean", "low", "high"]].set_axis(list(ENDS), axis=1)
-            every = pd.concat([recorded, means]).reindex(some["choice"])
+            means = _mean_interval(recorded[""].groupby(groups), score.bounds)[["mean", "low", "high"]]
+            every = pd.concat([recorded, means.set_axis(list(ENDS), axis=1)]).reindex(some["choice"])
             table.loc[some.index, [score.name + end for end in ENDS]] = every.to_numpy()
-    return {name: shown(table[name]) for name in table.columns}
-
-
-def score_column(score: str, pairs: str, metric: str, first: str) -> str:
-    """Return the column of `runs` with a score; on tuning pairs the first rate has no suffix."""
-    rate = metric.partition("@")[2]
-    if pairs == "tuning":
-        return f"tuning_{score}" + (f"@{rate}" if metric != first else "")
-    return f"{score}@{rate}" if rate else score
+    return {name: shown(table[name]) for name in names}
 
 
 def _scale(every: pd.DataFrame) -> dict[str, float]:
@@ -146,10 +122,7 @@ def _scale(every: pd.DataFrame) -> dict[str, float]:
     return {str(metric): max(0.01, float(f"{size:.2g}")) for metric, size in sizes.dropna().items()}
 
 
-# Training losses of every run, if they are few enough for the page.
-
-MOST_VALUES = 300_000
-"""About two megabytes."""
+MOST_VALUES = 300_000  # about two megabytes
 
 
 def training_losses(curves: pd.DataFrame, runs: pd.DataFrame) -> tuple[dict[str, Any] | None, str]:
@@ -160,21 +133,14 @@ def training_losses(curves: pd.DataFrame, runs: pd.DataFrame) -> tuple[dict[str,
         return None, ""
     count = int(own[terms].notna().to_numpy().sum())
     if count > MOST_VALUES:
-        return (
-            None,
-            f"Training losses are left out: {count:,} values are too many for a page; they are in curves.parquet.",
-        )
-    schedules: dict[tuple[Any, ...], int] = {}
+        reason = f"{count:,} values are too many for a page; they are in curves.parquet"
+        return None, f"Training losses are left out: {reason}."
+    schedules: dict[tuple[Any, ...], int] = {}  # task, stage and epoch of every row; most runs share them
     by_run = {}
     for run, rows in own.groupby("run", sort=False):
-        steps = _schedule(rows)
-        shown = {term.removeprefix("loss_"): significant(rows[term]) for term in terms if rows[term].notna().any()}
-        by_run[str(run)] = {"schedule": schedules.setdefault(steps, len(schedules)), "terms": shown}
+        stages = rows["stage"].fillna("train").astype(str) if "stage" in rows else ["train"] * len(rows)
+        steps = tuple(rows["task"].astype(int)), tuple(stages), tuple(rows["epoch"].astype(int))
+        losses = {term.removeprefix("loss_"): significant(rows[term]) for term in terms if rows[term].notna().any()}
+        by_run[str(run)] = {"schedule": schedules.setdefault(steps, len(schedules)), "terms": losses}
     columns = [dict(zip(("task", "stage", "epoch"), map(list, steps), strict=True)) for steps in schedules]
     return {"schedules": columns, "runs": by_run}, ""
-
-
-def _schedule(rows: pd.DataFrame) -> tuple[Any, ...]:
-    """Return task, stage and epoch of every row; most runs of a study share them."""
-    stages = rows["stage"].fillna("train").astype(str) if "stage" in rows else pd.Series("train", rows.index)
-    return tuple(rows["task"].astype(int)), tuple(stages), tuple(rows["epoch"].astype(int))

@@ -18,9 +18,6 @@ from plotly.offline import get_plotlyjs
 from analysis.tables.formats import render
 from analysis.tables.table import Table
 
-SHOWN = 3
-"""Decimals of accuracies and metrics everywhere in the report."""
-
 
 def floats(values: Any) -> npt.NDArray[np.float64]:
     """Return floats for any kind of column; empty entries become NaN."""
@@ -32,14 +29,14 @@ def exact(values: Any) -> list[float | None]:
     return [value if math.isfinite(value) else None for value in floats(values).tolist()]
 
 
-def shown(values: Any, decimals: int = SHOWN) -> list[float | None]:
-    """Return rounded values; rounded as Python formats them, so that the page agrees with the tables."""
-    return [round(value, decimals) if math.isfinite(value) else None for value in floats(values).tolist()]
+def shown(values: Any) -> list[float | None]:
+    """Return values with three decimals; rounded as Python formats them, so that the page agrees with the tables."""
+    return [None if value is None else round(value, 3) for value in exact(values)]
 
 
 def significant(values: Any, digits: int = 4) -> list[float | None]:
     """Return values rounded to significant digits, for lines of a figure."""
-    return [float(f"{value:.{digits}g}") if math.isfinite(value) else None for value in floats(values).tolist()]
+    return [None if value is None else float(f"{value:.{digits}g}") for value in exact(values)]
 
 
 def embedded(value: Any) -> Markup:
@@ -49,8 +46,6 @@ def embedded(value: Any) -> Markup:
         text = text.replace(sign, f"\\u{ord(sign):04x}")
     return Markup(text)
 
-
-# The page is one file, so that it can be read offline and sent by mail.
 
 FOLDER = Path(__file__).parent
 SCRIPTS = ("memory", "tables", "matrix", "figures", "start")
@@ -77,8 +72,12 @@ def shown_table(table: Table, id_: str, title: str = "") -> ShownTable:
 def render_page(content: dict[str, Any], data: dict[str, Any]) -> str:
     """Return the page with its style, scripts and data."""
     script = '"use strict";\n' + "\n".join((FOLDER / "scripts" / f"{name}.js").read_text() for name in SCRIPTS)
-    parts = {"style": Markup((FOLDER / "page.css").read_text()), "script": Markup(script), "plotly": _plotly()}
+    parts = {"style": Markup((FOLDER / "page.css").read_text()), "script": Markup(script)}
+    parts["plotly"] = Markup(_plotly())  # contains no `</script`, which would end the element early
     return _template().render(**content, **parts, data=embedded(data), plotly_version=plotly.__version__)
+
+
+_plotly = cache(get_plotlyjs)
 
 
 @cache
@@ -86,9 +85,3 @@ def _template() -> Template:
     environment = Environment(loader=FileSystemLoader(FOLDER), autoescape=True, undefined=StrictUndefined)
     environment.trim_blocks = environment.lstrip_blocks = True
     return environment.get_template("page.html")
-
-
-@cache
-def _plotly() -> Markup:
-    """Return Plotly's script. It contains no `</script`, which would end the element early."""
-    return Markup(get_plotlyjs())

@@ -32,7 +32,7 @@ def entries_text(values: Mapping[str, Any] | None) -> str:
 def anonymised(study: Study) -> Study:
     """Return the study with anonymous texts in `runs`; different settings stay different."""
     runs = study.runs
-    cleaned = {name: _cleaned(runs[name]) for name in config_fields(runs) if _texts(runs[name])}
+    cleaned = {name: _cleaned(runs[name]) for name in config_fields(runs)}
     if "reason" in runs:
         cleaned["reason"] = runs["reason"].map(lambda value: anonymous(value) if isinstance(value, str) else value)
     return replace(study, runs=runs.assign(**cleaned))
@@ -47,22 +47,19 @@ def named_data(value: Any, key: str = "") -> Any:
     return data_name(value) if isinstance(value, str) and f".{key}".endswith(".data.name") else value
 
 
-def _texts(values: pd.Series) -> list[str]:
-    return [value for value in values.drop_duplicates() if isinstance(value, str)]
-
-
 def _cleaned(values: pd.Series) -> pd.Series:
     """Return the values with anonymous texts, numbered if different texts became equal."""
+    texts = [value for value in values.drop_duplicates() if isinstance(value, str)]
+    if not texts:
+        return values
     data = values.name == "data.name"
-    shown = {t: data_name(t) if data else str(anonymous_entries(t, str(values.name))) for t in _texts(values)}
+    shown = {text: data_name(text) if data else str(anonymous_entries(text, str(values.name))) for text in texts}
     counts, seen = Counter(shown.values()), Counter[str]()
     for text, brief in shown.items():
         seen[brief] += 1
         shown[text] = f"{brief} ({seen[brief]})" if counts[brief] > 1 else brief
     return values.astype(object).map(lambda value: shown[value] if isinstance(value, str) else value)
 
-
-# Configuration and environment as lists.
 
 Entry = tuple[str, str]
 
@@ -71,39 +68,32 @@ Entry = tuple[str, str]
 class Settings:
     """Fields with their values, common to all runs or not; the specification as text; the environment."""
 
-    common: tuple[Entry, ...]
-    varied: tuple[Entry, ...]
-    brought: tuple[Entry, ...]
-    """Fields that differ because methods or variants set them."""
+    common: list[Entry]
+    varied: list[Entry]
+    brought: list[Entry]  # differ because methods or variants set them
     specification: str
-    environment: tuple[Entry, ...]
+    environment: list[Entry]
 
 
 def study_settings(study: Study, chosen: list[str]) -> Settings:
     """Return configuration and environment as lists; `chosen` are the fields that define the groups."""
-    runs = study.runs
-    known = (*config_fields(runs), "threads", "seed")
-    fields = [name for name in runs.columns if name in known]
-    kinds = {name: runs[name].astype(object).drop_duplicates() for name in fields}
-    chosen, specification = [*chosen, "seed"], anonymous_entries(named_data(study.specification))
-    several = {name: _several(values) for name, values in kinds.items() if len(values) > 1}
-    single = {name: short(values.iloc[0]) for name, values in kinds.items() if len(values) == 1}
-    return Settings(
-        common=tuple(entry for entry in single.items() if entry[1] != short(None)),
-        varied=tuple(entry for entry in several.items() if entry[0] in chosen),
-        brought=tuple(entry for entry in several.items() if entry[0] not in chosen),
-        specification=yaml.safe_dump(specification, sort_keys=False, allow_unicode=True) if specification else "",
-        environment=tuple(environment(anonymous_entries(study.about))),
-    )
-
-
-def _several(values: pd.Series, most: int = 12) -> str:
-    words = [short(value) for value in values[:most]]
-    return ", ".join(words) + (f" and {len(values) - most} more" if len(values) > most else "")
+    found: dict[str, list[Entry]] = {"common": [], "varied": [], "brought": []}
+    known = (*config_fields(study.runs), "threads", "seed")
+    for name in (name for name in study.runs.columns if name in known):
+        values = study.runs[name].astype(object).drop_duplicates()
+        words = ", ".join(map(short, values[:12])) + (f" and {len(values) - 12} more" if len(values) > 12 else "")
+        kind = "common" if len(values) == 1 else "varied" if name in (*chosen, "seed") else "brought"
+        if len(values) > 1 or values.notna().any():
+            found[kind].append((name, words))
+    specification = anonymous_entries(named_data(study.specification))
+    text = yaml.safe_dump(specification, sort_keys=False, allow_unicode=True) if specification else ""
+    return Settings(**found, specification=text, environment=environment(anonymous_entries(study.about)))
 
 
 def environment(about: Mapping[str, Any]) -> list[Entry]:
     """Return command, version, machine and packages, as recorded; empty if nothing was recorded."""
+    if not about:
+        return []
     machine = dict(about.get("environment") or {})
     packages = dict(machine.pop("packages", None) or {})
     entries: dict[str, Any] = {"command": shlex.join(map(str, about.get("command") or []))}
@@ -111,10 +101,8 @@ def environment(about: Mapping[str, Any]) -> list[Entry]:
     entries |= {str(key): value for key, value in machine.items() if key != "memory_bytes"}
     entries["memory"] = size(machine["memory_bytes"]) if machine.get("memory_bytes") else None
     entries |= {"resources": entries_text(about.get("resources")), "packages": entries_text(packages)}
-    return [(key, _text(value)) for key, value in entries.items()] if about else []
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, list):
-        return ", ".join(map(str, value)) or "none"
-    return NOT_RECORDED if value is None or value == "" else str(value)
+    texts = {
+        key: ", ".join(map(str, value)) or "none" if isinstance(value, list) else value
+        for key, value in entries.items()
+    }
+    return [(key, NOT_RECORDED if value is None or value == "" else str(value)) for key, value in texts.items()]

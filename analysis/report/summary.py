@@ -1,6 +1,5 @@
 """The top of the report: the status of the study and its findings in words."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -12,12 +11,11 @@ from analysis.comparisons import comparable_sets, paired_differences
 from analysis.groups import finished, in_order, short
 from analysis.names import field_title, ordered, title
 from analysis.report.settings import data_name
-from analysis.report.sweep import objective_column, objectives
 from analysis.report.tables import links
 from analysis.stats import NO_SPREAD, summarise
 from analysis.study import Study
-from analysis.tables.runs import best_trials, goals
-from analysis.tables.table import signed
+from analysis.tables.runs import best_trials, objective_column, sweep_goals
+from analysis.tables.table import interval_cell, signed
 from cl2r.errors import InputError
 from cl2r.metrics import AC, BC, METRICS
 from cl2r.runtime.text import counted, duration, listed
@@ -69,11 +67,8 @@ def moment(text: Any) -> str:
     return f"{when:%Y-%m-%d %H:%M}{' UTC' if when.tzinfo else ''}"
 
 
-# Findings: only what the values support.
-
 MOST_SETS = 4
-MOST_NAMES = 9
-"""A sentence names up to this many groups; more are counted."""
+MOST_NAMES = 9  # groups in a sentence; more are counted
 ONE_SEED = "One seed: no interval, no test."
 
 
@@ -109,7 +104,10 @@ def _compared(study: Study, runs: pd.DataFrame, fields: list[str]) -> str:
         swept = [field_title(name) for name in study.specification["space"]]
         words.append(f"{counted(runs['trial'].nunique(), 'trial')} of a sweep over {listed(swept)}")
     else:
-        words += [_values(runs, name) for name in fields[1:]]
+        for name in fields[1:]:
+            values = runs[name].drop_duplicates()
+            values = values.sort_values() if pd.api.types.is_numeric_dtype(values) else values
+            words.append(f"{field_title(name)} ({listed([short(value) for value in values.astype(object)], 8)})")
     seeds = sorted(int(seed) for seed in runs["seed"].dropna().unique())
     whole = len(seeds) > 3 and seeds[-1] - seeds[0] == len(seeds) - 1  # many seeds without gaps
     which = f"{seeds[0]} to {seeds[-1]}" if whole else listed([str(seed) for seed in seeds], 12)
@@ -119,12 +117,6 @@ def _compared(study: Study, runs: pd.DataFrame, fields: list[str]) -> str:
     where = f" on {listed([data_name(name) for name in names])}" if names else ""
     chain = f", {counted(tasks[0], 'task')}" if len(tasks) == 1 else ""
     return f"{' × '.join(words)}{where}{chain}."
-
-
-def _values(runs: pd.DataFrame, name: str) -> str:
-    values = runs[name].drop_duplicates()
-    values = values.sort_values() if pd.api.types.is_numeric_dtype(values) else values
-    return f"{field_title(name)} ({listed([short(value) for value in values.astype(object)], 8)})"
 
 
 def _outcome(runs: pd.DataFrame, expected: int | None) -> str:
@@ -167,34 +159,18 @@ def _best(runs: pd.DataFrame, metric: str) -> str:
     """Return the best group, the next one, and a paired test of their difference."""
     table = summarise(runs, metric, ["group"]).dropna(subset=["mean"])
     table = table.sort_values("mean", ascending=False, kind="stable")
-    top = table[table["mean"] >= table["mean"].iloc[0] - 1e-9]
-    best, rest = table.iloc[0], table[~table.index.isin(top.index)]
-    value = _value(metric, best)
-    names = _named([str(name) for name in top.index])
+    values = [interval_cell(metric, *row).text for row in table[["mean", "low", "high"]].itertuples(index=False)]
+    equal = int((table["mean"] >= table["mean"].iloc[0] - 1e-9).sum())
+    groups, n, agree = [str(name) for name in table.index], table["n"].iloc[0], table["note"].iloc[0]
+    over = f" (the same for all {n} seeds)." if agree else f" (95 % t-interval over {n} seeds)."
+    value = values[0] + (f". {ONE_SEED}" if n < 2 else over)
     if len(table) == 1:
-        return f"{names}: {value}{_over(best)}"
-    text = f"{names} {'is' if len(top) == 1 else 'are'} highest with {value}{_over(best)}"
-    if rest.empty:
-        return f"All groups are equal: {value}{_over(best)}"
-    text += f" Next is {rest.index[0]} with {_value(metric, rest.iloc[0])}."
-    return text if table["n"].max() < 2 else f"{text} {_test(runs, metric, str(top.index[0]), str(rest.index[0]))}"
-
-
-def interval(metric: str, mean: float, low: float = math.nan, high: float = math.nan) -> str:
-    """Return `+0.012 [+0.003, +0.021]`, or only the mean if there is no interval."""
-    ends = "" if pd.isna(low) or pd.isna(high) else f" [{signed(metric, low)}, {signed(metric, high)}]"
-    return signed(metric, mean) + ends
-
-
-def _value(metric: str, row: pd.Series) -> str:
-    """Return the mean with its interval, but without one if all seeds agree: a width of 0 would claim too much."""
-    return interval(metric, row["mean"], *() if row["note"] else (row["low"], row["high"]))
-
-
-def _over(row: pd.Series) -> str:
-    if row["n"] < 2:
-        return f". {ONE_SEED}"
-    return f" (the same for all {row['n']} seeds)." if row["note"] else f" (95 % t-interval over {row['n']} seeds)."
+        return f"{groups[0]}: {value}"
+    if equal == len(table):
+        return f"All groups are equal: {value}"
+    text = f"{_named(groups[:equal])} {'is' if equal == 1 else 'are'} highest with {value}"
+    text += f" Next is {groups[equal]} with {values[equal]}."
+    return text if table["n"].max() < 2 else f"{text} {_test(runs, metric, groups[0], groups[equal])}"
 
 
 def _test(runs: pd.DataFrame, metric: str, best: str, second: str) -> str:
@@ -209,7 +185,7 @@ def _test(runs: pd.DataFrame, metric: str, best: str, second: str) -> str:
     if row["verdict"] == NO_SPREAD:
         return f"No test: all {row['n']} seeds have the same difference, {signed(BC.name, -row['difference'])}."
     most = METRICS[metric].bounds[1]
-    ends = interval(BC.name, -row["difference"], max(-row["high"], -most), min(-row["low"], most))
+    ends = interval_cell(BC.name, -row["difference"], max(-row["high"], -most), min(-row["low"], most)).text
     made = int(tests["p"].notna().sum())
     p = "<\u00a00.001" if row["p_corrected"] < 0.001 else f"=\u00a0{row['p_corrected']:.3f}"
     p += f" after Holm's correction for {made} comparisons" if made > 1 else ""
@@ -239,21 +215,21 @@ def _named(groups: list[str]) -> str:
 
 def _sweep(study: Study, done: pd.DataFrame) -> list[Finding]:
     """Return the best trials, chosen on the tuning pairs, with their values on the report pairs."""
-    names = objectives(study)
     try:
-        table = best_trials(study.runs, goals(names))
+        goals = sweep_goals(study.specification)
+        table = best_trials(study.runs, goals)
     except InputError as error:
         return [Finding("Best trial", f"None: {error}.")]
     if table.empty:
         return [Finding("Best trial", "None: no trial finished with all its seeds.")]
     labels = dict(zip(done["trial"], done["group"], strict=True))
-    if len(names) > 1:
+    if len(goals) > 1:
         front = in_order([labels[trial] for trial in table["trial"]])
-        words = f"{counted(len(front), 'trial')} on the Pareto front of {listed(names)}, judged on tuning pairs"
+        words = f"{counted(len(front), 'trial')} on the Pareto front of {listed(list(goals))}, judged on tuning pairs"
         return [Finding("Best trials", f"{words}: {listed(front, 4)}.")]
-    best = table.iloc[0]
-    column = objective_column(names[0])
-    text = f"{labels[best['trial']]}: {column} {interval(names[0], best[column])}"
-    if column != names[0] and names[0] in table:
-        text += f"; on the report pairs {names[0]} {interval(names[0], best[names[0]])}"
+    best, (name,) = table.iloc[0], goals
+    column = objective_column(name)
+    text = f"{labels[best['trial']]}: {column} {signed(name, best[column])}"
+    if column != name and name in table:
+        text += f"; on the report pairs {name} {signed(name, best[name])}"
     return [Finding("Best trial", f"{text}. {ONE_SEED if best['seeds'] < 2 else ''}".strip())]

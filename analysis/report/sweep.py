@@ -5,7 +5,7 @@ import logging
 import math
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -22,24 +22,12 @@ from analysis.names import COLOURS, HIGHLIGHT
 from analysis.report.figures import Figure, View
 from analysis.report.page import floats
 from analysis.study import Study
+from analysis.tables.runs import objective_column, sweep_goals
 from cl2r.metrics import METRICS
 from cl2r.study.space import Space, distributions
 
-
-def objectives(study: Study) -> list[str]:
-    """Return the objectives in the specification."""
-    return [str(name) for name in (study.specification.get("search") or {}).get("objectives") or ["BC"]]
-
-
-def objective_column(name: str) -> str:
-    """Return the column that trials are judged by: a cost, or a metric on the tuning pairs."""
-    return METRICS.objectives()[name].column("tuning")
-
-
-# The page's style: Optuna's blues cannot be read on a dark page, its titles and template are not needed.
-
 SCALE = [[0.0, "#56B4E9"], [0.5, "#8C8C8C"], [1.0, HIGHLIGHT]]
-"""Readable on light and dark pages and with colour blindness."""
+"""Readable on light and dark pages and with colour blindness; Optuna's blues are not."""
 
 
 def restyle(plot: str, figure: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:
@@ -58,51 +46,34 @@ def restyle(plot: str, figure: Any) -> tuple[list[dict[str, Any]], dict[str, Any
             if "colorscale" in painted:
                 painted |= {"colorscale": SCALE, "reversescale": False}
                 painted["colorbar"] = {**painted.get("colorbar", {}), "thickness": 12, "x": 1.02, "xpad": 4}
-    {"pareto": _pareto, "importance": _importance, "parallel": _parallel}.get(plot, _points)(data, layout)
+    if plot == "importance":  # room for the values beside the bars
+        longest = max((value for trace in data for value in trace["x"] if value is not None), default=1.0)
+        layout.setdefault("xaxis", {})["range"] = [0, 1.15 * longest]
+        layout.get("yaxis", {}).pop("title", None)
+    for trace in data:
+        if plot == "importance":
+            trace["marker"] = {"color": COLOURS[0]}
+        elif plot == "pareto":  # the best trials by colour and shape instead of Optuna's second colour scale
+            best = "Best" in trace.get("hovertemplate", "")
+            trace["marker"] = {"color": HIGHLIGHT if best else "#8C8C8C", "symbol": "diamond" if best else "circle"}
+            trace["marker"]["size"] = 10 if best else 8
+        elif plot == "parallel":  # every line by its position on the first axis, the objective
+            if trace.get("mode") == "lines" and trace.get("y"):
+                colour = sample_colorscale(SCALE, min(max(trace["y"][0], 0.0), 1.0))[0]
+                trace |= {"line": {"color": colour, "width": 2}, "opacity": 0.8}
+        else:  # larger points; whole numbers on the axis and the scale that count trials
+            if "markers" in trace.get("mode", ""):
+                trace["marker"] = {**trace.get("marker", {}), "size": 8}
+            steps = {"tick0": 0, "dtick": math.ceil(len(trace["x"]) / 10)}
+            if "colorbar" in trace.get("marker", {}):
+                trace["marker"]["colorbar"] |= steps
+            if layout["xaxis"].get("title", {}).get("text") == "Trial":
+                layout["xaxis"] |= steps
     return data, layout
 
 
-def _points(data: list[dict[str, Any]], layout: dict[str, Any]) -> None:
-    """Enlarge points; put ticks of the axis and scale that count trials at whole numbers."""
-    for trace in data:
-        if "markers" in trace.get("mode", ""):
-            trace["marker"] = {**trace.get("marker", {}), "size": 8}
-        steps = {"tick0": 0, "dtick": math.ceil(len(trace["x"]) / 10)}
-        if "colorbar" in trace.get("marker", {}):
-            trace["marker"]["colorbar"] |= steps
-        if layout["xaxis"].get("title", {}).get("text") == "Trial":
-            layout["xaxis"] |= steps
-
-
-def _pareto(data: list[dict[str, Any]], layout: dict[str, Any]) -> None:
-    """Show the best trials by colour and shape instead of Optuna's second colour scale."""
-    for trace in data:
-        best = "Best" in trace.get("hovertemplate", "")
-        trace["marker"] = {"color": HIGHLIGHT if best else "#8C8C8C", "symbol": "diamond" if best else "circle"}
-        trace["marker"]["size"] = 10 if best else 8
-
-
-def _importance(data: list[dict[str, Any]], layout: dict[str, Any]) -> None:
-    """Remove the title of the parameter axis and leave room for the values beside the bars."""
-    longest = max((value for trace in data for value in trace["x"] if value is not None), default=1.0)
-    layout.setdefault("xaxis", {})["range"] = [0, 1.15 * longest]
-    layout.get("yaxis", {}).pop("title", None)
-    for trace in data:
-        trace["marker"] = {"color": COLOURS[0]}
-
-
-def _parallel(data: list[dict[str, Any]], layout: dict[str, Any]) -> None:
-    """Colour every line by its position on the first axis, the objective."""
-    for trace in data:
-        if trace.get("mode") == "lines" and trace.get("y"):
-            trace["line"] = {"color": sample_colorscale(SCALE, min(max(trace["y"][0], 0.0), 1.0))[0], "width": 2}
-            trace["opacity"] = 0.8
-
-
-# The plots: values of a trial are means over its seeds on the tuning pairs.
-
-PANEL = 190
-"""Pixels per panel of the slices and per axis of the parallel coordinates."""
+PANEL = 190  # pixels per panel of the slices and per axis of the parallel coordinates
+LEAST = 4  # trials; with fewer, importances mean nothing
 
 
 @dataclass(frozen=True)
@@ -115,33 +86,21 @@ class Sweep:
     complete: int
 
 
-@dataclass(frozen=True)
-class Plot:
-    """One of Optuna's plots: drawn once per objective, or once for all objectives."""
-
-    id: str
-    title: str
-    caption: str
-    make: Callable[..., Any]
-    least: int = 2
-    """Fewest finished trials for which the plot is meaningful."""
-    width: int = 0
-
-
 def sweep_plots(study: Study) -> Sweep | None:
-    """Return the plots of a sweep; None if the study is not a sweep."""
+    """Return the plots of a sweep, by means over the seeds of a trial on the tuning pairs; None if it is no sweep."""
     if not study.specification.get("space") or "trial" not in study.runs:
         return None
     optuna.logging.set_verbosity(logging.ERROR)
+    names = list(sweep_goals(study.specification))
     try:
-        found = _optuna_study(study, objectives(study))
+        found = _optuna_study(study, names)
     except (ValidationError, ValueError) as error:  # a space or a value that this version does not accept
-        trials = int(study.runs["trial"].nunique())
-        return Sweep((), (f"No plots: the trials do not fit the space: {_line(error)}",), trials, 0)
+        reason = f"No plots: the trials do not fit the space: {' '.join(str(error).split())}"
+        return Sweep((), (reason,), int(study.runs["trial"].nunique()), 0)
     complete = len(found.get_trials(states=(TrialState.COMPLETE,)))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Optuna warns that some plots are experimental
-        figures, missing = _figures(found, objectives(study), complete)
+        figures, missing = _figures(found, names, complete)
     return Sweep(tuple(figures), tuple(missing), len(found.trials), complete)
 
 
@@ -166,69 +125,54 @@ def _optuna_study(study: Study, names: list[str]) -> optuna.Study:
 
 def _value(value: Any, distribution: BaseDistribution) -> Any:
     """Return a cell of the frame as Optuna's value: frames turn integers into floats and None into NaN."""
-    if isinstance(distribution, CategoricalDistribution):
-        return next((choice for choice in distribution.choices if _equal(choice, value)), value)
-    return int(value) if isinstance(distribution, IntDistribution) else float(value)
-
-
-def _equal(choice: Any, value: Any) -> bool:
-    if choice is None or pd.isna(value):
-        return choice is None and bool(pd.isna(value))
-    return bool(choice == value) or str(choice) == str(value)
+    if not isinstance(distribution, CategoricalDistribution):
+        return int(value) if isinstance(distribution, IntDistribution) else float(value)
+    if pd.isna(value):
+        return None if None in distribution.choices else value
+    known = [choice for choice in distribution.choices if choice is not None]
+    return next((choice for choice in known if choice == value or str(choice) == str(value)), value)
 
 
 def _figures(found: optuna.Study, names: list[str], complete: int) -> tuple[list[Figure], list[str]]:
+    """Return the figures, and one line for each that cannot be made."""
     if complete < 2:
         return [], [f"No plots: {complete} of {len(found.trials)} trials finished with all their seeds, fewer than 2."]
-    figures, missing = [], []
-    if len(names) > 2:  # three dimensions need WebGL and are hard to read
-        missing.append(
-            f"Pareto front: drawn for two objectives, not for {len(names)}; the table above lists its trials."
-        )
-    for plot in _plots(names, len(found.trials[0].distributions)):
-        if complete < plot.least:
-            missing.append(f"{plot.title}: {complete} finished trials, fewer than {plot.least}.")
-            continue
-        try:
-            views = _views(plot, found, names)
-        except (ValueError, RuntimeError, ZeroDivisionError, ImportError) as error:  # Optuna raises all of these
-            missing.append(f"{plot.title}: {_line(error)}")
-            continue
-        figures.append(Figure(plot.id, plot.title, plot.caption, views, plot.width))
-    return figures, missing
-
-
-def _plots(names: list[str], parameters: int) -> list[Plot]:
-    front = "Orange: trials that no other trial beats in all objectives."
+    wide = PANEL * len(found.trials[0].distributions)
     importance = "How well a parameter separates good trials from the others (PED-ANOVA); rough if trials are few."
     weigh = partial(visualization.plot_param_importances, evaluator=PedAnovaImportanceEvaluator())
     lines, slices = visualization.plot_parallel_coordinate, visualization.plot_slice
-    wide = PANEL * parameters
-    plots = [
-        Plot("importance", "Importance of parameters", importance, weigh, least=4),
-        Plot("parallel", "Parallel coordinates", "One line per trial.", lines, width=wide + 120),
-        Plot("history", "History", "The objective by trial.", visualization.plot_optimization_history),
-        Plot("slices", "Slices", "The objective over each parameter.", slices, width=wide),
+    plots: list[tuple[Figure, Callable[..., Any]]] = [
+        (Figure("importance", "Importance of parameters", importance, ()), weigh),
+        (Figure("parallel", "Parallel coordinates", "One line per trial.", (), wide + 120), lines),
+        (Figure("history", "History", "The objective by trial.", ()), visualization.plot_optimization_history),
+        (Figure("slices", "Slices", "The objective over each parameter.", (), wide), slices),
     ]
-    pareto = Plot("pareto", "Pareto front", front, partial(visualization.plot_pareto_front, target_names=names))
-    return [pareto, *plots] if len(names) == 2 else plots
+    figures, missing = [], []
+    if len(names) == 2:
+        front = Figure("pareto", "Pareto front", "Orange: trials that no other trial beats in all objectives.", ())
+        plots.insert(0, (front, partial(visualization.plot_pareto_front, target_names=names)))
+    elif len(names) > 2:  # three dimensions need WebGL and are hard to read
+        reason = f"drawn for two objectives, not for {len(names)}; the table above lists its trials"
+        missing.append(f"Pareto front: {reason}.")
+    for figure, make in plots:
+        if figure.id == "importance" and complete < LEAST:
+            missing.append(f"{figure.title}: {complete} finished trials, fewer than {LEAST}.")
+            continue
+        try:
+            figures.append(replace(figure, views=_views(figure.id, make, found, names)))
+        except (ValueError, RuntimeError, ZeroDivisionError, ImportError) as error:  # Optuna raises all of these
+            missing.append(f"{figure.title}: {' '.join(str(error).split())}")
+    return figures, missing
 
 
-def _views(plot: Plot, found: optuna.Study, names: list[str]) -> tuple[View, ...]:
+def _views(plot: str, make: Callable[..., Any], found: optuna.Study, names: list[str]) -> tuple[View, ...]:
     """Return one view per objective; the Pareto front shows all objectives in one view."""
-    if plot.id == "pareto":
-        return (View("", *restyle(plot.id, plot.make(found))),)
+    if plot == "pareto":
+        return (View("", *restyle(plot, make(found))),)
     if len(names) == 1:  # without `target`, Optuna also draws the best so far
-        return (View("", *restyle(plot.id, plot.make(found, target_name=objective_column(names[0])))),)
-    return tuple(
-        View(name, *restyle(plot.id, plot.make(found, target=_at(place), target_name=objective_column(name))))
-        for place, name in enumerate(names)
-    )
-
-
-def _at(place: int) -> Callable[[optuna.trial.FrozenTrial], float]:
-    return lambda trial: trial.values[place]
-
-
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())
+        return (View("", *restyle(plot, make(found, target_name=objective_column(names[0])))),)
+    views = []
+    for place, name in enumerate(names):
+        drawn = make(found, target=lambda trial, at=place: trial.values[at], target_name=objective_column(name))
+        views.append(View(name, *restyle(plot, drawn)))
+    return tuple(views)

@@ -1,10 +1,10 @@
 """Tables of the report: costs by group, results, paired differences, all runs, failed runs."""
 
-import itertools
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from dataclasses import replace
 
+import numpy as np
 import pandas as pd
 from markupsafe import Markup
 
@@ -15,16 +15,19 @@ from analysis.report.page import ShownTable, floats, shown_table
 from analysis.report.settings import NOT_RECORDED, entries_text
 from analysis.study import Study
 from analysis.tables import study_tables
+from analysis.tables.formats import unrepeated
 from analysis.tables.runs import differences_table
 from analysis.tables.table import EMPTY, Cell, Table, field_cell, metric_cell, number_cell
 from cl2r.errors import InputError
 from cl2r.metrics import AC, BC, COMPATIBILITY, METRICS
 from cl2r.runtime.text import counted, duration, size
 
-HEADS = (
-    *("group", "runs", "links trained", "links reused", "training", "wall time", "images/s"),
-    *("stored", "memory", "workers"),
-)
+COST_COLUMNS: dict[str, Callable[..., str]] = {
+    **{"group": str, "runs": "{:.0f}".format, "links trained": "{:.0f}".format, "links reused": "{:.0f}".format},
+    **{"training": duration, "wall time": duration, "images/s": "{:,.0f}".format, "stored": size, "memory": size},
+    "workers": "{:.0f}".format,
+}
+"""How the values of every column are written."""
 
 
 def links(study: Study) -> tuple[int, int]:
@@ -35,67 +38,52 @@ def links(study: Study) -> tuple[int, int]:
 
 def cost_table(study: Study, runs: pd.DataFrame) -> Table:
     """Return one row per group of finished runs; training counts only links that this study trained."""
-    columns = ["run", "reused", "seconds", "images", "workers"]
-    tasks = study.tasks.reindex(columns=columns).merge(runs[["run", "group"]], on="run")
+    numbers = ["seconds", "images", "workers"]
+    tasks = study.tasks.reindex(columns=["run", "reused", *numbers]).merge(runs[["run", "group"]], on="run")
     tasks["reused"] = tasks["reused"].fillna(False).astype(bool)
-    tasks[columns[2:]] = tasks[columns[2:]].apply(floats)
-    wanted = ["group", "wall_seconds", "stored_bytes", "peak_bytes"]
-    runs = runs.reindex(columns=[*wanted, "run"])
-    groups = in_order(runs["group"])
-    values = [_row(group, tasks[tasks["group"] == group], runs[runs["group"] == group]) for group in groups]
-    data = pd.DataFrame(values, columns=list(HEADS))
-    rows = tuple(_cells(row) for row in data.itertuples(index=False, name=None))
-    notes = (
+    tasks[numbers] = tasks[numbers].apply(floats)
+    recorded = ["wall_seconds", "stored_bytes", "peak_bytes"]
+    runs = runs.reindex(columns=["group", *recorded])
+    runs[recorded] = runs[recorded].apply(floats)
+    values = []
+    for group in in_order(runs["group"]):
+        own, done = tasks[tasks["group"] == group], runs[runs["group"] == group]
+        trained = own[~own["reused"]]
+        rate = own["images"].sum(min_count=1) / own["seconds"].sum(min_count=1)
+        wall, stored = done["wall_seconds"].sum(skipna=False), done["stored_bytes"].max(skipna=False)
+        row = (group, len(done), len(trained), len(own) - len(trained), trained["seconds"].sum(min_count=1))
+        values.append((*row, wall, rate, stored, done["peak_bytes"].max(), own["workers"].max()))
+    rows = []
+    for group, *found in values:
+        written = zip(list(COST_COLUMNS.values())[1:], found, strict=True)
+        cells = (Cell(EMPTY) if pd.isna(value) else Cell(write(value), float(value)) for write, value in written)
+        rows.append((Cell(group), *cells))
+    note = (
         "Training counts links that this study trained; wall time is that of the commands that wrote the runs; "
-        "memory is the peak of a training process.",
+        "memory is the peak of a training process."
     )
-    return Table(HEADS, rows, data, title="Cost by group", notes=notes)
-
-
-def _row(group: str, tasks: pd.DataFrame, runs: pd.DataFrame) -> tuple[object, ...]:
-    own = tasks[~tasks["reused"]]
-    seconds = own["seconds"].sum(min_count=1)
-    rate = tasks["images"].sum(min_count=1) / tasks["seconds"].sum(min_count=1)
-    wall, stored = floats(runs["wall_seconds"]).sum(), floats(runs["stored_bytes"]).max(initial=0)
-    counts, peak = (len(runs), len(own), len(tasks) - len(own)), pd.Series(floats(runs["peak_bytes"])).max()
-    return group, *counts, seconds, wall, rate, stored, peak, tasks["workers"].max()
-
-
-def _cells(row: Sequence[object]) -> tuple[Cell, ...]:
-    def worded(value: float, text: Callable[[float], str]) -> Cell:
-        return Cell(EMPTY) if math.isnan(value) else Cell(text(value), value)
-
-    group, runs, trained, reused = row[:4]
-    counts = [Cell(str(count), float(str(count))) for count in (runs, trained, reused)]
-    seconds, wall, rate, stored, peak, workers = floats(list(row[4:])).tolist()
-    times = [worded(seconds, duration), worded(wall, duration)]
-    sizes = [worded(stored, size), worded(peak, size)]
-    return (Cell(str(group)), *counts, *times, number_cell(rate, ",.0f"), *sizes, number_cell(workers, ".0f"))
+    data = pd.DataFrame(values, columns=list(COST_COLUMNS))
+    return Table(tuple(COST_COLUMNS), tuple(rows), data, "Cost by group", (note,))
 
 
 def cost_lines(study: Study, runs: pd.DataFrame) -> list[str]:
     """Return the cost of the whole study in a few lines."""
     trained, reused = links(study)
     tasks = study.tasks.reindex(columns=["reused", "seconds"])
-    own = floats(tasks["seconds"])[~tasks["reused"].fillna(False).to_numpy(dtype=bool)]
-    lines = [
-        f"{counted(trained, 'link')} trained, {reused:,} reused; {duration(float(pd.Series(own).sum()))} of training."
-    ]
+    seconds = float(np.nansum(floats(tasks["seconds"])[~tasks["reused"].fillna(False).to_numpy(dtype=bool)]))
+    lines = [f"{counted(trained, 'link')} trained, {reused:,} reused; {duration(seconds)} of training."]
     if study.about.get("seconds"):
         lines.append(f"Wall time of the study: {duration(study.about['seconds'])}.")
     if resources := entries_text(study.about.get("resources")):
         lines.append(f"Resources: {resources}.")
     if "stored_bytes" in runs and runs["stored_bytes"].notna().any():
         stored = floats(runs["stored_bytes"])
-        low, high = size(pd.Series(stored).min()), size(pd.Series(stored).max())
+        low, high = size(np.nanmin(stored)), size(np.nanmax(stored))
         lines.append(f"A run stores {low}." if low == high else f"A run stores {low} to {high}.")
     return lines
 
 
-# Results and paired differences between groups.
-
-ALL_PAIRS = 8
-"""Up to this many groups, all pairs are compared; with more, each is compared with the best."""
+ALL_PAIRS = 8  # groups; if there are more, each is compared with the best
 
 
 def result_tables(study: Study) -> tuple[list[ShownTable], list[str]]:
@@ -107,10 +95,8 @@ def result_tables(study: Study) -> tuple[list[ShownTable], list[str]]:
     except InputError as error:
         return [], [f"No tables: {error}."]
     shown = [shown_table(table, f"table-{number}") for number, table in enumerate(tables)]
-    for place, (table, following) in enumerate(itertools.pairwise(shown)):  # a note that the next table repeats
-        notes = [line for line in table.notes.splitlines() if line not in following.notes.splitlines()]
-        shown[place] = replace(table, notes=Markup("\n").join(notes))
-    return shown, []
+    notes = unrepeated([table.notes.splitlines() for table in shown])
+    return [replace(table, notes=Markup("\n").join(own)) for table, own in zip(shown, notes, strict=True)], []
 
 
 def difference_tables(runs: pd.DataFrame) -> list[ShownTable]:
@@ -129,15 +115,9 @@ def difference_tables(runs: pd.DataFrame) -> list[ShownTable]:
     return shown
 
 
-# Single runs: all of them, and those that did not finish.
-
 RUN_HEADS = {
-    "method.name": "method",
-    "tasks": "T",
-    "mean_accuracy": "mean accuracy",
-    "train_seconds": "training, s",
-    "stored_bytes": "stored bytes",
-    "links_trained": "links trained",
+    **{"method.name": "method", "tasks": "T", "mean_accuracy": "mean accuracy", "train_seconds": "training, s"},
+    **{"stored_bytes": "stored bytes", "links_trained": "links trained"},
     **{metric.column("tuning"): f"{metric.head}, tuning" for metric in COMPATIBILITY},
 }
 COSTS = ("train_seconds", "stored_bytes", "links_trained")
@@ -150,29 +130,24 @@ def all_runs(runs: pd.DataFrame, fields: list[str]) -> Table:
     names = [*fields, "seed", "tasks", "status", *metrics, *COSTS, *TUNING, "run"]
     names = [name for name in names if name in runs]
     heads = tuple(RUN_HEADS.get(name) or (field_title(name) if "." in name else name) for name in names)
-    columns = [_column(runs[name], name) for name in names]
+    columns = []
+    for name in names:
+        values, metric = runs[name], metric_of(name)
+        if name == "method.name":
+            columns.append([Cell(title(str(value))) for value in values])
+        elif metric is not None and metric.compute is not None:
+            columns.append([metric_cell(name, value, math.nan) for value in floats(values).tolist()])
+        elif name in COSTS:
+            columns.append([number_cell(value, ",.0f") for value in floats(values).tolist()])
+        else:
+            columns.append([field_cell(value) for value in values.astype(object)])
     return Table(heads, tuple(zip(*columns, strict=True)), runs[names])
 
 
-def _column(values: pd.Series, name: str) -> list[Cell]:
-    if name == "method.name":
-        return [Cell(title(str(value))) for value in values]
-    metric = metric_of(name)
-    if metric is not None and metric.compute is not None:
-        return [metric_cell(name, value, math.nan) for value in floats(values).tolist()]
-    if name in COSTS:
-        return [number_cell(value, ",.0f") for value in floats(values).tolist()]
-    return [field_cell(value) for value in values.astype(object)]
-
-
-def lost_runs(runs: pd.DataFrame) -> Table | None:
-    """Return the runs that failed or were stopped, with the reason; None if there are none."""
-    lost = runs[~finished(runs)]
-    if lost.empty:
-        return None
-    shown = lost.reindex(columns=["group", "seed", "status", "reason", "run"]).astype(object)
-    shown = shown.assign(
-        status=shown["status"].replace({"pruned": "stopped early"}), reason=shown["reason"].fillna(NOT_RECORDED)
-    )
-    rows = tuple(tuple(map(field_cell, row)) for row in shown.itertuples(index=False, name=None))
-    return Table(tuple(shown.columns), rows, shown)
+def lost_runs(runs: pd.DataFrame) -> Table:
+    """Return the runs that failed or were stopped, with the reason."""
+    lost = runs[~finished(runs)].reindex(columns=["group", "seed", "status", "reason", "run"]).astype(object)
+    status = lost["status"].replace({"pruned": "stopped early"})
+    lost = lost.assign(status=status, reason=lost["reason"].fillna(NOT_RECORDED))
+    rows = tuple(tuple(map(field_cell, row)) for row in lost.itertuples(index=False, name=None))
+    return Table(tuple(lost.columns), rows, lost)

@@ -2,22 +2,20 @@
 
 from collections.abc import Callable
 
-import pandas as pd
-
 from analysis.groups import group_fields, varied_fields
 from analysis.study import Study
 from analysis.tables.runs import (
-    COMPARED,
     ablation_table,
     comparison_tables,
-    goals,
     methods_table,
     points_table,
+    sweep_goals,
     trials_table,
 )
 from analysis.tables.table import Table
 from cl2r.config.builtin import ABLATION_CELLS
 from cl2r.errors import InputError
+from cl2r.metrics import COMPATIBILITY
 
 
 def study_tables(study: Study) -> list[Table]:
@@ -26,31 +24,24 @@ def study_tables(study: Study) -> list[Table]:
     A table that would average over what must not be averaged (two budgets, two values of a field) does not fit. The
     table of all points of the grid always fits; it is left out if it would only repeat another table.
     """
-    sweep, fields, varied = bool(study.specification.get("space")), group_fields(study.runs), varied_fields(study.runs)
-    if sweep:
-        objectives = study.specification.get("search", {}).get("objectives") or ["BC"]
-        tables = _fitting(lambda: [trials_table(study.runs, goals(objectives))])
-    else:
-        tables = _method_tables(study.runs, varied, "variant" in fields)
-    if sweep or varied or not tables:
-        title = "All trials" if sweep else "Points"
-        tables.append(points_table(study.runs, fields, marked=not sweep, title=title))
-    rates = [name for name in study.runs.columns if "@" in name and name.partition("@")[0] in COMPARED]
-    if rates:  # measured by TAR
-        tables.append(points_table(study.runs, fields, rates, not sweep, "By false accept rate"))
-    return tables
-
-
-def _method_tables(runs: pd.DataFrame, varied: list[str], variants: bool) -> list[Table]:
-    """Return the tables that have methods as rows."""
+    runs, sweep = study.runs, bool(study.specification.get("space"))
+    fields, varied, methods = group_fields(runs), varied_fields(runs), set(runs["method.name"])
     tables: list[Table] = []
-    methods = set(runs["method.name"])
-    if not varied and len(methods) > 1 and methods <= set(ABLATION_CELLS):
-        tables += _fitting(lambda: [ablation_table(runs)])
-    if not varied and not variants:
-        tables += _fitting(lambda: [methods_table(runs)])
-    if len(varied) == 1 and len(methods) > 1:
+    if sweep:
+        tables += _fitting(lambda: [trials_table(runs, sweep_goals(study.specification))])
+    elif not varied:
+        if len(methods) > 1 and methods <= set(ABLATION_CELLS):
+            tables += _fitting(lambda: [ablation_table(runs)])
+        if "variant" not in fields:
+            tables += _fitting(lambda: [methods_table(runs)])
+    elif len(varied) == 1 and len(methods) > 1:
         tables += _fitting(lambda: comparison_tables(runs, varied[0]))
+    if sweep or varied or not tables:
+        tables.append(points_table(runs, fields, marked=not sweep, title="All trials" if sweep else "Points"))
+    names = [metric.name for metric in COMPATIBILITY]
+    rates = [name for name in runs.columns if name.partition("@")[0] in names and "@" in name]
+    if rates:  # measured by TAR
+        tables.append(points_table(runs, fields, rates, not sweep, "By false accept rate"))
     return tables
 
 

@@ -1,7 +1,4 @@
-"""Writes tables as Markdown, LaTeX, CSV, HTML, or text for a terminal.
-
-Every format explains the marks of the best mean, and of means that no test tells from it, below the table.
-"""
+"""Writes tables as Markdown, LaTeX, CSV, HTML, or text for a terminal, with an explanation of their marks."""
 
 import html
 import io
@@ -9,7 +6,7 @@ import re
 import textwrap
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
-from typing import Literal, get_args
+from typing import Literal, TypeVar, get_args
 
 from rich.box import Box
 from rich.cells import cell_len
@@ -18,7 +15,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from analysis.groups import check_name
-from analysis.tables.table import Cell, Mark, Table
+from analysis.tables.table import Mark, Table
 
 Form = Literal["markdown", "latex", "csv", "html", "terminal"]
 BEST = "best mean of its column"
@@ -27,8 +24,8 @@ CLOSE = (
     "which with few seeds is weak evidence of being equal; others are worse or could not be tested"
 )
 UNTESTED = "no test was made, because there are too few seeds or they do not differ"
-LONG_TEXT = 44
-"""Longer text is wrapped, in terminals and in LaTeX."""
+Note = TypeVar("Note", bound=str)
+LONG_TEXT = 44  # longer text is wrapped, in terminals and in LaTeX
 
 
 def render(tables: Table | Sequence[Table], form: Form) -> str:
@@ -46,13 +43,11 @@ def _legend(table: Table, best: str, close: str, escape: Callable[[str], str] = 
     return [f"{best}{escape(f': {BEST}')}; {rest}"]
 
 
-def _unrepeated(notes: Sequence[list[str]]) -> list[list[str]]:
+def unrepeated(notes: Sequence[list[Note]]) -> list[list[Note]]:
     """Return the notes of every table, without those that the next table repeats."""
     later = [*notes[1:], []]
     return [[line for line in own if line not in later[place]] for place, own in enumerate(notes)]
 
-
-# Markdown
 
 MARKDOWN_SIGNS = re.compile(
     r"(?P<kept>((?<=\w)\[[\w,]+|\[[-+\d., ]+)\](?![\[(:]))"  # C[t,k] and [-0.1, +0.2] are no links
@@ -65,19 +60,16 @@ MARKDOWN_SIGNS = re.compile(
 def markdown(tables: Sequence[Table]) -> str:
     """Write GitHub tables: marks are bold and italic, numbers right-aligned."""
     notes = [[*map(_markdown_text, table.notes), *_legend(table, "**bold**", "*italic*")] for table in tables]
-    parts = []
-    for table, below in zip(tables, _unrepeated(notes), strict=True):
-        parts += [f"**{_markdown_text(table.title)}**"] if table.title else []
-        parts += ["\n".join(_markdown_lines(table)), *below]
-    return "\n\n".join(parts)
-
-
-def _markdown_lines(table: Table) -> Iterator[str]:
-    yield f"| {' | '.join(map(_markdown_text, table.columns))} |"
-    yield "|" + "|".join("---:" if numeric else "---" for numeric in table.numeric) + "|"
     around: dict[Mark, str] = {"": "", "best": "**", "close": "*", "heading": "*"}
-    for row in table.rows:
-        yield f"| {' | '.join(around[cell.mark] + _markdown_text(cell.text) + around[cell.mark] for cell in row)} |"
+    parts = []
+    for table, below in zip(tables, unrepeated(notes), strict=True):
+        parts += [f"**{_markdown_text(table.title)}**"] if table.title else []
+        lines = [list(map(_markdown_text, table.columns))]
+        lines += [[around[c.mark] + _markdown_text(c.text) + around[c.mark] for c in row] for row in table.rows]
+        body = [f"| {' | '.join(line)} |" for line in lines]
+        body.insert(1, "|" + "|".join("---:" if numeric else "---" for numeric in table.numeric) + "|")
+        parts += ["\n".join(body), *below]
+    return "\n\n".join(parts)
 
 
 def _markdown_text(text: str) -> str:
@@ -151,9 +143,7 @@ def _latex_lines(table: Table) -> Iterator[str]:
     paragraph = f"p{{{0.9 / max(sum(wide), 1):.2f}\\linewidth}}"
     kinds = (paragraph if long else "r" if number else "l" for long, number in zip(wide, table.numeric, strict=True))
     yield rf"\begin{{tabular}}{{{''.join(kinds)}}}"
-    yield r"\toprule"
-    yield _latex_line([latex_text(name) for name in table.columns])
-    yield r"\midrule"
+    yield from (r"\toprule", _latex_line([latex_text(name) for name in table.columns]), r"\midrule")
     around = {"best": r"\textbf", "close": r"\underline", "heading": r"\emph"}
     for place, row in enumerate(table.rows):
         if place and row[0].mark == "heading":
@@ -172,9 +162,6 @@ def _latex_line(cells: Sequence[str]) -> str:
     return ("{}" if line[:1] in ("[", "*") else "") + line + r" \\"  # the line above would take these for its options
 
 
-# CSV
-
-
 def csv(tables: Sequence[Table]) -> str:
     """Write the values behind the tables in full precision; if there are several, each has its title above it."""
     parts = []
@@ -186,54 +173,40 @@ def csv(tables: Sequence[Table]) -> str:
     return "\n\n".join(parts)
 
 
-# HTML
-
-
 def web(tables: Sequence[Table]) -> str:
     """Write HTML elements without styles; a column can be sorted by `data-value`."""
-    return "\n".join(line for table in tables for line in _web_lines(table))
+
+    def css(*names: str) -> str:
+        return f' class="{" ".join(filter(None, names))}"' if any(names) else ""
+
+    lines = []
+    for table in tables:
+        heads = zip(table.columns, table.numeric, strict=True)
+        cells = [f'<th scope="col"{css("num" * numeric)}>{html.escape(name)}</th>' for name, numeric in heads]
+        title = [f"<caption>{html.escape(table.title)}</caption>"] if table.title else []
+        lines += ["<table>", *title, f"<thead><tr>{''.join(cells)}</tr></thead>", "<tbody>"]
+        for row in table.rows:
+            cells = []
+            for cell, numeric in zip(row, table.numeric, strict=True):
+                value = "" if cell.value is None else f' data-value="{cell.value!r}"'
+                cells.append(f"<td{css('num' * numeric, cell.mark)}{value}>{html.escape(cell.text)}</td>")
+            lines.append(f"<tr>{''.join(cells)}</tr>")
+        samples = ('<span class="best">marked so</span>', '<span class="close">so</span>')
+        notes = [*map(html.escape, table.notes), *_legend(table, *samples, html.escape)]
+        lines += ["</tbody>", "</table>", *(f'<p class="note">{note}</p>' for note in notes)]
+    return "\n".join(lines)
 
 
-def _web_lines(table: Table) -> Iterator[str]:
-    yield "<table>"
-    if table.title:
-        yield f"<caption>{html.escape(table.title)}</caption>"
-    heads = zip(table.columns, table.numeric, strict=True)
-    cells = (f'<th scope="col"{_class("num" * numeric)}>{html.escape(name)}</th>' for name, numeric in heads)
-    yield f"<thead><tr>{''.join(cells)}</tr></thead>"
-    yield "<tbody>"
-    for row in table.rows:
-        yield f"<tr>{''.join(map(_web_cell, row, table.numeric))}</tr>"
-    yield from ("</tbody>", "</table>")
-    samples = ('<span class="best">marked so</span>', '<span class="close">so</span>')
-    for note in [*map(html.escape, table.notes), *_legend(table, *samples, html.escape)]:
-        yield f'<p class="note">{note}</p>'
-
-
-def _web_cell(cell: Cell, numeric: bool) -> str:
-    value = "" if cell.value is None else f' data-value="{cell.value!r}"'
-    return f"<td{_class('num' * numeric, cell.mark)}{value}>{html.escape(cell.text)}</td>"
-
-
-def _class(*names: str) -> str:
-    return f' class="{" ".join(filter(None, names))}"' if any(names) else ""
-
-
-# Terminal
-
-LINE = 100
-"""Characters per line of a note."""
-RULE = Box("    \n    \n -- \n    \n    \n    \n    \n    \n", ascii=True)
-"""Nothing but a rule below the heads."""
-BLANK = "\u2800"
-"""Keeps the place of a mark: rich strips spaces at the end of a cell."""
+LINE = 100  # characters per line of a note
+RULE = Box("    \n    \n -- \n    \n    \n    \n    \n    \n", ascii=True)  # nothing but a rule below the heads
+BLANK = "\u2800"  # keeps the place of a mark: rich strips spaces at the end of a cell
 
 
 def terminal(tables: Sequence[Table]) -> str:
     """Write aligned columns under a rule; `*` and `~` follow marked numbers."""
     notes = [[*table.notes, *_legend(table, "*", "~")] for table in tables]
     parts = []
-    for table, below in zip(tables, _unrepeated(notes), strict=True):
+    for table, below in zip(tables, unrepeated(notes), strict=True):
         parts.append("\n".join([*([table.title] if table.title else []), _terminal_table(table)]))
         parts += ["\n".join(textwrap.fill(note, LINE) for note in below)] if below else []
     return "\n\n".join(parts)
@@ -247,7 +220,7 @@ def _terminal_table(table: Table) -> str:
         marked = any(cell.mark in ("best", "close") for cell in cells)  # the others keep a place for the mark
         signs = [{"best": "*", "close": "~"}.get(cell.mark, BLANK) if marked else "" for cell in cells]
         texts = [cell.text + sign for cell, sign in zip(cells, signs, strict=True)]
-        columns.append(texts if numeric else ["\n".join(_broken(text)) for text in texts])
+        columns.append(texts if numeric else [_broken(text) for text in texts])
     heads = []
     for name, texts in zip(table.columns, columns, strict=True):
         size = max((cell_len(line) for text in texts for line in text.split("\n")), default=0)
@@ -266,9 +239,8 @@ def _terminal_table(table: Table) -> str:
     return "\n".join(line.rstrip() for line in lines).strip("\n")
 
 
-def _broken(text: str) -> list[str]:
+def _broken(text: str) -> str:
     """Return long text in lines; a number and its deviation stay together."""
     if len(text) <= LONG_TEXT:
-        return [text]
-    kept = text.replace(" ± ", "\u00a0±\u00a0")
-    return [line.replace("\u00a0", " ") for line in textwrap.wrap(kept, LONG_TEXT)]
+        return text
+    return textwrap.fill(text.replace(" ± ", "\u00a0±\u00a0"), LONG_TEXT).replace("\u00a0", " ")

@@ -4,22 +4,13 @@
 """
 
 from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from analysis.comparisons import paired_differences
-from analysis.groups import (
-    check_cells,
-    check_name,
-    config_fields,
-    finished,
-    group_of,
-    one_budget,
-    pivot,
-    short,
-    with_defaults,
-)
+from analysis.groups import check_cells, check_name, config_fields, finished, group_of, one_budget, pivot, with_defaults
 from analysis.matrices import pareto_front
 from analysis.names import metric_of
 from analysis.stats import summarise
@@ -41,12 +32,11 @@ from analysis.tables.table import (
 )
 from cl2r.config.builtin import ABLATION_CELLS
 from cl2r.errors import InputError
-from cl2r.metrics import ADAPTER_FLOPS, COMPATIBILITY, GALLERY_ITEMS, METRICS, STORED_BYTES, TRAIN_SECONDS, Metric
+from cl2r.metrics import ADAPTER_FLOPS, BC, COMPATIBILITY, GALLERY_ITEMS, METRICS, STORED_BYTES, TRAIN_SECONDS, Metric
 
 CLASSIFIERS = {"trainable": "Trainable", "fixed": "Fixed"}
 DISTILLATIONS = {"none": "none", "all": "FD", "memory": "FD^M"}
-PLAIN = "plain"
-"""What tables call runs without a variant."""
+PLAIN = "plain"  # what tables call runs without a variant
 UNITS = {"memory.per_class": "images per class in memory"}
 COMPARED = tuple(metric.name for metric in COMPATIBILITY)
 BRACKETS = (
@@ -56,10 +46,7 @@ ADAPTATION = {metric.name: metric.title for metric in (ADAPTER_FLOPS, GALLERY_IT
 
 
 def counted_runs(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the runs with `counted`: finished and with a metric. Other runs keep their row, but no values.
-
-    Config fields that are younger than a run have their defaults, and runs without a variant are called `plain`.
-    """
+    """Return the runs with `counted`: finished and with a metric. Other runs keep their row, but no values."""
     runs = with_defaults(runs)
     metrics = [metric.name for metric in METRICS.of_matrix()]
     names = [*metrics, TRAIN_SECONDS.name]
@@ -76,9 +63,6 @@ def _value_cells(row: pd.Series, marks: Mapping[str, Marks], label: Hashable, ho
     return [metric_cell(name, row[name], row[f"{name}_sd"], own.of(label)) for name, own in marks.items()]
 
 
-# The ablation: classifier × distillation
-
-
 def _ablation_runs(runs: pd.DataFrame) -> pd.DataFrame:
     """Return the counted runs of the ablation's methods."""
     return counted_runs(runs[runs["method.name"].isin(ABLATION_CELLS)] if "method.name" in runs else runs)
@@ -87,9 +71,8 @@ def _ablation_runs(runs: pd.DataFrame) -> pd.DataFrame:
 def ablation_frame(runs: pd.DataFrame) -> pd.DataFrame:
     """Return mean and standard deviation over seeds by classifier × distillation, in the paper's order.
 
-    A run that did not finish, or has no metrics, counts for no seed; a cell with only such runs is a row of NaN.
-    If runs have a `variant`, it is the first level of the index. Other methods and adapters are left out.
-    Runs of a cell may differ in their seed only.
+    A run that did not finish, or has no metrics, counts for no seed; a cell with only such runs is a row of NaN. If
+    runs have a `variant`, it is the first level of the index. Runs of a cell may differ in their seed only.
     """
     runs = _ablation_runs(runs)
     one_budget(runs)
@@ -128,14 +111,11 @@ def ablation_table(runs: pd.DataFrame, title: str = "Classifier × distillation"
     return marked_table(columns, body, rows, title, marks.values(), deviation_note(rows["seeds"]))
 
 
-# Methods, with intervals and costs
-
-
 def methods_frame(runs: pd.DataFrame) -> pd.DataFrame:
     """Return, by method, the mean over seeds of every metric and the ends of its 95 % t-interval (NaN for one seed).
 
-    Runs of a method may differ in their seed only. `seconds` are the median over seeds; they were measured when links
-    were trained, on a machine that may have been busy: `tests/benchmarks/method_cost.py` compares methods side by side.
+    Runs of a method may differ in their seed only. `seconds` are the median over seeds, measured on a machine that may
+    have been busy: `tests/benchmarks/method_cost.py` compares methods side by side.
     """
     one_budget(runs)
     runs = counted_runs(runs)
@@ -175,9 +155,6 @@ def methods_table(runs: pd.DataFrame, title: str = "Methods") -> Table:
     return marked_table(heads, body, frame.reset_index(), title, marks.values(), note)
 
 
-# Methods × the values of a config field
-
-
 def comparison_frame(runs: pd.DataFrame, columns: str, metrics: Sequence[str] = COMPARED) -> pd.DataFrame:
     """Return methods × the values of a config field: frame[metric, "mean"], [metric, "sd"] and [metric, "seeds"].
 
@@ -200,10 +177,7 @@ def comparison_frame(runs: pd.DataFrame, columns: str, metrics: Sequence[str] = 
 
 
 def comparison_tables(runs: pd.DataFrame, field: str, metrics: Sequence[str] = COMPARED) -> list[Table]:
-    """Return one table per metric: methods × the values of a config field.
-
-    A mean over fewer seeds than others says so. A cell that no run was planned for is empty.
-    """
+    """Return one table per metric: methods × the values of a config field; a mean over fewer seeds says so."""
     frame = comparison_frame(runs, field, metrics)
     compared = to_compare(counted_runs(runs), field)
     return [_comparison_table(frame, compared, metric) for metric in metrics]
@@ -230,12 +204,9 @@ def _comparison_table(frame: pd.DataFrame, runs: pd.DataFrame, metric: str) -> T
             head = dict(zip(levels, labels, strict=True)) | {field: value, "metric": metric}
             data.append(head | {"mean": mean, "sd": deviation, "seeds": int(count)})
         body.append(cells)
-    columns = (*["variant", "method"][-len(levels) :], *map(short, values))
+    columns = (*["variant", "method"][-len(levels) :], *(field_cell(value).text for value in values))
     title = f"{metric} by {field}" + (f" ({UNITS[field]})" if field in UNITS else "")
     return marked_table(columns, body, pd.DataFrame(data), title, marks, deviation_note(seeds.ravel()))
-
-
-# Points of a grid, and differences between groups
 
 
 def points_table(
@@ -245,10 +216,7 @@ def points_table(
     marked: bool = True,
     title: str = "Points",
 ) -> Table:
-    """Return one row per combination of the config `fields` (and the variant): metrics, mean ± deviation over seeds.
-
-    `metrics` are columns of `runs`, by default all that are computed from the matrix.
-    """
+    """Return one row per combination of `fields` and variant: metrics (by default all), mean ± deviation over seeds."""
     metrics = [metric.name for metric in METRICS.of_matrix()] if metrics is None else metrics
     runs = counted_runs(runs)
     several = "variant" in runs and runs["variant"].nunique() > 1 and "variant" not in fields
@@ -294,15 +262,21 @@ def differences_table(
     return Table(columns, tuple(body), frame, f"{metric}: differences", notes)
 
 
-# Trials of a sweep: chosen on the tuning pairs, shown with their values on the report pairs
+def sweep_goals(specification: Mapping[str, Any]) -> dict[str, str]:
+    """Return the direction of each objective in the specification of a sweep, `max` or `min`."""
+    names = (specification.get("search") or {}).get("objectives") or [BC.name]
+    return {str(name): _objective(str(name)).direction[:3] for name in names}
 
 
-def goals(objectives: Sequence[str]) -> dict[str, str]:
-    """Return the direction of each objective of a sweep, `max` or `min`."""
+def objective_column(name: str) -> str:
+    """Return the column that trials are judged by: a cost, or a metric on the tuning pairs."""
+    return _objective(name).column("tuning")
+
+
+def _objective(name: str) -> Metric:
     known = METRICS.objectives()
-    for name in objectives:
-        check_name(name, list(known), "objective")
-    return {name: "max" if known[name].better == "higher" else "min" for name in objectives}
+    check_name(name, list(known), "objective")
+    return known[name]
 
 
 def best_trials(runs: pd.DataFrame, objectives: Mapping[str, str], count: int = 5) -> pd.DataFrame:
@@ -314,7 +288,13 @@ def best_trials(runs: pd.DataFrame, objectives: Mapping[str, str], count: int = 
     """
     if not objectives:
         raise InputError("best_trials needs an objective, e.g. {'BC': 'max'}")
-    columns = {_objective_column(runs, name, goal): goal for name, goal in objectives.items()}
+    columns = {}
+    for name, goal in objectives.items():
+        column = objective_column(name)
+        check_name(goal, ("max", "min"), f"direction of {name}")
+        if column not in runs:
+            raise InputError(f"no column {column!r}: trials are chosen on tuning pairs, and none were evaluated")
+        columns[column] = goal
     check_name("trial", runs.columns, "column")
     sizes = runs.groupby("trial")["trial"].transform("size")
     whole = runs[finished(runs).groupby(runs["trial"]).transform("all") & (sizes == sizes.max())]
@@ -331,16 +311,6 @@ def best_trials(runs: pd.DataFrame, objectives: Mapping[str, str], count: int = 
         table = table.assign(**{column: groups[column].mean(), f"{column}_sd": groups[column].std()})
     best: pd.DataFrame = table.loc[ranked]
     return best.reset_index()
-
-
-def _objective_column(runs: pd.DataFrame, name: str, goal: str) -> str:
-    known: Mapping[str, Metric] = METRICS.objectives()
-    check_name(name, list(known), "objective")
-    check_name(goal, ("max", "min"), f"direction of {name}")
-    column = known[name].column("tuning")
-    if column not in runs:
-        raise InputError(f"runs have no column {column!r}: trials are chosen on tuning pairs, and none were evaluated")
-    return column
 
 
 def trials_table(runs: pd.DataFrame, objectives: Mapping[str, str], count: int = 5) -> Table:

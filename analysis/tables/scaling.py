@@ -73,17 +73,14 @@ def drift_table(runs: pd.DataFrame) -> Table:
     base = runs[runs["workers"] == first].set_index("seed")[list(DRIFT_METRICS)]
     for world, own in runs.groupby("workers"):
         values = own.set_index("seed")[list(DRIFT_METRICS)]
-        rows.append((f"{world}", *(_moments(name, values[name]) for name in DRIFT_METRICS)))
+        rows.append((f"{world}", *(spread(name, values[name].mean(), values[name].std()) for name in DRIFT_METRICS)))
         if world != first:
             apart = values - base
-            rows.append((f"{world} − {first}, by seed", *(_moments("BC", apart[name]) for name in DRIFT_METRICS)))
+            moments = (spread("BC", apart[name].mean(), apart[name].std()) for name in DRIFT_METRICS)
+            rows.append((f"{world} − {first}, by seed", *moments))
     cells = tuple(tuple(map(Cell, row)) for row in rows)
     note = deviation_note([runs["seed"].nunique()]) or "One seed: its spread is not known."
     return Table(("workers", *DRIFT_METRICS), cells, runs, "Metrics by number of workers", (note,))
-
-
-def _moments(metric: str, values: pd.Series) -> str:
-    return spread(metric, float(values.mean()), float(values.std()))
 
 
 def _cells(data: pd.DataFrame, words: int, formats: Sequence[str]) -> tuple[tuple[Cell, ...], ...]:

@@ -1,22 +1,19 @@
 """Tables of the search study (studies/search.py), and the document that holds them."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from analysis.groups import in_order
 from analysis.names import ordered, title
-from analysis.paper.report import training_seconds
+from analysis.paper.report import origin
 from analysis.stats import t_interval
 from analysis.tables.formats import render
-from analysis.tables.table import EMPTY, Cell, Table, deviation_note, interval_cell, metric_cell, number_cell, signed
-from cl2r.runtime.environment import commit
+from analysis.tables.table import EMPTY, Cell, Table, deviation_note, interval_cell, metric_cell, number_cell
 
 ORDER_WORDS = {"random": "random", "worst_first": "worst first", "oracle": "oracle"}
-TELLING = ("recall@1", "mAP")
-"""Metrics of tables that have no room for all of them."""
+TELLING = ("recall@1", "mAP")  # metrics of tables that have no room for all of them
 STEPS = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)
 DIFFERENCES = ("BC", "FC")
 BRACKETS = "Brackets: 95 % t-interval of the mean over seeds; differences between methods are paired by seed."
@@ -49,7 +46,7 @@ def run_values(retrieval: pd.DataFrame, compatibility: pd.DataFrame) -> pd.DataF
     return table.reset_index()
 
 
-def _cells_of(values: pd.DataFrame) -> list[str]:
+def _matrix_columns(values: pd.DataFrame) -> list[str]:
     """Return the columns C[1,1], C[T,1], C[T,T]."""
     return [str(name) for name in values.columns if str(name).startswith("C[")][:3]
 
@@ -60,7 +57,7 @@ def _methods(frame: pd.DataFrame) -> list[str]:
 
 def found_table(values: pd.DataFrame) -> Table:
     """Return means ± one standard deviation over seeds, one row per metric and method."""
-    columns = [*_cells_of(values), "AC", "BC", "FC"]
+    columns = [*_matrix_columns(values), "AC", "BC", "FC"]
     rows = []
     for metric in in_order(values["metric"]):
         for method in _methods(values):
@@ -76,7 +73,7 @@ def found_table(values: pd.DataFrame) -> Table:
 
 def upgrade_table(values: pd.DataFrame) -> Table:
     """Return what an upgrade gains without re-indexing, what re-indexing would add, and how methods differ."""
-    before, between, after = _cells_of(values)
+    before, between, after = _matrix_columns(values)
     columns = [f"{between} − {before}", f"{after} − {between}", between, after, "BC"]
     rows = []
     for metric in TELLING:
@@ -108,8 +105,7 @@ def queries_table(compatibility: pd.DataFrame) -> Table:
             cells = []
             for name, metric in columns:
                 row = own[(own["summary"] == name) & (own["metric"] == metric)].iloc[0]
-                value, low, high = (signed("BC", float(row[key])) for key in ("value", "low", "high"))
-                cells.append(Cell(value if low == EMPTY else f"{value} [{low}, {high}]", float(row["value"])))
+                cells.append(interval_cell("BC", row["value"], row["low"], row["high"]))
             rows.append((Cell(title(method)), Cell(str(seed), float(str(seed))), *cells))
     heads = ("method", "seed", *(f"{name} by {metric}" for name, metric in columns))
     notes = ("Brackets: 95 % bootstrap over queries. They hold for these classes; for others they are too narrow.",)
@@ -127,7 +123,7 @@ def backfill_table(backfill: pd.DataFrame, retrieval: pd.DataFrame) -> Table:
             chosen = (backfill["metric"] == metric) & (backfill["method"] == method)
             for order in in_order(backfill["order"]):
                 curves = backfill[chosen & (backfill["order"] == order)].pivot_table("value", "run", "fraction")
-                heights = (number_cell(float(curves[step].mean()), ".3f") for step in STEPS)
+                heights = (number_cell(curves[step].mean(), ".3f") for step in STEPS)
                 needed = pd.Series([fraction_to(before[str(run), metric], curve) for run, curve in curves.iterrows()])
                 own = areas[(areas[["metric", "method", "order"]] == [metric, method, order]).all(axis=1)]
                 gain = Cell(EMPTY) if order == "random" else _bracketed(own["gain"], True)
@@ -197,8 +193,8 @@ def indexes_table(indexes: pd.DataFrame) -> Table:
     rows = []
     for kind in in_order(indexes["kind"]):
         own = indexes[indexes["kind"] == kind]
-        recall, speed = (float(own[name].mean()) for name in ("recall@10", "queries_per_second"))
-        rows.append((Cell(kind), number_cell(recall, ".3f"), number_cell(speed, ",.0f")))
+        speed = number_cell(own["queries_per_second"].mean(), ",.0f")
+        rows.append((Cell(kind), number_cell(own["recall@10"].mean(), ".3f"), speed))
     note = (
         f"{int(indexes['rows'].max()):,} vectors, all queries at once: recall holds for this gallery, "
         "speed says little about large ones."
@@ -211,14 +207,6 @@ def search_document(
     frames: dict[str, pd.DataFrame], tables: Sequence[Table], command: str, images: Sequence[str] = ()
 ) -> str:
     """Return the tables as a Markdown document that says how they were made."""
-    runs: Any = frames["runs"]
-    seeds = ", ".join(str(seed) for seed in sorted(runs["seed"].unique()))
-    origin = [
-        f"- command: `{command}`",
-        f"- commit: {commit()}",
-        f"- seeds: {seeds}",
-        f"- training: {training_seconds(frames['tasks']):,.0f} s in all; a link shared by several runs counts once",
-    ]
     pictures = [f"![{name.removesuffix('.png')}]({name})" for name in images]
     head = "# Search after upgrades: a gallery by an old model, queries by a new one"
-    return "\n\n".join([head, "\n".join(origin), *pictures, render(list(tables), "markdown")]) + "\n"
+    return "\n\n".join([head, origin(frames, command), *pictures, render(list(tables), "markdown")]) + "\n"

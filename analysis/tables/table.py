@@ -32,17 +32,14 @@ STOPPED = Cell("stopped early")
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Rows of cells under `columns`; `data` has the values in full precision, for CSV; `notes` stand below the table.
-
-    `tested` is false if there were too few seeds for the test behind the marks.
-    """
+    """Rows of cells under `columns`; `data` has the values in full precision, for CSV; `notes` stand below it."""
 
     columns: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
     data: pd.DataFrame
     title: str = ""
     notes: tuple[str, ...] = field(default=())
-    tested: bool = True
+    tested: bool = True  # false if there were too few seeds for the test behind the marks
 
     def __post_init__(self) -> None:
         for row in self.rows:

@@ -8,21 +8,10 @@ import pytest
 
 from analysis import Study
 from analysis.report import write_report
+from tests.support import report_checks
 from tests.support.made_study import made_study
 from tests.support.opened_page import Open, Opened
-from tests.support.report_checks import (
-    check_cell_details,
-    check_copies,
-    check_figures,
-    check_filter,
-    check_fits,
-    check_matrix,
-    check_mean,
-    check_print,
-    check_sorting,
-    choose,
-    details,
-)
+from tests.support.report_checks import check_figures, check_fits, check_print, choose, details
 
 
 @pytest.fixture(scope="module")
@@ -40,30 +29,11 @@ def opened(path: Path, open_report: Open) -> Opened:
     return open_report(path)
 
 
-def test_is_drawn_without_a_complaint(opened: Opened, study: Study) -> None:
-    check_figures(opened.page, study)
-    check_fits(opened.page, study)
+@pytest.mark.parametrize("name", ["figures", "fits", "sorting", "filter", "matrix", "cell_details", "mean", "copies"])
+def test_the_page_passes_the_checks_of_every_report(opened: Opened, study: Study, name: str) -> None:
+    opened.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    getattr(report_checks, f"check_{name}")(opened.page, study)
     assert opened.complaints == []
-
-
-def test_sorting(opened: Opened, study: Study) -> None:
-    check_sorting(opened.page, study)
-
-
-def test_filter(opened: Opened, study: Study) -> None:
-    check_filter(opened.page, study)
-
-
-def test_matrix_shows_the_cells_of_a_run(opened: Opened, study: Study) -> None:
-    check_matrix(opened.page, study)
-
-
-def test_a_cell_shows_its_details(opened: Opened, study: Study) -> None:
-    check_cell_details(opened.page, study)
-
-
-def test_mean_over_seeds(opened: Opened, study: Study) -> None:
-    check_mean(opened.page, study)
 
 
 def test_losses_follow_the_chosen_run(opened: Opened, study: Study) -> None:
@@ -76,12 +46,6 @@ def test_a_figure_can_show_another_metric(opened: Opened, study: Study) -> None:
     title = opened.page.locator("#storage .ytitle").text_content()
     assert str(title).startswith("AC")
     check_figures(opened.page, study)
-
-
-def test_copies(opened: Opened, study: Study) -> None:
-    opened.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
-    check_copies(opened.page, study)
-    assert opened.complaints == []
 
 
 def test_print(opened: Opened, study: Study) -> None:
@@ -131,9 +95,7 @@ def test_reloading_keeps_the_reader_s_choices(study: Study, open_report: Open, t
     assert page.locator('#all-runs th[aria-sort="descending"]').inner_text().strip() == "BC"
     assert page.locator("#all-runs tbody tr:visible").count() == len(study.finished)
     assert page.evaluate("window.scrollY - document.getElementById('cost').offsetTop") == pytest.approx(40, abs=3)
-    assert page.evaluate("[...document.querySelectorAll('details[open]')].map((node) => node.id)") == [
-        "settings-common"
-    ]
+    assert page.locator("details[open]").evaluate_all("all => all.map((node) => node.id)") == ["settings-common"]
     assert page.evaluate("document.querySelector('#all-runs .scroll').scrollLeft") == 30
     assert page.evaluate("[document.activeElement.dataset.t, document.activeElement.dataset.k]") == ["3", "2"]
     assert details(page)["gallery by model k"] == "2"

@@ -1,5 +1,6 @@
 """Studies of invented runs, with the columns and types of real ones, for tests of tables, plots and reports."""
 
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -17,22 +18,14 @@ from cl2r.study.frames import _ALWAYS, _typed
 STRENGTH = {"er": -0.03, "cl2r": 0.02}
 """How much a method's new queries gain on an old gallery per task; others are in between."""
 ABOUT: dict[str, Any] = {
-    "format": 1,
-    "version": "0.1.0",
-    "commit": "0123456789abcdef0123456789abcdef01234567",
+    **{"format": 1, "version": "0.1.0", "commit": "0123456789abcdef0123456789abcdef01234567"},
     "command": ["python", "studies/ablation.py", "--seeds", "0", "1"],
-    "began": "2026-11-16T10:00:00+00:00",
-    "ended": "2026-11-16T11:30:00+00:00",
-    "seconds": 5400.0,
+    **{"began": "2026-11-16T10:00:00+00:00", "ended": "2026-11-16T11:30:00+00:00", "seconds": 5400.0},
     "expected_runs": 4,
     "resources": {"workers": 1, "cpus_per_worker": 1, "gpus_per_worker": 0.0},
     "environment": {
-        "python": "3.11.7",
-        "platform": "Linux-6.1-x86_64",
-        "processor": "A processor",
-        "cpus": 2,
-        "memory_bytes": 24 * 2**30,
-        "gpus": [],
+        **{"python": "3.11.7", "platform": "Linux-6.1-x86_64", "processor": "A processor", "cpus": 2},
+        **{"memory_bytes": 24 * 2**30, "gpus": []},
         "packages": {"torch": "2.15.0", "ray": "2.60.0", "optuna": "5.0.0"},
     },
 }
@@ -54,19 +47,16 @@ def made_study(
     for field, values in (grid or {}).items():
         points = [{**point, field: value} for point in points for value in values]
     rows: dict[str, list[dict[str, Any]]] = {"runs": [], "tasks": [], "matrix": [], "curves": []}
-    number = 0
-    for point in points:
-        for seed in seeds:
-            run = _run(point, seed, number, tasks, name)
-            if number in failed:
-                failure = {"status": "failed", "reason": "loss_ce is nan in epoch 3 of task 2 <b>&"}
-                rows["runs"].append({**run, "tasks": None, **failure})
-            else:
-                _finish(run, rows, stream)
-            number += 1
+    for number, (point, seed) in enumerate(itertools.product(points, seeds)):
+        run = _run(point, seed, number, tasks, name)
+        if number in failed:
+            failure = {"status": "failed", "reason": "loss_ce is nan in epoch 3 of task 2 <b>&"}
+            rows["runs"].append({**run, "tasks": None, **failure})
+        else:
+            _finish(run, rows, stream)
     frames = {key: _typed(value, _ALWAYS[key]) for key, value in rows.items()}
     specification = {"preset": "icons", "seeds": list(seeds), "grid": {"method.name": list(methods), **(grid or {})}}
-    about = {**ABOUT, "expected_runs": number}
+    about = {**ABOUT, "expected_runs": len(rows["runs"])}
     return Study(name=name, specification={**specification, **entries}, about=about, **frames)
 
 
@@ -88,18 +78,16 @@ def _finish(run: dict[str, Any], rows: dict[str, list[dict[str, Any]]], stream: 
     for pairs, matrix in matrices.items():
         run |= _metrics(matrix, pairs)
         rows["matrix"] += _cells(run["run"], pairs, matrix)
-    memory = float(run["memory.per_class"])
-    run |= {"adapter_flops": 0.0, "gallery_items_touched": 0, "stored_bytes": int(3e5 + 1e4 * memory)}
+    stored = int(3e5 + 1e4 * float(run["memory.per_class"]))
+    run |= {"adapter_flops": 0.0, "gallery_items_touched": 0, "stored_bytes": stored}
     for task in range(1, run["tasks"] + 1):
-        first = task == 1 and run["seed"] > 0
-        rows["tasks"].append(_task(run, task, reused=first, stream=stream))
+        rows["tasks"].append(_task(run, task, reused=task == 1 and run["seed"] > 0, stream=stream))
         for epoch in (1, 2, 3):
             losses = {"loss_ce": 2.0 / epoch + 0.1 * task, "loss_fd": 0.1 / epoch if task > 1 else None}
             place = {"run": run["run"], "task": task, "stage": "train", "epoch": epoch}
             rows["curves"].append({**place, "lr": 0.1 / epoch, "seconds": 1.0, **losses})
     run |= {"train_seconds": 10.0 * run["tasks"], "links_trained": run["tasks"], "wall_seconds": 11.0 * run["tasks"]}
-    run["peak_bytes"] = int(6e8)
-    rows["runs"].append(run)
+    rows["runs"].append(run | {"peak_bytes": int(6e8)})
 
 
 def _matrix(run: Mapping[str, Any], stream: np.random.Generator) -> np.ndarray:

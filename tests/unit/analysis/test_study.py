@@ -21,9 +21,6 @@ from tests.support.quick import quick_config, train
 FRAMES = ("runs", "tasks", "matrix", "curves")
 
 
-# Loading runs
-
-
 @pytest.fixture(scope="module")
 def root(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two methods, the first without bootstrap, hence with fewer columns."""
@@ -59,38 +56,22 @@ def test_load_runs_of_an_empty_folder_names_it(tmp_path: Path) -> None:
             load_runs(folder)
 
 
-def test_neither_analysis_nor_the_command_line_loads_slow_packages_to_start() -> None:
-    heavy = {"torch", "ray", "matplotlib", "plotly", "optuna", "scipy.stats"}
-    script = f"import sys, analysis, cl2r.cli.main; print(*({heavy} & set(sys.modules)))"
+@pytest.mark.parametrize(
+    ("modules", "slow"),
+    [
+        ("analysis, cl2r.cli.main", {"torch", "ray", "matplotlib", "plotly", "optuna", "scipy.stats"}),
+        ("analysis.plots", {"torch", "ray", "matplotlib.pyplot"}),
+        ("analysis.report", {"torch", "ray", "optuna"}),
+    ],
+)
+def test_slow_packages_are_loaded_only_if_needed(modules: str, slow: set[str]) -> None:
+    script = f"import sys, {modules}; print(*({slow} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
 
 
-# Loading studies
-
-
-ROWS = [  # method, memory.per_class, status, BC, tuning_BC
-    ("er", 20, "finished", -0.2, -0.5),
-    ("er", 20, "finished", -0.4, -0.7),
-    ("er", 5, "pruned", 9.0, 9.0),
-    ("er", 5, "finished", -0.1, -0.3),
-    ("cl2r", 20, "finished", 0.25, 0.5),
-    ("cl2r", 5, "failed", np.nan, np.nan),
-    ("bct", 5, "failed", np.nan, np.nan),
-]
-
-
 def write_study(folder: Path) -> Path:
-    """A study of seven runs, four of them finished."""
-    runs = pd.DataFrame(ROWS, columns=["method.name", "memory.per_class", "status", "BC", "tuning_BC"])
-    runs = runs.assign(run=[f"run{n}" for n in range(len(ROWS))], stored_bytes=range(100, 107), variant=None)
-    others = {"tasks": {"task": 1}, "matrix": {"accuracy": 0.5}, "curves": {"epoch": 1, "lr": 0.1}}
-    folder.mkdir(parents=True)
-    (folder / "study.yaml").write_text("id: x\n")
-    runs.to_parquet(folder / "runs.parquet")
-    for name, columns in others.items():
-        runs[["run"]].assign(**columns).to_parquet(folder / f"{name}.parquet")
-    return folder
+    return write_made(made_study(seeds=[0]), folder)
 
 
 def test_a_folder_a_text_and_an_address_are_the_same_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,28 +80,21 @@ def test_a_folder_a_text_and_an_address_are_the_same_study(tmp_path: Path, monke
     for source in (folder, str(folder), f"{folder}/", folder.as_uri(), f"{folder.as_uri()}/", "."):
         study = load_study(source)
         assert study.name == "k=5"
-        assert study.runs["BC"].tolist()[:2] == [-0.2, -0.4]
+        for name in FRAMES:
+            pd.testing.assert_frame_equal(getattr(study, name), pd.read_parquet(folder / f"{name}.parquet"))
         assert "k" not in study.runs, "a folder's name is no column"
-        assert study.tasks.columns.tolist() == ["run", "task"]
-        assert study.matrix.columns.tolist() == ["run", "accuracy"]
-        assert study.curves.columns.tolist() == ["run", "epoch", "lr"]
 
 
-def test_a_storage_root_with_one_study(tmp_path: Path) -> None:
+def test_a_storage_root_with_one_study_or_several(tmp_path: Path) -> None:
     write_study(tmp_path / "studies" / "sizes")
     (tmp_path / "studies" / "notes").mkdir()
-    assert load_study(tmp_path).name == "sizes"
-    assert load_study(tmp_path.as_uri()).name == "sizes"
-
-
-def test_a_storage_root_with_several_studies_names_them(tmp_path: Path) -> None:
-    for name in ("sizes", "ablation"):
-        write_study(tmp_path / "studies" / name)
+    assert load_study(tmp_path).name == load_study(tmp_path.as_uri()).name == "sizes"
+    write_study(tmp_path / "studies" / "ablation")
     with pytest.raises(FileNotFoundError, match=f"ablation, sizes.*{tmp_path}/studies/ablation"):
         load_study(tmp_path)
 
 
-def test_nothing_there_names_the_place(tmp_path: Path) -> None:
+def test_nothing_there_names_the_place_and_a_study_without_frames_its_status(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=f"{tmp_path}/nowhere"):
         load_study(tmp_path / "nowhere")
     (tmp_path / "studies").mkdir()
@@ -128,28 +102,19 @@ def test_nothing_there_names_the_place(tmp_path: Path) -> None:
         load_study(tmp_path)
     with pytest.raises(InputError, match="gopher://host"):
         load_study("gopher://host/study")
-
-
-@pytest.mark.parametrize("from_root", [False, True])
-def test_a_study_without_frames_points_to_its_status(tmp_path: Path, from_root: bool) -> None:
     folder = tmp_path / "studies" / "young"
-    folder.mkdir(parents=True)
+    folder.mkdir()
     (folder / "study.yaml").touch()
-    with pytest.raises(FileNotFoundError, match=f"runs.parquet at {folder}.*`cl2r status young`"):
-        load_study(tmp_path if from_root else folder)
-
-
-def test_the_specification_and_the_record_of_a_study(tmp_path: Path) -> None:
-    made = made_study(name="made")
-    study = load_study(write_made(made, tmp_path / "made"))
-    assert study.specification == made.specification
-    assert study.about == made.about == {**ABOUT, "expected_runs": 4}
+    for source in (tmp_path, folder):
+        with pytest.raises(FileNotFoundError, match=f"runs.parquet at {folder}.*`cl2r status young`"):
+            load_study(source)
 
 
 @pytest.mark.parametrize("content", [None, "", "id: x\n", "id: x\nspecification:\n"])
 def test_a_study_without_a_record_has_empty_ones(tmp_path: Path, content: str | None) -> None:
     folder = write_study(tmp_path / "old")
-    (folder / "study.yaml").unlink()
+    for name in ("study.yaml", "about.json"):
+        (folder / name).unlink()
     if content is not None:
         (folder / "study.yaml").write_text(content)
     study = load_study(folder)
@@ -193,6 +158,7 @@ def test_a_study_that_is_still_running(tmp_path: Path) -> None:
     made.runs.iloc[:2].to_parquet(folder / "runs.parquet", index=False)
     made.matrix[made.matrix["run"] != first].to_parquet(folder / "matrix.parquet", index=False)
     study = load_study(folder)
+    assert (study.specification, study.about) == (made.specification, {**ABOUT, "expected_runs": 4})
     assert set(study.tasks["run"]) == set(study.curves["run"]) == set(made.runs["run"].iloc[:2])
     assert set(study.matrix["run"]) == {made.runs["run"].iloc[1]}
     assert study.matrix.index.tolist() == list(range(len(study.matrix)))
@@ -200,24 +166,20 @@ def test_a_study_that_is_still_running(tmp_path: Path) -> None:
 
 def test_a_study_in_object_storage(tmp_path: Path, remote: ObjectPath) -> None:
     local = write_study(tmp_path / "sizes")
-    (local / "study.yaml").write_text("id: x\nspecification: {seeds: [0, 1]}\n")
-    (local / "about.json").write_text('{"format": 1}')
     folder, root = remote / "studies" / "sizes", str(remote)
     upload(local, folder)
     for address in (str(folder), root, root.replace("?", "/?")):
         study = load_study(address)
         assert study.name == "sizes"
-        pd.testing.assert_frame_equal(study.runs, load_study(local).runs)
-        assert len(study.curves) == len(ROWS)
-        assert (study.specification, study.about) == ({"seeds": [0, 1]}, {"format": 1})
+        expected = load_study(local)
+        for name in FRAMES:
+            pd.testing.assert_frame_equal(getattr(study, name), getattr(expected, name))
+        assert (study.specification, study.about) == (expected.specification, expected.about)
     with pytest.raises(FileNotFoundError, match=r"no study at s3://lab/\w+/nowhere"):
         load_study(str(remote / "nowhere"))
     upload(local, remote / "studies" / "again")
     with pytest.raises(FileNotFoundError, match=r"again, sizes; name one: s3://lab/\w+/studies/again\?region="):
         load_study(root)
-
-
-# Joining studies
 
 
 def renamed(study: Study, old: str, new: str) -> Study:
@@ -293,13 +255,8 @@ def test_where_it_finished_goes_before_where_it_did_not(status: str, turned: boo
     assert both.runs.set_index("run").loc[run, "study"] == "whole"
     assert (both.matrix["run"] == run).sum() == (whole.matrix["run"] == run).sum() > 0
     assert both.runs["reason"].isna().all()
-
-
-def test_a_run_that_finished_nowhere_is_kept_once() -> None:
-    hurt = made_study(failed=[2], name="hurt")
-    both = concat([hurt, hurt, dataclasses.replace(hurt, name="later")])
-    assert (both.runs["status"] == "failed").sum() == 1
-    assert both.name == "hurt + later"
+    nowhere = concat([hurt, hurt, dataclasses.replace(hurt, name="later")])
+    assert (nowhere.name, (nowhere.runs["status"] == status).sum()) == ("hurt + later", 1)
 
 
 def test_one_study_twice_is_that_study(tmp_path: Path) -> None:
@@ -326,23 +283,22 @@ def test_what_they_agree_on_stays_key_by_key(one: Study, other: Study) -> None:
 
 
 def sweep(space: dict[str, Any], name: str, **search: Any) -> Study:
-    """Two trials of two seeds."""
     search = {"objectives": ["AC"], **search}
     grid = {"method.lambda_base": [1.0, 3.0]}
     made = made_study(["cl2r"], (0, 1), grid=grid, name=name, space=space, search=search)
     return renamed(dataclasses.replace(made, runs=made.runs.assign(trial=made.runs["trial"] // 2)), "icons", name)
 
 
-def test_sweeps_make_a_sweep() -> None:
+def test_sweeps_of_the_same_space_make_a_sweep() -> None:
     one = sweep({"method.lambda_base": {"low": 0.5, "high": 3.0}}, "one", seed=0)
-    other = sweep({**one.specification["space"], "optim.lr": [0.1]}, "other", seed=1)
-    both = concat([one, other])
-    assert both.specification["space"] == other.specification["space"]
+    both = concat([one, sweep(one.specification["space"], "other", seed=1)])
+    assert both.specification["space"] == one.specification["space"]
     assert both.specification["search"] == {"objectives": ["AC"]}
     assert both.runs.groupby("trial").size().tolist() == [2] * 4, "equal points stay two trials"
     assert [table.marks for table in study_tables(both)] == [set(), set()]
-    ranged = sweep({"method.lambda_base": {"low": 0.1, "high": 9.0}}, "ranged")
-    for another in (ranged, made_study(name="grid"), dataclasses.replace(one, specification={"space": {}})):
+    ranged = sweep({"method.lambda_base": {"low": 0.5, "high": 9.0}}, "ranged")
+    wider = sweep({**one.specification["space"], "optim.lr": [0.1]}, "wider")
+    for another in (ranged, wider, made_study(name="grid"), dataclasses.replace(one, specification={"space": {}})):
         assert "space" not in concat([one, another]).specification
 
 
@@ -355,12 +311,9 @@ def test_columns_of_either_keep_their_types(one: Study, other: Study) -> None:
     )
     for group in ([one, longer], [longer, one]):
         both = concat(group)
-        kinds = {column: str(both.runs[column].dtype) for column in ("podnet.proxies", "lucir.flag", "note", "AC@0.01")}
-        assert list(kinds.values()) == ["Int64", "boolean", "string", "float64"]
-        assert both.runs.set_index("study")["podnet.proxies"].groupby(level=0).count().to_dict() == {
-            "one": 0,
-            "other": 4,
-        }
+        kinds = [str(both.runs[column].dtype) for column in ("podnet.proxies", "lucir.flag", "note", "AC@0.01")]
+        assert kinds == ["Int64", "boolean", "string", "float64"]
+        assert both.runs.groupby("study")["podnet.proxies"].count().to_dict() == {"one": 0, "other": 4}
         assert (str(both.runs["seed"].dtype), str(both.runs["BC"].dtype)) == ("Int64", "float64")
         assert str(both.matrix["compatible"].dtype) == "boolean"
         assert both.tasks["gamma"].count() == len(other.tasks)
@@ -373,12 +326,9 @@ def test_a_column_without_a_value_takes_the_type_of_the_other(one: Study, other:
     runs = concat([empty, told]).runs
     assert runs["scenario.stop_after"].tolist() == [pd.NA] * 4 + [3] * 4
     assert (str(runs["scenario.stop_after"].dtype), str(runs["reason"].dtype)) == ("Int64", "string")
-
-
-def test_integers_and_floats_become_floats(one: Study, other: Study) -> None:
     wide = dataclasses.replace(other, runs=other.runs.assign(**{"memory.per_class": 2.5}))
     column = concat([one, wide]).runs["memory.per_class"]
-    assert (str(column.dtype), column.iloc[-1]) == ("float64", 2.5)
+    assert (str(column.dtype), column.iloc[-1]) == ("float64", 2.5), "integers and floats become floats"
 
 
 def test_a_study_without_a_run_adds_nothing(one: Study) -> None:
@@ -393,12 +343,7 @@ def test_a_study_without_a_run_adds_nothing(one: Study) -> None:
 
 def test_a_study_whose_other_frames_lag_behind(one: Study, other: Study) -> None:
     run = one.runs["run"].iloc[0]
-    lagging = dataclasses.replace(one, matrix=one.matrix[one.matrix["run"] != run])
-    both = concat([lagging, other])
-    assert run in set(both.runs["run"])
-    assert run not in set(both.matrix["run"])
-
-
-def test_nothing_cannot_be_joined() -> None:
+    both = concat([dataclasses.replace(one, matrix=one.matrix[one.matrix["run"] != run]), other])
+    assert (run in set(both.runs["run"]), run in set(both.matrix["run"])) == (True, False)
     with pytest.raises(InputError, match="no studies"):
         concat([])

@@ -2,8 +2,6 @@
 
 import contextlib
 import logging
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -38,12 +36,11 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     def reached(*_: object, **__: object) -> None:
         raise ReachedError
 
-    monkeypatch.setattr("analysis.plots.lines.page_panels", reached)
+    monkeypatch.setattr("analysis.plots.parts.page_panels", reached)
     monkeypatch.setattr("analysis.plots.matrices._draw", reached)
 
 
 def accepted(study: Study) -> set[str]:
-    """The plots that do not refuse the study."""
     names = set()
     for name, draw in PLOTS.items():
         with contextlib.suppress(InputError):
@@ -54,7 +51,6 @@ def accepted(study: Study) -> set[str]:
 
 
 def without(frame: str, *names: str) -> Callable[[Study], Study]:
-    """Drop columns of a frame."""
     return lambda study: replace(study, **{frame: getattr(study, frame).drop(columns=list(names))})
 
 
@@ -165,8 +161,3 @@ def test_line_styles_differ() -> None:
     methods = [*METHODS, *(f"{name}+{how}" for name in ("er", "cl2r") for how in ("slerp", "aligner"))]
     assert len({nth_style(place) for place in range(32)}) == 32
     assert len({method_style(method, methods) for method in methods}) == len(methods)
-
-
-def test_plots_need_neither_torch_nor_a_window() -> None:
-    script = "import sys, analysis.plots; sys.exit(bool({'torch', 'ray', 'matplotlib.pyplot'} & set(sys.modules)))"
-    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0

@@ -3,8 +3,6 @@
 import dataclasses
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,7 @@ from analysis.report import build_report, write_report
 from analysis.report.figures import plain_text
 from analysis.report.matrices import training_losses, whole_matrices
 from analysis.report.page import embedded, exact, shown, significant
-from analysis.report.sweep import Sweep, sweep_plots
+from analysis.report.sweep import sweep_plots
 from tests.support.made_study import made_study
 from tests.support.report_text import embedded_data, readable
 
@@ -27,12 +25,6 @@ SPACE = {"method.lambda_base": {"low": 0.1, "high": 100.0, "log": True}, "memory
 
 def sections(page: str) -> list[str]:
     return re.findall(r'<section id="([a-z]+)"', page)
-
-
-def plots(study: Study) -> Sweep:
-    found = sweep_plots(study)
-    assert found is not None
-    return found
 
 
 def made_sweep(trials: int = 7, **entries: Any) -> Study:
@@ -60,63 +52,49 @@ def test_sections_are_in_order_and_linked(page: str) -> None:
 def test_matrices_are_those_of_the_frames(study: Study, page: str) -> None:
     data = embedded_data(page)["matrices"]
     blocks, cells = data["blocks"], data["cells"]
-    frame = study.matrix.set_index(["run", "pairs", "t", "k"])
-    seen = 0
-    for place, choice in enumerate(blocks["choice"]):
-        run = data["choices"]["run"][choice]
-        if not run:
-            continue
-        for number, (t, k) in enumerate([(1, 1), (2, 1), (2, 2), (3, 1), (3, 2), (3, 3)]):
-            row, at = frame.loc[run, blocks["pairs"][place], t, k], blocks["start"][place] + number
+    frame, runs = study.matrix.set_index(["run", "pairs", "t", "k"]), study.runs.set_index("run")
+    names = [data["choices"]["run"][choice] for choice in blocks["choice"]]
+    single = [place for place, run in enumerate(names) if run]  # the others are means
+    for place in single:
+        run, pairs, start = names[place], blocks["pairs"][place], blocks["start"][place]
+        for at, (t, k) in enumerate([(1, 1), (2, 1), (2, 2), (3, 1), (3, 2), (3, 3)], start):
+            row = frame.loc[run, pairs, t, k]
             assert cells["accuracy"][at] == row["accuracy"]
-            assert f"{cells['low'][at]:.3f}" == f"{row['low']:.3f}"
-            assert f"{cells['high'][at]:.3f}" == f"{row['high']:.3f}"
+            assert (cells["low"][at], cells["high"][at]) == (round(row["low"], 3), round(row["high"], 3))
             assert cells["compatible"][at] == (None if t == k else float(row["compatible"]))
-            seen += 1
-        runs = study.runs.set_index("run")
-        prefix = "tuning_" if blocks["pairs"][place] == "tuning" else ""
-        assert f"{data['scores']['BC'][place]:.3f}" == f"{runs.loc[run, prefix + 'BC']:.3f}"
-    assert seen == len(study.matrix)
+        assert data["scores"]["BC"][place] == round(runs.loc[run, "tuning_BC" if pairs == "tuning" else "BC"], 3)
+    assert 6 * len(single) == len(study.matrix)
 
 
 def test_a_mean_matrix_is_the_mean_over_seeds(study: Study, page: str) -> None:
     data = embedded_data(page)["matrices"]
     choice = data["choices"]["name"].index("mean over 3 seeds")
     group = data["groups"][data["choices"]["group"][choice]]
-    method = {"CL²R": "cl2r", "LwF": "lwf"}[group]
-    names = study.finished.loc[study.finished["method.name"] == method, "run"]
-    cells = study.matrix[study.matrix["run"].isin(names) & (study.matrix["pairs"] == "report")]
-    place = next(i for i, c in enumerate(data["blocks"]["choice"]) if c == choice)
+    own = study.finished[study.finished["method.name"] == {"CL²R": "cl2r", "LwF": "lwf"}[group]]
+    cells = study.matrix[study.matrix["run"].isin(own["run"]) & (study.matrix["pairs"] == "report")]
+    place = data["blocks"]["choice"].index(choice)
     start = data["blocks"]["start"][place]
     expected = cells.groupby(["t", "k"])["accuracy"].mean().tolist()
     assert data["cells"]["accuracy"][start : start + 6] == pytest.approx(expected)
-    values = study.finished.loc[study.finished["method.name"] == method, "BC"]
+    values = own["BC"]
     half = 4.302653 * values.std() / np.sqrt(3)
     assert data["scores"]["BC_low"][place] == pytest.approx(values.mean() - half, abs=0.00051)
 
 
 def test_every_metric_has_its_matrices() -> None:
     study = made_study(["er"], [0, 1])
-    rates = [
-        study.matrix.assign(metric=f"TAR@{rate}", accuracy=study.matrix["accuracy"] - rate) for rate in (0.01, 0.1)
-    ]
+    rates = [study.matrix.assign(metric=f"TAR@{r}", accuracy=study.matrix["accuracy"] - r) for r in (0.01, 0.1)]
     columns = {f"{name}@{rate}": study.runs[name] + rate for name in ("AC", "BC", "FC") for rate in (0.01, 0.1)}
     study = dataclasses.replace(study, matrix=pd.concat(rates), runs=study.runs.assign(**columns))
     data = embedded_data(build_report(study))
-    blocks = data["matrices"]["blocks"]
     assert data["matrices"]["metrics"] == ["TAR@0.01", "TAR@0.1"]
-    first = study.runs.iloc[0]
+    first, blocks = study.runs.iloc[0], data["matrices"]["blocks"]
     choice = data["matrices"]["choices"]["run"].index(first["run"])
-    found = {
-        (pairs, metric): data["matrices"]["scores"]["BC"][place]
-        for place, (own, pairs, metric) in enumerate(
-            zip(blocks["choice"], blocks["pairs"], blocks["metric"], strict=True)
-        )
-        if own == choice
-    }
-    assert found["report", "TAR@0.1"] == round(first["BC@0.1"], 3)
-    assert found["tuning", "TAR@0.01"] == round(first["tuning_BC"], 3)
-    assert found["tuning", "TAR@0.1"] is None
+    keys = zip(blocks["choice"], blocks["pairs"], blocks["metric"], strict=True)
+    found = dict(zip(keys, data["matrices"]["scores"]["BC"], strict=True))
+    assert found[choice, "report", "TAR@0.1"] == round(first["BC@0.1"], 3)
+    assert found[choice, "tuning", "TAR@0.01"] == round(first["tuning_BC"], 3)
+    assert found[choice, "tuning", "TAR@0.1"] is None
     assert len(data["figures"]["bc-curve"]) == 2
 
 
@@ -132,20 +110,16 @@ def test_bc_curve_and_runs_are_those_of_the_frames(study: Study, page: str) -> N
     assert len(csv) == 1 + len(study.runs)
 
 
-def test_losses_are_those_of_the_frames(study: Study, page: str) -> None:
+def test_losses_are_those_of_the_frames(study: Study, page: str, monkeypatch: pytest.MonkeyPatch) -> None:
     data = embedded_data(page)["losses"]
     run = study.finished["run"].iloc[0]
     own = study.curves[study.curves["run"] == run]
     assert data["runs"][run]["terms"]["ce"] == pytest.approx(own["loss_ce"].tolist(), rel=1e-3)
     assert data["runs"][run]["terms"]["fd"][0] is None
     assert data["schedules"][data["runs"][run]["schedule"]]["task"] == own["task"].tolist()
-
-
-def test_too_many_losses_are_left_out_with_a_remark(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("analysis.report.matrices.MOST_VALUES", 10)
     kept, remark = training_losses(study.curves, study.finished)
-    assert kept is None
-    assert "120" in remark
+    assert (kept, "120" in remark) == (None, True), "too many are left out with a remark"
 
 
 def test_one_task_has_a_matrix_but_no_bc() -> None:
@@ -154,20 +128,16 @@ def test_one_task_has_a_matrix_but_no_bc() -> None:
     assert embedded_data(page)["figures"].get("bc-curve") is None
 
 
-def test_nothing_finished() -> None:
-    page = build_report(made_study(["er"], [0, 1], failed=[0, 1]))
+def test_nothing_finished_or_no_run_has_ended() -> None:
+    study = made_study(["er"], [0, 1], failed=[0, 1])
+    page = build_report(study)
     assert sections(page) == ["summary", "tables", "failures", "runs", "settings"]
     assert "no run finished, 2 failed" in page
     assert "loss_ce is nan in epoch 3 of task 2 &lt;b&gt;&amp;" in page
-
-
-def test_no_run_has_ended() -> None:
-    study = made_study(["er"], [0])
     empty = {name: getattr(study, name).iloc[:0] for name in ("runs", "tasks", "matrix", "curves")}
-    about = {"expected_runs": 4, "began": "2026-11-16T10:00:00+00:00", "ended": None}
-    page = build_report(dataclasses.replace(study, **empty, about=about))
-    assert "incomplete: 0 of 4 runs" in page
+    page = build_report(dataclasses.replace(study, **empty, about={"expected_runs": 4, "ended": None}))
     assert sections(page) == ["summary", "failures", "settings"]
+    assert "incomplete: 0 of 4 runs" in page
 
 
 def test_live_lines_and_refresh_without_about(study: Study, page: str) -> None:
@@ -181,13 +151,9 @@ def test_live_lines_and_refresh_without_about(study: Study, page: str) -> None:
 def test_optional_columns_may_be_missing(study: Study) -> None:
     matrix = study.matrix.drop(columns=["metric", "low", "high", "p_compatible"])
     runs = study.runs.drop(columns=[name for name in study.runs if name.endswith(("_low", "_high"))])
-    old = dataclasses.replace(
-        study,
-        runs=runs.drop(columns=["adapter_flops", "gallery_items_touched"]),
-        matrix=matrix,
-        tasks=study.tasks[["run", "task", "key", "reused", "seconds"]],
-        curves=study.curves.drop(columns="stage"),
-    )
+    runs, curves = runs.drop(columns=["adapter_flops", "gallery_items_touched"]), study.curves.drop(columns="stage")
+    tasks = study.tasks[["run", "task", "key", "reused", "seconds"]]
+    old = dataclasses.replace(study, runs=runs, matrix=matrix, tasks=tasks, curves=curves)
     data = embedded_data(build_report(old))["matrices"]
     assert data["metrics"] == ["accuracy"]
     assert set(data["cells"]["low"][: data["blocks"]["start"][1]]) == {None}
@@ -203,19 +169,16 @@ def test_a_sweep_has_optunas_plots() -> None:
 
 
 def test_plots_that_cannot_be_made_say_why() -> None:
-    alone = plots(made_sweep(1))
+    alone = sweep_plots(made_sweep(1))
     assert (alone.figures, alone.complete, len(alone.missing)) == ((), 1, 1)
-    few = plots(made_sweep(3))
+    few = sweep_plots(made_sweep(3))
     assert [line.partition(":")[0] for line in few.missing] == ["Importance of parameters"]
     assert [figure.id for figure in few.figures] == ["parallel", "history", "slices"]
+    lost = sweep_plots(made_sweep(4, failed=[3]))
+    assert (lost.complete, lost.trials) == (3, 4), "a seed of one trial failed"
     misfit = made_sweep(3, space={"method.lambda_base": {"low": 90, "high": 99}})
-    assert (plots(misfit).figures, len(plots(misfit).missing)) == ((), 1)
-    assert plots(made_sweep(4, search={"objectives": ["AC", "BC", "FC"]})).missing[0].startswith("Pareto front")
-
-
-def test_a_trial_with_a_failed_seed_is_not_complete() -> None:
-    lost = plots(made_sweep(4, failed=[3]))
-    assert (lost.complete, lost.trials) == (3, 4)
+    assert (sweep_plots(misfit).figures, len(sweep_plots(misfit).missing)) == ((), 1)
+    assert sweep_plots(made_sweep(4, search={"objectives": ["AC", "BC", "FC"]})).missing[0].startswith("Pareto front")
 
 
 def test_choices_of_a_space_are_recognised_in_frames() -> None:
@@ -226,7 +189,7 @@ def test_choices_of_a_space_are_recognised_in_frames() -> None:
     }
     study = made_sweep(4, space=space)
     given = {"optim.nesterov": [True, False] * 4, "scenario.initial": [np.nan, np.nan, 4.0, 4.0] * 2}
-    found = plots(dataclasses.replace(study, runs=study.runs.assign(**given)))
+    found = sweep_plots(dataclasses.replace(study, runs=study.runs.assign(**given)))
     assert found.complete == 4
     assert found.missing == ()
 
@@ -244,25 +207,22 @@ def test_names_in_the_data_cannot_break_the_page(study: Study) -> None:
     assert NASTY in embedded_data(page)["texts"]["lost-runs"]["csv"].replace('""', '"')
 
 
-def test_embedded_json_has_no_tags() -> None:
+def test_embedded_json_has_no_tags_and_null_for_values_that_are_not_finite() -> None:
     text = embedded({"a": "</script>&\u2028"})
     assert not set("<>&\u2028") & set(text)
     assert json.loads(text) == {"a": "</script>&\u2028"}
     with pytest.raises(ValueError, match="JSON"):
         embedded({"a": float("nan")})
+    values = [1.23456, np.nan, np.inf, -np.inf]
+    assert [exact(values), shown(values), significant(values, 2)] == [[v, *[None] * 3] for v in (1.23456, 1.235, 1.2)]
 
 
 def test_nothing_is_fetched(page: str) -> None:
     text = readable(page)
-    assert re.findall(r'(?:src|href)\s*=\s*"(?!#|data:)[^"]*"', text) == []
-    assert re.findall(r"(?:src|href)\s*=(?!\")", text) == []
-    style = re.findall(r"<style>(.*?)</style>", page, re.S)[0]
-    assert "url(" not in style
-    assert "@import" not in style
+    assert re.findall(r'(?:src|href)\s*=(?!\s*"(?:#|data:))', text) == []
+    style, own = re.findall(r"<style>(.*?)</style>", page, re.S)[0], page.rpartition("<script>")[2]
+    assert re.findall(r"url\(|@import", style) == re.findall(r"http|import\(", own) == []
     assert "default-src 'none'" in page
-    own = page.rpartition("<script>")[2]
-    assert "http" not in own
-    assert "import(" not in own
 
 
 def test_a_page_of_many_runs_is_small() -> None:
@@ -277,18 +237,6 @@ def test_writes_a_file(tmp_path: Path) -> None:
     path = write_report(made_study(seeds=[0]), tmp_path / "new" / "report.html")
     assert path.read_text().startswith("<!doctype html>")
     assert [entry.name for entry in path.parent.iterdir()] == ["report.html"]
-
-
-def test_needs_neither_torch_nor_ray() -> None:
-    code = "import sys, analysis.report; print({'torch', 'ray'} & set(sys.modules))"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
-
-
-def test_values_that_are_not_finite_become_null() -> None:
-    values = [1.23456, np.nan, np.inf, -np.inf]
-    assert exact(values) == [1.23456, None, None, None]
-    assert shown(values) == [1.235, None, None, None]
-    assert significant(values, 2) == [1.2, None, None, None]
 
 
 def test_infinite_losses_and_missing_cells_do_not_break_the_page() -> None:

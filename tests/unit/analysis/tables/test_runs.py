@@ -1,6 +1,5 @@
 """Tables of many runs and their frames: means, deviations, intervals and marks computed by hand."""
 
-import itertools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -8,25 +7,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from analysis.tables.runs import (
-    ablation_frame,
-    ablation_table,
-    best_trials,
-    comparison_frame,
-    comparison_tables,
-    differences_table,
-    goals,
-    methods_frame,
-    methods_table,
-    points_table,
-    trials_table,
-)
+from analysis.tables import runs as tables
 from analysis.tables.table import Table, deviation_note, field_cell
 from cl2r.errors import InputError
-from tests.support.made_study import made_study
 
 BEST = [0.50, 0.60, 0.70]
 CLOSE = [0.40, 0.50, 0.50]
@@ -60,11 +44,8 @@ def texts(table: Table, column: str) -> list[str]:
     return [cell.text for cell in table.column(column)]
 
 
-# The ablation
-
-
 def test_the_ablation_by_hand() -> None:
-    table = ablation_table(runs_of(THREE))
+    table = tables.ablation_table(runs_of(THREE))
     assert table.columns == ("classifier", "distillation", "seeds", "AC", "BC", "FC", "mean accuracy", "s/run")
     assert [texts(table, name) for name in ("classifier", "distillation")] == [
         ["Trainable", "Trainable", "Fixed"],
@@ -83,20 +64,20 @@ def test_the_ablation_by_hand() -> None:
 def test_ablation_rows_come_in_the_order_of_the_paper_without_other_methods() -> None:
     cells = [(c, d) for d in ("memory", "none", "all") for c in ("fixed", "trainable")]
     rows = [{"method.classifier": c, "method.fd": d, "AC": 0.5} for c, d in cells]
-    table = ablation_frame(pd.DataFrame(rows))
+    table = tables.ablation_frame(pd.DataFrame(rows))
     assert table.index.tolist() == [(c, d) for c in ("Trainable", "Fixed") for d in ("none", "FD", "FD^M")]
     assert np.isnan(table["AC_sd"]).all(), "one seed has no deviation"
-    others = ablation_frame(runs_of({"er": BEST, "fan": BEST, "er+slerp": BEST}))
+    others = tables.ablation_frame(runs_of({"er": BEST, "fan": BEST, "er+slerp": BEST}))
     assert others.index.tolist() == [("Trainable", "none")]
 
 
 def test_runs_that_did_not_finish_count_for_no_seed() -> None:
     runs = runs_of({"er": [0.5], "cl2r": [0.2, 0.4, 0.9, 0.1]})
     runs = runs.assign(status=["failed", "finished", "finished", "pruned", "failed"])
-    frame = ablation_frame(pd.concat([runs[:3], runs[3:].reset_index(drop=True)]))
+    frame = tables.ablation_frame(pd.concat([runs[:3], runs[3:].reset_index(drop=True)]))
     assert frame["seeds"].tolist() == [0, 2]
     assert frame.loc[("Fixed", "FD^M"), "AC"] == pytest.approx(0.3)
-    for make in (ablation_table, methods_table, lambda runs: points_table(runs, ["method.name"])):
+    for make in (tables.ablation_table, tables.methods_table, lambda runs: tables.points_table(runs, ["method.name"])):
         table = make(runs)
         assert texts(table, "AC")[0] == "failed"
         assert texts(make(runs.assign(status="pruned")), "AC") == ["stopped early"] * 2
@@ -106,7 +87,7 @@ def test_runs_that_did_not_finish_count_for_no_seed() -> None:
 
 def test_one_task_has_no_ac_but_has_not_failed() -> None:
     runs = runs_of({"er": [0.5]}).assign(AC=np.nan, BC=np.nan, FC=np.nan)
-    table = ablation_table(runs)
+    table = tables.ablation_table(runs)
     assert [texts(table, name) for name in ("seeds", "AC", "mean accuracy")] == [["1"], ["–"], ["0.700"]]
 
 
@@ -114,40 +95,36 @@ def test_one_task_has_no_ac_but_has_not_failed() -> None:
 def test_variants_are_the_first_level(plain: str | None) -> None:
     runs = pd.concat([runs_of({"cl2r": [0.1]}), runs_of({"er": [0.2], "cl2r": [0.5]})])
     runs = runs.assign(variant=[plain, "masked", "masked"])
-    frame = ablation_frame(runs)
+    frame = tables.ablation_frame(runs)
     expected = [("plain", "Fixed", "FD^M"), ("masked", "Trainable", "none"), ("masked", "Fixed", "FD^M")]
     assert frame.index.tolist() == expected
     assert frame["AC"].tolist() == pytest.approx([0.1, 0.2, 0.5])
-    assert ablation_table(runs).columns[0] == "variant"
-    assert "variant" not in ablation_table(runs[1:].assign(variant=None)).columns, "a single one is left out"
-
-
-# Methods
+    assert tables.ablation_table(runs).columns[0] == "variant"
+    assert "variant" not in tables.ablation_table(runs[1:].assign(variant=None)).columns, "a single one is left out"
 
 
 def test_methods_have_t_intervals_and_costs() -> None:
     runs = runs_of({"er": [-0.03, -0.01, -0.02], "fan": [0.01, 0.03, 0.02], "er+slerp": [0.0]}, "BC")
     costs = {"stored_bytes": [1e6] * 3 + [2e6] * 3 + [1e6], "adapter_flops": [0.0] * 3 + [4096.0] * 3 + [9e3]}
     runs = runs.assign(AC=[0.0, 0.1, 0.2, 1.0, 1.0, 0.7, 0.5], gallery_items_touched=0, **costs)
-    frame = methods_frame(runs)
+    frame = tables.methods_frame(runs)
     assert frame.index.tolist() == ["er", "fan", "er+slerp"], "in the order of the study"
     half = T_2 * 0.01 / math.sqrt(3)
     assert frame.loc["er", ["BC", "BC_low", "BC_high"]].tolist() == pytest.approx([-0.02, -0.02 - half, -0.02 + half])
     assert (frame.loc["er", "AC_low"], frame.loc["fan", "AC_high"]) == (0.0, 1.0), "a share stays one"
     assert np.isnan(frame.loc["er+slerp", "BC_low"])
-    table = methods_table(runs)
+    table = tables.methods_table(runs)
     assert texts(table, "BC") == ["-0.020 [-0.045, +0.005]", "+0.020 [-0.005, +0.045]", "0.000"]
     assert [texts(table, name) for name in table.columns[-2:]] == [["1.0", "2.0", "1.0"], ["0", "4,096", "9,000"]]
-    assert len(methods_table(runs[:3]).columns) == len(table.columns) - 1, "adaptation that costs nothing is left out"
+    assert len(tables.methods_table(runs[:3]).columns) == len(table.columns) - 1, (
+        "adaptation that costs nothing is left out"
+    )
 
 
 def test_equal_seeds_have_no_brackets() -> None:
-    table = methods_table(runs_of({"er": [0.0] * 3, "cl2r": [0.01, 0.03, 0.02]}, "BC"))
+    table = tables.methods_table(runs_of({"er": [0.0] * 3, "cl2r": [0.01, 0.03, 0.02]}, "BC"))
     assert texts(table, "BC") == ["0.000", "+0.020 [-0.005, +0.045]"]
     assert table.data.loc[0, ["BC_low", "BC_high"]].tolist() == [0, 0]
-
-
-# Methods × a field
 
 
 def comparison_runs() -> pd.DataFrame:
@@ -165,14 +142,14 @@ def comparison_runs() -> pd.DataFrame:
 
 
 def test_comparison_by_hand() -> None:
-    frame = comparison_frame(comparison_runs(), "scenario.n_tasks", ("AC", "BC"))
+    frame = tables.comparison_frame(comparison_runs(), "scenario.n_tasks", ("AC", "BC"))
     means = frame["BC", "mean"]
     assert means.index.tolist() == ["er", "cl2r", "lwf"]
     assert means.columns.tolist() == [5, 10]
     np.testing.assert_allclose(means, [[-0.1, -0.3], [np.nan, np.nan], [0.25, np.nan]])
     np.testing.assert_allclose(frame["BC", "sd"].loc["er"], [np.nan, np.sqrt(0.02)])
     assert frame["AC", "seeds"].to_numpy().tolist() == [[1, 2], [0, 0], [1, 0]]
-    _, table = comparison_tables(comparison_runs(), "scenario.n_tasks", ("AC", "BC"))
+    _, table = tables.comparison_tables(comparison_runs(), "scenario.n_tasks", ("AC", "BC"))
     assert [[cell.text for cell in row] for row in table.rows] == [
         ["er", "-0.100 (1 of 2)", "-0.300 ± 0.141"],
         ["cl2r", "–", "failed"],
@@ -184,31 +161,29 @@ def test_comparison_by_hand() -> None:
 def test_comparison_of_pruned_runs_and_of_variants() -> None:
     pruned = pd.DataFrame({"method.name": "lwf", "scenario.n_tasks": 10, "seed": [0, 1], "status": "pruned"})
     runs = pd.concat([comparison_runs(), pruned]).astype({"scenario.n_tasks": "Int64", "status": "string"})
-    (table,) = comparison_tables(runs, "scenario.n_tasks", ["BC"])
+    (table,) = tables.comparison_tables(runs, "scenario.n_tasks", ["BC"])
     assert texts(table, "10") == ["-0.300 ± 0.141", "failed", "stopped early"]
     runs = pd.concat([comparison_runs().assign(variant=name) for name in (None, "masked")])
-    (table,) = comparison_tables(runs, "scenario.n_tasks", ["BC"])
+    (table,) = tables.comparison_tables(runs, "scenario.n_tasks", ["BC"])
     assert texts(table, "variant") == ["plain"] * 3 + ["masked"] * 3
     assert texts(table, "5")[3] == "-0.100 (1 of 2)"
 
 
 def test_the_same_marks_by_method_by_field_and_by_point() -> None:
     runs = runs_of(THREE)
-    assert marks(methods_table(runs), "AC") == ["close", "best", ""]
-    assert marks(points_table(runs, ["method.name"]), "AC") == ["close", "best", ""]
+    assert marks(tables.methods_table(runs), "AC") == ["close", "best", ""]
+    assert marks(tables.points_table(runs, ["method.name"]), "AC") == ["close", "best", ""]
     two = pd.concat([runs.assign(**{"optim.lr": 0.1}), runs_of({**THREE, "er": WORSE}).assign(**{"optim.lr": 0.2})])
-    (table,) = comparison_tables(two, "optim.lr", ["AC"])
+    (table,) = tables.comparison_tables(two, "optim.lr", ["AC"])
     assert marks(table, "0.1") == ["close", "best", ""]
     assert marks(table, "0.2") == ["", "best", ""], "each column is for itself"
     assert table.data.query("`optim.lr` == 0.2")["mean"].tolist() == pytest.approx([0.29, 0.6, 0.29])
     assert table.data["seeds"].tolist() == [3] * 6
 
 
-# What tables refuse or leave unmarked
-
-
 @pytest.mark.parametrize(
-    "make", [methods_frame, ablation_frame, lambda runs: comparison_frame(runs, "scenario.n_tasks")]
+    "make",
+    [tables.methods_frame, tables.ablation_frame, lambda runs: tables.comparison_frame(runs, "scenario.n_tasks")],
 )
 def test_runs_that_must_not_be_averaged_are_refused(make: Callable[[pd.DataFrame], pd.DataFrame]) -> None:
     runs = runs_of(THREE, **{"scenario.n_tasks": 5})
@@ -217,24 +192,21 @@ def test_runs_that_must_not_be_averaged_are_refused(make: Callable[[pd.DataFrame
             make(runs.assign(**{field: values * 3}))
     with pytest.raises(InputError, match="seed"):
         make(pd.concat([runs, runs]))
-
-
-def test_an_unknown_field_is_named() -> None:
     with pytest.raises(InputError, match=r"scenario\.ntasks.*scenario\.n_tasks"):
-        comparison_frame(comparison_runs(), "scenario.ntasks")
+        tables.comparison_frame(runs, "scenario.ntasks")
 
 
 def test_what_cannot_be_compared_is_not_marked() -> None:
     runs = pd.concat([runs_of(THREE, **{"scenario.n_tasks": tasks}) for tasks in (2, 3)])
-    table = points_table(runs, ["method.name", "scenario.n_tasks"])
+    table = tables.points_table(runs, ["method.name", "scenario.n_tasks"])
     assert table.marks == set()
     assert any("scenario.n_tasks" in note for note in table.notes)
     mixed = runs_of(THREE).assign(**{"method.budget": ["cl2r"] * 6 + ["native"] * 3})
-    assert "method.budget" in points_table(mixed, ["method.name"]).notes[-1]
+    assert "method.budget" in tables.points_table(mixed, ["method.name"]).notes[-1]
 
 
 def test_one_seed_has_a_best_but_no_test() -> None:
-    table = ablation_table(runs_of({"er": [0.1], "cl2r": [0.2]}))
+    table = tables.ablation_table(runs_of({"er": [0.1], "cl2r": [0.2]}))
     assert marks(table, "AC") == ["", "best"]
     assert not table.tested
     assert table.notes == ()
@@ -242,7 +214,7 @@ def test_one_seed_has_a_best_but_no_test() -> None:
 
 def test_a_point_of_runs_older_than_a_field_has_its_default() -> None:
     runs = runs_of({"er": [0.1, 0.2], "cl2r": [0.2, 0.3]}).assign(**{"eval.order": [None, "stratified"] * 2})
-    table = points_table(runs, ["method.name", "eval.order"])
+    table = tables.points_table(runs, ["method.name", "eval.order"])
     assert [texts(table, name) for name in ("eval.order", "seeds")] == [["stratified"] * 2, ["2"] * 2]
 
 
@@ -262,11 +234,8 @@ def test_cells_of_config_values(value: Any, text: str, number: float | None) -> 
     assert field_cell(None).text == field_cell(pd.NA).text == "–"
 
 
-# Differences
-
-
 def test_differences_by_hand() -> None:
-    table = differences_table(runs_of(THREE, "BC"), baseline="er_fd")
+    table = tables.differences_table(runs_of(THREE, "BC"), baseline="er_fd")
     half = T_2 * math.sqrt(0.01 / 3) / math.sqrt(3)
     interval = f"{-0.4 / 3 - half:+.3f} to {-0.4 / 3 + half:+.3f}"
     assert [[cell.text for cell in row] for row in table.rows] == [
@@ -274,20 +243,17 @@ def test_differences_by_hand() -> None:
         ["cl2r", "er_fd", "-0.310", "-0.335 to -0.285", "3", "< 0.001", "< 0.001", "worse"],
     ]
     assert table.data["difference"].tolist() == pytest.approx([-0.4 / 3, -0.31])
-    assert len(differences_table(runs_of(THREE), "AC").rows) == 3, "every two"
+    assert len(tables.differences_table(runs_of(THREE), "AC").rows) == 3, "every two"
 
 
 def test_differences_without_an_interval() -> None:
-    table = differences_table(runs_of({"er": [0.1, 0.2], "er_fd": [0.1, 0.2], "cl2r": [0.2, 0.3]}, "BC"))
+    table = tables.differences_table(runs_of({"er": [0.1, 0.2], "er_fd": [0.1, 0.2], "cl2r": [0.2, 0.3]}, "BC"))
     assert texts(table, "95 % interval") == ["–"] * 3
     assert texts(table, "p") == ["1.000", "–", "–"]
     assert texts(table, "verdict") == ["not shown", "no spread", "no spread"]
-    assert len(table.notes) == len(differences_table(runs_of(THREE, "BC")).notes) + 1
-    one = differences_table(runs_of({"er": [0.1], "cl2r": [0.2]}, "BC"))
+    assert len(table.notes) == len(tables.differences_table(runs_of(THREE, "BC")).notes) + 1
+    one = tables.differences_table(runs_of({"er": [0.1], "cl2r": [0.2]}, "BC"))
     assert [cell.text for cell in one.rows[0]] == ["er", "cl2r", "-0.100", "–", "1", "–", "–", "n too small"]
-
-
-# Trials of a sweep
 
 
 def sweep_runs() -> pd.DataFrame:
@@ -303,37 +269,41 @@ def sweep_runs() -> pd.DataFrame:
 
 
 def test_best_trials_are_chosen_on_tuning_pairs() -> None:
-    table = best_trials(sweep_runs(), {"BC": "max"}, count=2)
+    table = tables.best_trials(sweep_runs(), {"BC": "max"}, count=2)
     columns = ["trial", "method.lambda_base", "seeds", "tuning_BC", "tuning_BC_sd", "BC", "BC_sd"]
     assert table.columns.tolist() == columns
     assert table["trial"].tolist() == [1, 2], "trial 3 did not finish, trial 0 is third"
     assert table["tuning_BC"].tolist() == pytest.approx([0.3, 0.2])
     assert table["BC"].tolist() == pytest.approx([-0.3, -0.2])
     assert table["BC_sd"].tolist() == pytest.approx([np.sqrt(0.0002)] * 2)
-    assert best_trials(sweep_runs(), {"BC": "min"})["trial"].tolist() == [0, 2, 1]
+    assert tables.best_trials(sweep_runs(), {"BC": "min"})["trial"].tolist() == [0, 2, 1]
 
 
 def test_trials_that_still_run_or_lack_the_metric_are_no_candidates() -> None:
     runs = sweep_runs()
     running = runs[~((runs["trial"] == 1) & (runs["seed"] == 1))]
-    assert best_trials(running, {"BC": "max"})["trial"].tolist() == [2, 0]
-    assert best_trials(runs[runs["seed"] == 0], {"BC": "max"})["trial"].tolist() == [3, 1, 2, 0], "all have one seed"
+    assert tables.best_trials(running, {"BC": "max"})["trial"].tolist() == [2, 0]
+    assert tables.best_trials(runs[runs["seed"] == 0], {"BC": "max"})["trial"].tolist() == [3, 1, 2, 0], (
+        "all have one seed"
+    )
     runs.loc[runs["trial"] == 1, "tuning_BC"] = [np.nan, 0.7]
-    assert best_trials(runs, {"BC": "max"})["trial"].tolist() == [2, 0]
+    assert tables.best_trials(runs, {"BC": "max"})["trial"].tolist() == [2, 0]
     failed = runs.assign(status="failed", tuning_BC=None, BC=None)
-    assert trials_table(failed, {"BC": "max", "stored_bytes": "min"}).rows == ()
+    assert tables.trials_table(failed, {"BC": "max", "stored_bytes": "min"}).rows == ()
 
 
 def test_several_objectives_make_a_pareto_front() -> None:
-    table = best_trials(sweep_runs(), {"BC": "max", "stored_bytes": "min"}, count=1)
+    table = tables.best_trials(sweep_runs(), {"BC": "max", "stored_bytes": "min"}, count=1)
     assert table["trial"].tolist() == [1, 0], "trial 2 is worse and larger than trial 1"
-    assert best_trials(sweep_runs(), {"stored_bytes": "min", "BC": "max"})["trial"].tolist() == [0, 1]
-    shown = trials_table(sweep_runs(), goals(["BC", "stored_bytes", "seconds"]))
+    assert tables.best_trials(sweep_runs(), {"stored_bytes": "min", "BC": "max"})["trial"].tolist() == [0, 1]
+    shown = tables.trials_table(
+        sweep_runs(), tables.sweep_goals({"search": {"objectives": ["BC", "stored_bytes", "seconds"]}})
+    )
     assert [[cell.text for cell in row] for row in shown.rows] == [
         ["1", "0.125", "2", "+0.300 ± 0.014", "-0.300 ± 0.014", "300 ± 0", "60 ± 0"],
         ["0", "0", "2", "+0.100 ± 0.014", "-0.100 ± 0.014", "100 ± 0", "60 ± 0"],
     ]
-    one_seed = trials_table(sweep_runs().query("seed == 0"), {"BC": "max"})
+    one_seed = tables.trials_table(sweep_runs().query("seed == 0"), {"BC": "max"})
     assert not any("±" in cell.text for row in one_seed.rows for cell in row)
 
 
@@ -343,25 +313,4 @@ def test_several_objectives_make_a_pareto_front() -> None:
 )
 def test_a_bad_objective_is_named(objectives: dict[str, str], named: str) -> None:
     with pytest.raises(InputError, match=named):
-        best_trials(sweep_runs(), objectives)
-
-
-@settings(deadline=None, max_examples=40)
-@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=12))
-def test_the_front_holds_the_trials_that_no_other_dominates(points: list[tuple[int, int, int]]) -> None:
-    runs = pd.DataFrame(points, columns=["tuning_AC", "tuning_BC", "stored_bytes"]).assign(AC=0.0, BC=0.0)
-    runs = runs.assign(trial=range(len(points)), status="finished")
-    front = best_trials(runs, {"AC": "max", "BC": "max", "stored_bytes": "min"})["trial"]
-    gains = [(ac, bc, -size) for ac, bc, size in points]
-    dominated = {
-        a
-        for a, b in itertools.permutations(range(len(points)), 2)
-        if gains[a] != gains[b] and all(x <= y for x, y in zip(gains[a], gains[b], strict=True))
-    }
-    assert set(front) == set(range(len(points))) - dominated
-    assert [gains[trial][0] for trial in front] == sorted((gains[trial][0] for trial in front), reverse=True)
-
-
-def test_a_refused_table_says_why() -> None:
-    with pytest.raises(InputError, match=r"scenario\.n_tasks"):
-        methods_table(made_study(grid={"scenario.n_tasks": [2, 3]}).runs)
+        tables.best_trials(sweep_runs(), objectives)
