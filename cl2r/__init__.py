@@ -26,13 +26,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = ["Config", "__version__", "load_study", "plan_study", "run", "run_study"]
 
-_HOMES = {
-    "Config": "cl2r.config.schema",
-    "load_study": "analysis.study",
-    "plan_study": "cl2r.cli.api",
-    "run": "cl2r.cli.api",
-    "run_study": "cl2r.cli.api",
-}
+_HOMES = {"Config": "cl2r.config.schema", "load_study": "analysis.study"}
+_HOMES |= dict.fromkeys(("plan_study", "run", "run_study"), "cl2r.cli.api")
 
 
 def __getattr__(name: str) -> Any:

@@ -64,10 +64,10 @@ def slerp(start: Rows, end: Rows, share: float) -> Vectors:
 
 
 def fit_step(support: Support, config: AdapterConfig) -> Map:
-    """Return the map of one step."""
-    if config.name == "query_drift":
-        return query_drift(support)
-    return aligner(support, config.ridge) if config.name == "aligner" else procrustes(support)
+    """Return the map of one step; slerp begins with a rotation."""
+    if config.name == "aligner":
+        return aligner(support, config.ridge)
+    return query_drift(support) if config.name == "query_drift" else procrustes(support)
 
 
 class QueryAdapter:

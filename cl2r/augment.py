@@ -87,7 +87,6 @@ class Normalise:
         self.shift = torch.tensor([-m / s for m, s in zip(mean, std, strict=True)], device=device)
 
     def __call__(self, images: Tensor) -> Tensor:
-        """Return normalised images."""
         _, _, width, channels = images.shape
         lines = images.reshape(*images.shape[:2], width * channels).float()  # long runs: a loop over channels is slow
         lines = lines.mul_(self.scale.repeat(width)).add_(self.shift.repeat(width))

@@ -25,10 +25,6 @@ Counts = Mapping[RowKind, tuple[int, int]]
 Rows = npt.NDArray[np.int64]
 
 
-def _alone(rows: Tensor) -> Tensor:
-    return rows
-
-
 @dataclass(frozen=True)
 class Batch:
     """One worker's rows of one step. Rows of memory belong to old classes, all others to new ones."""
@@ -40,7 +36,7 @@ class Batch:
     counts: Counts
     """For every kind the number of rows here and in the global batch."""
     world: int = 1
-    gather: Callable[[Tensor], Tensor] = _alone
+    gather: Callable[[Tensor], Tensor] = lambda rows: rows
     """Return the given rows of all workers, this worker's first, without gradients."""
 
     @classmethod
@@ -94,14 +90,13 @@ def draw_epoch(
 
     Balanced batches begin with their memory rows: if a part is every world-th row, memory is shared evenly.
     """
-    spec = config.augment
     rng = numpy_stream(config.seed, "batches", *address)
     generator = torch_stream(config.seed, "augmentation", *address)
     is_memory = np.zeros(1 + max(new.max(initial=0), memory.max(initial=0)), dtype=bool)
     is_memory[memory] = True
     drawn = []
     for rows in epoch_batches(batching or config.batches.batching, new, memory, config.batches.size, rng):
-        augmentation = draw(len(rows), spec, generator)
+        augmentation = draw(len(rows), config.augment, generator)
         mine = np.flatnonzero(is_memory[rows[part]])
         counts = _counts(len(rows[part]), len(mine), len(rows), int(is_memory[rows].sum()))
         drawn.append(DrawnBatch(rows[part], mine, counts, augmentation.part(part)))

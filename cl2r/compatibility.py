@@ -25,7 +25,6 @@ DRAWS_AT_ONCE = 6_000_000  # pairs drawn at a time: 1000 draws of 6000 pairs tak
 class CellIntervals:
     """Percentile intervals of the cells of C; `compatible` is P(cell compatible), NaN for k >= t."""
 
-    level: float
     low: FloatArray
     high: FloatArray
     compatible: FloatArray
@@ -52,18 +51,13 @@ def empirical_compatibility(C: npt.ArrayLike, ties: bool = False) -> BoolArray:
 def average_compatibility(C: npt.ArrayLike, ties: bool = False) -> FloatArray:
     """Return AC, the share of compatible cells among k < t; NaN for a single task."""
     checked = _checked(C)
-    T = checked.shape[-1]
-    if T == 1:
-        return np.full(checked.shape[:-2], np.nan)[()]
-    return np.asarray(_compatible(checked, ties).sum(axis=(-2, -1)) / (T * (T - 1) / 2))[()]
+    return _mean(_compatible(checked, ties)[..., *np.tril_indices(checked.shape[-1], -1)])
 
 
 def backward_compatibility(C: npt.ArrayLike, ties: bool = False) -> FloatArray:
     """Return BC, the mean over k < T of C[T, k] - C[k, k]; NaN for a single task. `ties` does not matter."""
     checked = _checked(C)
-    if checked.shape[-1] == 1:
-        return np.full(checked.shape[:-2], np.nan)[()]
-    return np.asarray((checked[..., -1, :-1] - _self_tests(checked)[..., :-1]).mean(axis=-1))[()]
+    return _mean(checked[..., -1, :-1] - _self_tests(checked)[..., :-1])
 
 
 def backward_compatibility_curve(C: npt.ArrayLike) -> FloatArray:
@@ -75,17 +69,18 @@ def backward_compatibility_curve(C: npt.ArrayLike) -> FloatArray:
 def forward_compatibility(C: npt.ArrayLike, ties: bool = False) -> FloatArray:
     """Return FC, the mean over k >= 2 of C[k, k-1] - C[k, k]; NaN for a single task. `ties` does not matter."""
     checked = _checked(C)
-    if checked.shape[-1] == 1:
-        return np.full(checked.shape[:-2], np.nan)[()]
-    previous_gallery = np.diagonal(checked, offset=-1, axis1=-2, axis2=-1)
-    return np.asarray((previous_gallery - _self_tests(checked)[..., 1:]).mean(axis=-1))[()]
+    return _mean(np.diagonal(checked, offset=-1, axis1=-2, axis2=-1) - _self_tests(checked)[..., 1:])
 
 
 def mean_accuracy(C: npt.ArrayLike, ties: bool = False) -> FloatArray:
     """Return the mean of the lower triangle with the diagonal: the average multi-model accuracy."""
     checked = _checked(C)
-    rows, columns = np.tril_indices(checked.shape[-1])
-    return np.asarray(checked[..., rows, columns].mean(axis=-1))[()]
+    return _mean(checked[..., *np.tril_indices(checked.shape[-1])])
+
+
+def _mean(values: FloatArray | BoolArray) -> FloatArray:
+    """Return the mean over the last axis; NaN if it is empty, because a single task has no earlier one."""
+    return np.asarray(values.mean(axis=-1) if values.shape[-1] else np.full(values.shape[:-1], np.nan))[()]
 
 
 def bootstrap_matrices(
@@ -105,27 +100,29 @@ def bootstrap_matrices(
     The spread thus lacks the noise of the thresholds: on 6000 simulated pairs it was about 10 % too small for a cell,
     10 to 25 % for the difference of two cells (a refit was as much too large).
     """
-    rights, labels, w = _checked_judgements(correct, same, weights, T, samples)
-    chunk = max(1, DRAWS_AT_ONCE // len(labels))
-    sizes = [min(chunk, samples - start) for start in range(0, samples, chunk)]
+    rights, labels = np.asarray(correct, dtype=np.bool_), np.asarray(same, dtype=np.bool_)
+    w = np.asarray(weights, dtype=np.float64)
+    if T < 1 or samples < 1:
+        raise InputError(f"T={T}, samples={samples}: give at least one task and one bootstrap sample")
+    if labels.ndim != 1 or w.shape != labels.shape or rights.shape != (T * (T + 1) // 2, len(labels)):
+        raise InputError(
+            f"correct {rights.shape}, same {labels.shape}, weights {w.shape}: "
+            f"give {T * (T + 1) // 2} cells for T={T}, and one label and one weight per pair"
+        )
+    if not (w > 0).all() or not np.isfinite(w).all():
+        raise InputError("weights must all be positive and finite: use fold_weights of the folds")
     matrices = np.full((samples, T, T), np.nan)
-    matrices[:, *np.tril_indices(T)] = np.concatenate([_resampled(rights, labels, w, size, rng) for size in sizes])
+    chunk = max(1, DRAWS_AT_ONCE // len(labels))
+    for start in range(0, samples, chunk):
+        counts = _draw_counts(labels, min(chunk, samples - start), rng)
+        totals, mass = np.zeros((len(counts), len(rights))), np.zeros((len(counts), 1))
+        # For each distinct weight the product sums integers, exact in float32: equal cells stay equal in every draw.
+        for weight in np.unique(w):
+            members = w == weight
+            totals += weight * (counts[:, members] @ rights[:, members].T.astype(np.float32)).astype(np.float64)
+            mass += weight * counts[:, members].sum(axis=1, keepdims=True, dtype=np.float64)
+        matrices[start : start + chunk, *np.tril_indices(T)] = totals / mass
     return matrices
-
-
-def _resampled(
-    rights: BoolArray, labels: BoolArray, w: FloatArray, samples: int, rng: np.random.Generator
-) -> FloatArray:
-    """Return the accuracy of every cell in every draw, (samples, cells)."""
-    counts = _draw_counts(labels, samples, rng)
-    totals, mass = np.zeros((samples, len(rights))), np.zeros((samples, 1))
-    # For each distinct weight the product sums integers, exact in float32: equal cells stay equal in every draw.
-    for weight in np.unique(w):
-        members = w == weight
-        totals += weight * (counts[:, members] @ rights[:, members].T.astype(np.float32)).astype(np.float64)
-        mass += weight * counts[:, members].sum(axis=1, keepdims=True, dtype=np.float64)
-    accuracies: FloatArray = totals / mass
-    return accuracies
 
 
 def cell_intervals(C: npt.ArrayLike, boot: npt.ArrayLike, level: float = 0.95, ties: bool = False) -> CellIntervals:
@@ -140,7 +137,7 @@ def cell_intervals(C: npt.ArrayLike, boot: npt.ArrayLike, level: float = 0.95, t
     cells = np.tril_indices(T)
     low[cells], high[cells] = _percentiles(matrices[:, *cells], level)
     compatible = np.where(np.tri(T, k=-1, dtype=np.bool_), _compatible(matrices, ties).mean(axis=0), np.nan)
-    return CellIntervals(level=level, low=low, high=high, compatible=compatible)
+    return CellIntervals(low=low, high=high, compatible=compatible)
 
 
 def percentile_interval(values: FloatArray, level: float = 0.95) -> tuple[float, float]:
@@ -168,23 +165,6 @@ def _checked(C: npt.ArrayLike) -> FloatArray:
         t, k = missing[0][-2:]
         raise InputError(f"compatibility matrix is NaN at query model {t}, gallery model {k}: evaluate this cell first")
     return array
-
-
-def _checked_judgements(
-    correct: npt.ArrayLike, same: npt.ArrayLike, weights: npt.ArrayLike, T: int, samples: int
-) -> tuple[BoolArray, BoolArray, FloatArray]:
-    rights, labels = np.asarray(correct, dtype=np.bool_), np.asarray(same, dtype=np.bool_)
-    w = np.asarray(weights, dtype=np.float64)
-    if T < 1 or samples < 1:
-        raise InputError(f"T={T}, samples={samples}: give at least one task and one bootstrap sample")
-    if labels.ndim != 1 or w.shape != labels.shape or rights.shape != (T * (T + 1) // 2, len(labels)):
-        raise InputError(
-            f"correct {rights.shape}, same {labels.shape}, weights {w.shape}: "
-            f"give {T * (T + 1) // 2} cells for T={T}, and one label and one weight per pair"
-        )
-    if not (w > 0).all() or not np.isfinite(w).all():
-        raise InputError("weights must all be positive and finite: use fold_weights of the folds")
-    return rights, labels, w
 
 
 def _draw_counts(labels: BoolArray, samples: int, rng: np.random.Generator) -> npt.NDArray[np.float32]:

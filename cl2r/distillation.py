@@ -1,13 +1,12 @@
 """Distillation: distance of features and logits to the previous model's, and the weight λ_t."""
 
 import math
-from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-LambdaRule = Literal["new_over_old", "old_over_new", "total_over_new", "const"]
+from cl2r.config.schema import LambdaRule
 
 
 def feature_distillation(new: Tensor, old: Tensor) -> Tensor:

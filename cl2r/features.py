@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cl2r.errors import InputError
-from cl2r.verification import FloatArray, IntArray
+from cl2r.verification import FloatArray, IntArray, row_products
 
 Rows = npt.NDArray[np.floating]
 
@@ -95,12 +95,6 @@ def unit_rows(rows: npt.ArrayLike) -> FloatArray:
     """Return rows of length one; a row of zeros stays zero."""
     array = np.asarray(rows, dtype=np.float64)
     return np.asarray(array / np.maximum(np.linalg.norm(array, axis=1, keepdims=True), 1e-12))
-
-
-def row_products(a: FloatArray, b: FloatArray) -> FloatArray:
-    """Return the inner product of each row of `a` with the same row of `b`."""
-    products: FloatArray = np.einsum("nd,nd->n", a, b)
-    return products
 
 
 def inner_products(left: Rows, right: Rows) -> FloatArray:

@@ -41,5 +41,4 @@ class TrainableClassifier(nn.Module):
         return float(gamma)
 
     def forward(self, features: Tensor) -> Tensor:
-        """Return one logit per class."""
         return nn.functional.linear(features, self.weight)

@@ -32,17 +32,16 @@ def sample_task(
     `labels` and, for herding, `features` belong to `rows`, entry by entry. In each class a smaller quota takes a
     prefix of what a larger one takes.
     """
-    if selection == "herding" and features is None:
-        raise ValueError("herding needs the features of the rows")
     rng = numpy_stream(seed, "memory", task)
     chosen = []
     for label in np.unique(labels):
         members = np.flatnonzero(labels == label)
-        if selection == "herding":
-            assert features is not None
-            order = herding_order(features[members], per_class)
-        else:
+        if selection == "random":
             order = rng.permutation(len(members))
+        elif features is None:
+            raise ValueError("herding needs the features of the rows")
+        else:
+            order = herding_order(features[members], per_class)
         chosen.append(rows[members[order[:per_class]]])
     return np.concatenate(chosen) if chosen else rows[:0]
 

@@ -6,8 +6,9 @@ table. Tables and plots list metrics in the order of the registry.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -36,8 +37,6 @@ class Metric:
     signed: bool = False
     bounds: tuple[float, float] = (-math.inf, math.inf)
     """Interval ends are clipped to these."""
-    min_tasks: int = 1
-    """With fewer tasks the metric is undefined (NaN)."""
     interval: bool = False
     """Whether a run has a bootstrap interval of it."""
     objective: str = ""
@@ -65,78 +64,40 @@ class Metric:
         return f"{value:{'+' if self.signed else ''}.3f}"
 
 
-class Registry(Mapping[str, Metric]):
+class Registry(dict[str, Metric]):
     """Metrics by name, in the order of registration."""
 
     def __init__(self, *metrics: Metric) -> None:
-        self._metrics = {metric.name: metric for metric in metrics}
+        super().__init__({metric.name: metric for metric in metrics})
 
-    def __getitem__(self, name: str) -> Metric:
-        if name not in self._metrics:
-            raise InputError(f"no metric {name!r}{nearest(name, self._metrics)}; choose from {', '.join(self)}")
-        return self._metrics[name]
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._metrics
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._metrics)
-
-    def __len__(self) -> int:
-        return len(self._metrics)
+    def __missing__(self, name: str) -> Metric:
+        raise InputError(f"no metric {name!r}{nearest(name, self)}; choose from {', '.join(self)}")
 
     def register(self, metric: Metric) -> None:
         """Add a metric. Raise ValueError if its name is taken."""
-        if metric.name in self._metrics:
+        if metric.name in self:
             raise ValueError(f"a metric {metric.name!r} is registered already")
-        self._metrics[metric.name] = metric
+        self[metric.name] = metric
 
     def of_matrix(self) -> list[Metric]:
         """Return the metrics that are computed from the compatibility matrix."""
-        return [metric for metric in self._metrics.values() if metric.compute is not None]
-
-    def costs(self) -> list[Metric]:
-        """Return the metrics that a run records."""
-        return [metric for metric in self._metrics.values() if metric.compute is None]
+        return [metric for metric in self.values() if metric.compute is not None]
 
     def objectives(self) -> dict[str, Metric]:
         """Return what a sweep can optimise, by the name that `search.objectives` uses."""
-        return {metric.objective: metric for metric in self._metrics.values() if metric.objective}
+        return {metric.objective: metric for metric in self.values() if metric.objective}
 
 
 SHARE = (0.0, 1.0)
-AC = Metric(
-    "AC",
-    "AC, share of compatible cells",
-    compatibility.average_compatibility,
-    bounds=SHARE,
-    min_tasks=2,
-    interval=True,
-    objective="AC",
-)
-BC = Metric(
-    "BC",
-    "BC, backward compatibility",
-    compatibility.backward_compatibility,
-    signed=True,
-    min_tasks=2,
-    interval=True,
-    objective="BC",
-)
-FC = Metric(
-    "FC",
-    "FC, forward compatibility",
-    compatibility.forward_compatibility,
-    signed=True,
-    min_tasks=2,
-    interval=True,
-    objective="FC",
-)
+_summary = partial(Metric, interval=True)
+AC = _summary("AC", "AC, share of compatible cells", compatibility.average_compatibility, bounds=SHARE, objective="AC")
+BC = _summary("BC", "BC, backward compatibility", compatibility.backward_compatibility, signed=True, objective="BC")
+FC = _summary("FC", "FC, forward compatibility", compatibility.forward_compatibility, signed=True, objective="FC")
 MEAN_ACCURACY = Metric(
     "mean_accuracy",
     "mean accuracy",
     compatibility.mean_accuracy,
-    label="mean accuracy",
+    "mean accuracy",
     bounds=SHARE,
     objective="mean_accuracy",
 )
@@ -147,17 +108,7 @@ PEAK_BYTES = Metric("peak_bytes", "peak memory of a training process", better="l
 ADAPTER_FLOPS = Metric("adapter_flops", "FLOPs per mapped vector", better="lower")
 GALLERY_ITEMS = Metric("gallery_items_touched", "gallery vectors rewritten", better="lower")
 
-METRICS = Registry(
-    AC,
-    BC,
-    FC,
-    MEAN_ACCURACY,
-    STORED_BYTES,
-    TRAIN_SECONDS,
-    WALL_SECONDS,
-    PEAK_BYTES,
-    ADAPTER_FLOPS,
-    GALLERY_ITEMS,
-)
 COMPATIBILITY = (AC, BC, FC)
 """The paper's three metrics."""
+_COSTS = (STORED_BYTES, TRAIN_SECONDS, WALL_SECONDS, PEAK_BYTES, ADAPTER_FLOPS, GALLERY_ITEMS)
+METRICS = Registry(*COMPATIBILITY, MEAN_ACCURACY, *_COSTS)

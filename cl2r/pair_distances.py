@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from cl2r.errors import InputError
-from cl2r.features import Features, Rows, block_size, inner_products, largest_block, padded, row_products
-from cl2r.verification import FloatArray, IntArray, squared_distances
+from cl2r.features import Features, block_size, inner_products, largest_block, padded
+from cl2r.verification import FloatArray, IntArray, row_products, squared_distances
 
 SMALL = 2**24
 """Pairs × dimensions up to which the rows of all pairs are gathered."""
@@ -36,24 +36,18 @@ def pair_distances(query: Features, gallery: Features, query_rows: IntArray, gal
     """Return d² of row query_rows[i] of `query` and row gallery_rows[i] of `gallery`; a zero row has cosine 0."""
     _check(query, gallery, query_rows, gallery_rows)
     if query.projection is None and len(query_rows) * query.shape[1] <= SMALL:
-        return _few_distances(query.body, gallery.body, query_rows, gallery_rows)
-    outer, inner = _side("query", query, query_rows), _side("gallery", gallery, gallery_rows)
-    if len(inner.rows) < len(outer.rows):  # the side with fewer rows is the one to be multiplied by PᵀQ
-        outer, inner = inner, outer
-    cosines = _cosines(outer, inner)
+        # As many rows at a time as fit the cache, because reading memory takes longer than the sums.
+        step = max(1, CACHED_NUMBERS // max(query.shape[1], 1))
+        distances = np.empty(len(query_rows))
+        for start in range(0, len(distances), step):
+            some = slice(start, start + step)
+            q, g = query.body.take(query_rows[some], 0), gallery.body.take(gallery_rows[some], 0)
+            distances[some] = squared_distances(q, g, start)
+        return distances
+    cosines = _cosines(_side("query", query, query_rows), _side("gallery", gallery, gallery_rows))
     np.multiply(cosines, -2.0, out=cosines)
     np.add(cosines, 2.0, out=cosines)
     return np.clip(cosines, 0.0, 4.0, out=cosines)
-
-
-def _few_distances(query: Rows, gallery: Rows, query_rows: IntArray, gallery_rows: IntArray) -> FloatArray:
-    """Gather as many rows at a time as fit the cache, because reading memory takes longer than the sums."""
-    step = max(1, CACHED_NUMBERS // max(query.shape[1], 1))
-    distances = np.empty(len(query_rows))
-    for start in range(0, len(distances), step):
-        some = slice(start, start + step)
-        distances[some] = squared_distances(query.take(query_rows[some], 0), gallery.take(gallery_rows[some], 0), start)
-    return distances
 
 
 @dataclass(frozen=True)
@@ -102,6 +96,8 @@ def _side(name: str, features: Features, named: IntArray) -> _Side:
 
 
 def _cosines(outer: _Side, inner: _Side) -> FloatArray:
+    if len(inner.rows) < len(outer.rows):  # the side with fewer rows is the one to be multiplied by PᵀQ
+        outer, inner = inner, outer
     metric, left_map, right_map = None, outer.features.projection, inner.features.projection
     if left_map is not None and right_map is not None:
         metric = inner_products(left_map, right_map)
@@ -115,10 +111,16 @@ def _cosines(outer: _Side, inner: _Side) -> FloatArray:
     for start, inner_start, pairs in _groups(outer, size, inner, inner_size):
         if start != ready:
             left, ready = outer.block(start, size, metric), start
-        if dense:
-            _pick(cosines, pairs, left @ inner.block(inner_start, inner_size).T, outer, start, inner, inner_start)
-        else:
-            _gather(cosines, pairs, left, outer, start, inner)
+        step = PICKED_PAIRS if dense else max(1, GATHERED_NUMBERS // max(left.shape[1], 1))
+        table = left @ inner.block(inner_start, inner_size).T if dense else left
+        for first in range(0, len(pairs), step):
+            some = pairs[first : first + step]
+            row, column = outer.places(some) - start, inner.places(some)
+            if dense:
+                cosines[some] = table[row, column - inner_start]
+            else:
+                cosines[some] = row_products(table[row], inner.unit(column))
+        del table  # two of them at a time would be too large
     return cosines
 
 
@@ -137,21 +139,6 @@ def _groups(outer: _Side, size: int, inner: _Side, inner_size: int) -> Iterator[
             yield block // inner_blocks * size, block % inner_blocks * inner_size, order[begin:end]
 
 
-def _pick(
-    cosines: FloatArray, pairs: IntArray, product: FloatArray, outer: _Side, start: int, inner: _Side, inner_start: int
-) -> None:
-    for first in range(0, len(pairs), PICKED_PAIRS):
-        some = pairs[first : first + PICKED_PAIRS]
-        cosines[some] = product[outer.places(some) - start, inner.places(some) - inner_start]
-
-
-def _gather(cosines: FloatArray, pairs: IntArray, left: FloatArray, outer: _Side, start: int, inner: _Side) -> None:
-    step = max(1, GATHERED_NUMBERS // max(left.shape[1], 1))
-    for first in range(0, len(pairs), step):
-        some = pairs[first : first + step]
-        cosines[some] = row_products(left[outer.places(some) - start], inner.unit(inner.places(some)))
-
-
 def _check(query: Features, gallery: Features, query_rows: IntArray, gallery_rows: IntArray) -> None:
     if (query.projection is None) != (gallery.projection is None):
         raise InputError("query and gallery: give both with a projection or both without")
@@ -162,6 +149,5 @@ def _check(query: Features, gallery: Features, query_rows: IntArray, gallery_row
         raise InputError(f"{shapes}: give two 1-d arrays, one row each per pair")
     for name, features, rows in (("query", query, query_rows), ("gallery", gallery, gallery_rows)):
         if len(rows) and not 0 <= rows.min() <= rows.max() < len(features):
-            raise InputError(
-                f"{name}_rows runs from {rows.min()} to {rows.max()}: there are rows 0 to {len(features) - 1}"
-            )
+            spread = f"{rows.min()} to {rows.max()}"
+            raise InputError(f"{name}_rows runs from {spread}: there are rows 0 to {len(features) - 1}")

@@ -18,17 +18,16 @@ from torch import Tensor, nn
 Scale = float | Literal["legacy"]
 
 
-def legacy_scale(num_classes: int) -> float:
-    """Return the vertex norm of the paper's first released code, which divides by the Frobenius norm, then centres."""
-    k = num_classes
-    alpha = -1 / (math.sqrt(k) + 1)
-    frobenius = math.sqrt((k - 1) * (1 + alpha**2))
-    return math.sqrt((k - 1) / k) / frobenius
-
-
 def resolve_scale(scale: Scale, num_classes: int) -> float:
-    """Return `simplex.scale` as a number, the norm of every vertex."""
-    return legacy_scale(num_classes) if scale == "legacy" else float(scale)
+    """Return `simplex.scale` as a number, the norm of every vertex.
+
+    `legacy` is that of the paper's first released code, which divides by the Frobenius norm, then centres.
+    """
+    if scale != "legacy":
+        return float(scale)
+    alpha = -1 / (math.sqrt(num_classes) + 1)
+    frobenius = math.sqrt((num_classes - 1) * (1 + alpha**2))
+    return math.sqrt((num_classes - 1) / num_classes) / frobenius
 
 
 def _closed_form(features: Tensor, num_classes: int, scale: float) -> Tensor:

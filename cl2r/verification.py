@@ -43,12 +43,10 @@ def squared_distances(query: npt.ArrayLike, gallery: npt.ArrayLike, first: int =
     """
     q, g = np.asarray(query), np.asarray(gallery)
     if q.ndim != 2 or q.shape != g.shape:
-        raise InputError(
-            f"query {q.shape} and gallery {g.shape}: give two 2-d arrays of the same shape, one row per pair"
-        )
+        raise InputError(f"query {q.shape} and gallery {g.shape}: give two 2-d arrays of one shape, one row per pair")
     if q.size <= SMALL and np.issubdtype(q.dtype, np.floating):  # once, not in each of three products
         q, g = q.astype(np.float64, copy=False), g.astype(np.float64, copy=False)
-    inner, own_q, own_g = (_row_products(a, b) for a, b in ((q, g), (q, q), (g, g)))
+    inner, own_q, own_g = (row_products(a, b) for a, b in ((q, g), (q, q), (g, g)))
     # One root of the product, not two roots: a row against itself then has cosine 1 and distance 0 exactly.
     norms = np.sqrt(own_q * own_g)
     if not np.isfinite(norms).all():
@@ -58,7 +56,8 @@ def squared_distances(query: npt.ArrayLike, gallery: npt.ArrayLike, first: int =
     return np.clip(2.0 - 2.0 * cosine, 0.0, 4.0)
 
 
-def _row_products(a: npt.NDArray[np.floating], b: npt.NDArray[np.floating]) -> FloatArray:
+def row_products(a: npt.NDArray[np.floating], b: npt.NDArray[np.floating]) -> FloatArray:
+    """Return the inner product of each row of `a` with the same row of `b`."""
     products: FloatArray = np.einsum("nd,nd->n", a, b, dtype=np.float64)
     return products
 
@@ -69,10 +68,8 @@ def stratified_folds(same: npt.ArrayLike, folds: int) -> IntArray:
     positives = int(labels.sum())
     scarce = min(positives, len(labels) - positives)
     if not 2 <= folds <= scarce:
-        raise InputError(
-            f"folds={folds} with {positives} same and {len(labels) - positives} different pairs: "
-            f"need at least 2 folds and at least one pair of each kind per fold"
-        )
+        given = f"folds={folds} with {positives} same and {len(labels) - positives} different pairs"
+        raise InputError(f"{given}: need at least 2 folds and at least one pair of each kind per fold")
     rank = np.where(labels, np.cumsum(labels), np.cumsum(~labels)) - 1
     return (rank % folds).astype(np.int64)
 
@@ -90,7 +87,7 @@ def checked_pairs(distances: npt.ArrayLike, same: npt.ArrayLike) -> tuple[npt.ND
     finite = np.isfinite(d)
     if not finite.all():
         raise InputError(
-            f"distance of pair {int(np.argmin(finite))} is NaN or infinite: check the features of this pair"
+            f"the distance of pair {int(np.argmin(finite))} is not finite: check the features of this pair"
         )
     if labels.all() or not labels.any():
         raise InputError(f"same has {int(labels.sum())} positives among {len(d)} pairs: need pairs of both kinds")
@@ -142,8 +139,7 @@ def accepted_at_fars(distances: npt.ArrayLike, same: npt.ArrayLike, fars: Sequen
         if not far >= 0:
             raise InputError(f"far={far}: give a false accept rate of 0 or more")
     counts = [_largest_count(far, len(negatives)) if far < 1 else None for far in fars]
-    places = sorted({count for count in counts if count is not None})
-    if places:
+    if places := sorted({count for count in counts if count is not None}):
         negatives.partition(places)
     # At theta = the (accepted+1)-th smallest negative, d < theta still leaves that negative and its ties out.
     return [positives < (np.inf if count is None else float(negatives[count])) for count in counts]

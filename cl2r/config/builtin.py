@@ -154,7 +154,7 @@ def _steps(epochs: int, milestones: Iterable[int], batch: int = 128, **optim: An
 
 
 _OURS = _steps(70, (50, 64), weight_decay=2e-4)
-
+_COSINE_200 = _steps(200, (), schedule="cosine", weight_decay=5e-4)
 
 _CELLS = tuple(
     MethodInfo(
@@ -187,7 +187,6 @@ _LWF = MethodInfo(
     "cl2r.methods.lwf:Lwf",
     carries="weights, φ_{t-1} and its classifier",
     feature=_BACKBONE,
-    family="lwf",
     defaults={**_INCREMENTAL, "memory.per_class": 0, "lwf.ce": "new"},
     native=_steps(250, (60, 120, 180, 220), weight_decay=2e-4),
     options=LwfOptions,
@@ -200,7 +199,6 @@ _BIC = MethodInfo(
     "cl2r.methods.bic:Bic",
     carries="weights, memory, corrected logits of φ_{t-1}, (α, β) of every task",
     feature=_BACKBONE,
-    family="bic",
     defaults={**_INCREMENTAL, "bic.variant": "paper"},
     native={**_steps(250, (100, 150, 200), weight_decay=2e-4), **_HERDING},
     options=BicOptions,
@@ -213,7 +211,6 @@ _BCT = MethodInfo(
     "cl2r.methods.bct:Bct",
     carries="the old classifier, all data",
     feature=_PROJECTION,
-    family="bct",
     defaults={**_OWN, "batches.batching": "natural"},
     native=_steps(90, (30, 60), batch=256, weight_decay=1e-4),
     options=BctOptions,
@@ -227,7 +224,6 @@ _BOUND = MethodInfo(
     "cl2r.methods.upper_bound:UpperBound",
     carries="φ_{t-1}, all data",
     feature=_PROJECTION,
-    family="upper_bound",
     defaults={"method.classifier": "fixed", "method.fd": "memory", "batches.batching": "natural"},
     native=_OURS,
     first_task="rehearsal",
@@ -305,12 +301,7 @@ BUILT_IN: tuple[MethodInfo, ...] = (
         carries="the compressed network, memory",
         feature=f"{_BACKBONE} of the compressed network",
         defaults=_INCREMENTAL,
-        native={
-            **_steps(200, (), schedule="cosine", weight_decay=5e-4),
-            **_HERDING,
-            "foster.boost_epochs": 170,
-            "foster.compress_epochs": 130,
-        },
+        native={**_COSINE_200, **_HERDING, "foster.boost_epochs": 170, "foster.compress_epochs": 130},
         options=FosterOptions,
         first_task="rehearsal",
     ),

@@ -65,9 +65,7 @@ def resolve(layers: Iterable[Mapping[str, Any]]) -> Config:
     base, adapter = split_name(str(requested or "cl2r"))
     info, own = METHODS[base], named == requested
     if str(named or base).partition("+")[0] != base and any(_field(preset, key) for key in OWN_FIELDS):
-        raise InputError(
-            f"config: method.name={requested}: the preset is a saved config of {named}; give another preset"
-        )
+        raise InputError(f"config: method.name={requested}: the preset is a saved config of {named}; give another one")
     below, above = list[dict[str, Any]](), list[dict[str, Any]]()
     (below if own else above).extend([_nested(info.defaults), {"adapter": {"name": adapter}}])
     if _field(given, "method.budget") == "native":

@@ -69,23 +69,15 @@ class AdapterInfo:
     paper: str
 
 
+_ALIGNER = "a linear map of new queries to the old space, least squares with a pull to the identity"
+_SLERP = "procrustes, then the point on the sphere between that and the old model's own query"
 ADAPTERS: dict[str, AdapterInfo] = {
-    info.name: info
-    for info in (
-        AdapterInfo(
-            "aligner",
-            "a linear map of new queries to the old space, least squares with a pull to the identity",
-            "after Hu et al., Learning Backward Compatible Embeddings, KDD 2022",
-        ),
-        AdapterInfo(
-            "procrustes", "the best rotation of new queries to the old space", "Schönemann, Psychometrika 1966"
-        ),
-        AdapterInfo(
-            "slerp",
-            "procrustes, then the point on the sphere between that and the old model's own query",
-            "Shoemake, SIGGRAPH 1985, for the interpolation",
-        ),
-        AdapterInfo("query_drift", "the mean drift subtracted from new queries", "arXiv:2506.00037"),
+    name: AdapterInfo(name, title, paper)
+    for name, title, paper in (
+        ("aligner", _ALIGNER, "after Hu et al., Learning Backward Compatible Embeddings, KDD 2022"),
+        ("procrustes", "the best rotation of new queries to the old space", "Schönemann, Psychometrika 1966"),
+        ("slerp", _SLERP, "Shoemake, SIGGRAPH 1985, for the interpolation"),
+        ("query_drift", "the mean drift subtracted from new queries", "arXiv:2506.00037"),
     )
 }
 
@@ -136,9 +128,8 @@ def _problem(info: object, known: Mapping[str, MethodInfo]) -> str | None:
         return f"there is a method {info.name!r} already"
     if "+" in info.name:
         return "its name has a plus sign"
-    for name in OWN_FIELDS:
-        if name not in info.defaults:
-            return f"its defaults lack {name}"
+    if missing := [name for name in OWN_FIELDS if name not in info.defaults]:
+        return f"its defaults lack {', '.join(missing)}"
     for other in known.values():
         if other.family == info.family and other.build != info.build:
             return f"the family {info.family!r} is {other.build}"

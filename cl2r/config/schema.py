@@ -6,7 +6,7 @@ A method may have a section of its own besides those of this file (`builtin.py`)
 
 import json
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import Field, SerializeAsAny, SerializerFunctionWrapHandler, model_serializer, model_validator
@@ -16,7 +16,7 @@ from cl2r.config.builtin import ABLATION_CELLS
 from cl2r.config.methods import METHODS, OWN_FIELDS, method_info, sections
 from cl2r.config.section import Section, first_task, keyed_from, not_keyed
 
-Own = TypeVar("Own", bound=Section)
+LambdaRule = Literal["new_over_old", "old_over_new", "total_over_new", "const"]
 
 
 class DataConfig(Section):
@@ -80,9 +80,7 @@ class MethodConfig(Section):
     classifier: Annotated[Literal["trainable", "fixed"], keyed_from(1)]
     fd: Annotated[Literal["none", "all", "memory"], keyed_from(2)]
     lambda_base: Annotated[float, keyed_from(2, ge=0)] = 5.0
-    lambda_rule: Annotated[Literal["new_over_old", "old_over_new", "total_over_new", "const"], keyed_from(2)] = (
-        "new_over_old"
-    )
+    lambda_rule: Annotated[LambdaRule, keyed_from(2)] = "new_over_old"
     fd_when_no_memory: Annotated[Literal["skip", "on_new"], keyed_from(2)] = "skip"
 
 
@@ -225,12 +223,6 @@ class Config(Section):
                 raise ValueError(f"{name}={value}: {info.name} has {name}={info.defaults[name]}{hint}")
         return self
 
-    def section(self, kind: type[Own]) -> Own:
-        """Return the method's own section; raise TypeError if it is not of this type."""
-        if not isinstance(self.options, kind):
-            raise TypeError(f"{self.method.name} has no section {kind.__name__}")
-        return self.options
-
 
 def fields(config: Config) -> dict[str, Any]:
     """Return all fields by dotted name."""
@@ -262,14 +254,12 @@ def field_types() -> dict[str, Any]:
 
 def _field_infos() -> dict[str, FieldInfo]:
     table: dict[str, FieldInfo] = {}
-    for name, info in Config.model_fields.items():
-        section = info.annotation
-        if isinstance(section, type) and issubclass(section, Section):
-            table |= {f"{name}.{key}": inner for key, inner in section.model_fields.items()}
-        elif name != "options":
-            table[name] = info
-    for name, own in sections().items():
-        table |= {f"{name}.{key}": inner for key, inner in own.model_fields.items()}
+    kinds = {name: info.annotation for name, info in Config.model_fields.items() if name != "options"}
+    for name, kind in (kinds | sections()).items():
+        if isinstance(kind, type) and issubclass(kind, Section):
+            table |= {f"{name}.{key}": info for key, info in kind.model_fields.items()}
+        else:
+            table[name] = Config.model_fields[name]
     return table
 
 

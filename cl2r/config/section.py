@@ -12,7 +12,7 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
-def keyed_from(task: int, **limits: Any) -> FieldInfo:
+def keyed_from(task: int | None, **limits: Any) -> FieldInfo:
     """Return a field that cannot change the model before `task`; `limits` are pydantic's (ge, gt, le...)."""
     info: FieldInfo = Field(json_schema_extra={"keyed_from": task}, **limits)
     return info
@@ -20,8 +20,7 @@ def keyed_from(task: int, **limits: Any) -> FieldInfo:
 
 def not_keyed(**limits: Any) -> FieldInfo:
     """Return a field that no model depends on: how to evaluate, where to run."""
-    info: FieldInfo = Field(json_schema_extra={"keyed_from": None}, **limits)
-    return info
+    return keyed_from(None, **limits)
 
 
 def first_task(info: FieldInfo) -> int | None:

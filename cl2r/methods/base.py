@@ -8,11 +8,11 @@ import abc
 import importlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, Literal, cast
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch import Tensor, nn
 from typing_extensions import TypeVar
 
@@ -63,6 +63,13 @@ class Outputs:
 
 
 @dataclass(frozen=True)
+class AuxiliaryOutputs(Outputs):
+    """φ(x), the logits, and those of a second classifier that sees only the newest backbone."""
+
+    auxiliary: Tensor
+
+
+@dataclass(frozen=True)
 class Stage:
     """One phase of training inside a task: which parameters, how long, at which rate, on which loss and rows.
 
@@ -89,6 +96,10 @@ class Stage:
     """Largest absolute value of a gradient entry."""
     save_every: int = 1
     """Save every n-th epoch, so that an interrupted run resumes after it."""
+
+
+StageAfterPhi = partial(Stage, batching="natural", statistics=False, schedule="constant")
+"""A stage that trains no part of φ."""
 
 
 class Method(abc.ABC, Generic[OptionsT]):
@@ -126,11 +137,16 @@ class Method(abc.ABC, Generic[OptionsT]):
 
     def stages(self) -> list[Stage]:
         """Return the stages of the current task; by default one that trains the whole network on `loss`."""
-        return [Stage("train", self.config.optim.epochs, self.learning_rate, self.network.parameters, self.loss)]
+        return [self.train_stage(self.network)]
+
+    def train_stage(self, *parts: nn.Module, rows: tuple[Rows, Rows] | None = None) -> Stage:
+        """Return a stage with the configured epochs and rate that trains these parts of the network on `loss`."""
+        epochs, lr = self.config.optim.epochs, self.learning_rate
+        return Stage("train", epochs, lr, lambda: [p for part in parts for p in part.parameters()], self.loss, rows)
 
     @property
     def learning_rate(self) -> float:
-        """The configured rate of the current task."""
+        """Rate of the current task."""
         optim = self.config.optim
         return optim.lr if self.task.index == 1 or optim.lr_later is None else optim.lr_later
 
@@ -159,12 +175,6 @@ class Method(abc.ABC, Generic[OptionsT]):
     def diagnostics(self) -> dict[str, float]:
         """Return values of the current task for the `tasks` frame, e.g. λ_t."""
         return {}
-
-
-def channels_last(module: nn.Module) -> nn.Module:
-    """3×3 convolutions on small maps run several times faster on a CPU in this layout, and no slower on a GPU."""
-    module.to(memory_format=torch.channels_last)
-    return module
 
 
 def method_class(name: str) -> type[Method]:

@@ -14,7 +14,6 @@ from torch.nn import functional
 
 from cl2r.batches import Batch, RowKind
 from cl2r.config.builtin import BctOptions
-from cl2r.config.schema import Config
 from cl2r.heads import TrainableClassifier
 from cl2r.methods.base import Losses, Outputs, TaskData, TaskInfo
 from cl2r.methods.incremental import Incremental
@@ -25,32 +24,22 @@ class LifelongBct(Incremental[BctOptions]):
 
     scratch = False
     """Whether every task starts from fresh weights."""
-
-    def __init__(self, config: Config, channels: int, num_outputs: int) -> None:
-        super().__init__(config, channels, num_outputs)
-        self.old_head: Tensor | None = None
+    old_head: Tensor | None = None
+    """W_{t-1}. It follows from what is carried, so no state needs to hold it."""
 
     def begin_task(self, task: TaskInfo, data: TaskData) -> None:
         classifier = self.network.classifier
         assert isinstance(classifier, TrainableClassifier)
         later = task.index > 1
-        # W_{t-1} follows from what is carried, so no state needs to hold it.
-        self.old_head = self._frozen_head(classifier.weight, task, data) if later and self.options.weight else None
+        self.old_head = classifier.weight.detach().clone() if later and self.options.weight else None
+        if self.old_head is not None and self.options.new_classes == "synth":
+            means = self.new_class_means(data.apply(self.extractor(), data.new), task, data)
+            fresh = functional.normalize(means, dim=1) * self.old_head.norm(dim=1).mean()
+            self.old_head = torch.cat([self.old_head, fresh])
         if later and self.scratch:
-            # Values, not modules: the device, the memory layout and synchronised batch norms stay as they are.
-            self.network.phi.load_state_dict(self.initial_phi(task.index).state_dict())
+            self.restart_phi(task)
             classifier.weight = nn.Parameter(classifier.weight.detach()[:0].clone())
         super().begin_task(task, data)
-
-    def _frozen_head(self, weight: Tensor, task: TaskInfo, data: TaskData) -> Tensor:
-        """Return a copy of W_{t-1}, with rows for the new classes if they are synthesised."""
-        rows = weight.detach().clone()
-        if self.options.new_classes == "ignore":
-            return rows
-        features, labels = data.apply(self.extractor(), data.new), data.labels[data.new]
-        classes = range(task.old_classes, task.seen_classes)
-        means = [features[torch.from_numpy(labels == label).to(features.device)].mean(0) for label in classes]
-        return torch.cat([rows, functional.normalize(torch.stack(means), dim=1) * rows.norm(dim=1).mean()])
 
     def loss(self, batch: Batch, network: nn.Module) -> Losses:
         out: Outputs = network(batch.x)

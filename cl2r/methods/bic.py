@@ -15,16 +15,14 @@ learn them, and the next teacher would apply them a second time. No pair changes
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from cl2r.batches import Batch
 from cl2r.config.builtin import BicOptions
-from cl2r.config.schema import Config
 from cl2r.distillation import logit_distillation
-from cl2r.methods.base import Losses, Outputs, Rows, Stage, TaskData, TaskInfo, Tensors
+from cl2r.methods.base import Losses, Outputs, Rows, Stage, StageAfterPhi, TaskData, TaskInfo, Tensors
 from cl2r.methods.incremental import Incremental, Network
 from cl2r.seeding import numpy_stream
 
@@ -66,7 +64,6 @@ class CorrectedNetwork(Network):
         self.correction: Correction | None = None
 
     def forward(self, x: Tensor) -> Outputs:
-        """Return φ(x) and its corrected logits."""
         out = super().forward(x)
         return out if self.correction is None else Outputs(out.features, self.correction(out.logits))
 
@@ -83,22 +80,16 @@ class Bic(Incremental[BicOptions]):
     """Both variants: `bic.variant` chooses the loss of stage 1."""
 
     network: CorrectedNetwork
-
-    def __init__(self, config: Config, channels: int, num_outputs: int) -> None:
-        super().__init__(config, channels, num_outputs)
-        self.network = CorrectedNetwork(self.network.phi, self.network.classifier)
-        self._paper = self.options.variant == "paper"
-        self.split: Split | None = None
-
-    def needs_teacher(self, task: TaskInfo) -> bool:
-        return True
+    network_type = CorrectedNetwork
+    keeps_teacher = True
+    split: Split | None = None
 
     def begin_task(self, task: TaskInfo, data: TaskData) -> None:
         super().begin_task(task, data)
         self.split = None
         if task.index == 1:
             return
-        self.weight = task.old_classes / task.seen_classes if self._paper else 1.0
+        self.weight = task.old_classes / task.seen_classes if self.options.variant == "paper" else 1.0
         before, old, device = self.network.correction, task.old_classes, self.device
         # The first task has nothing to correct.
         pairs = before.all_classes(old) if before else (torch.ones(old, device=device), torch.zeros(old, device=device))
@@ -108,26 +99,16 @@ class Bic(Incremental[BicOptions]):
 
     def stages(self) -> list[Stage]:
         network, options, split = self.network, self.options, self.split
-        trained = [*network.phi.parameters(), *network.classifier.parameters()]
-        rows = split.training if split else None
-        first = Stage("train", self.config.optim.epochs, self.learning_rate, lambda: trained, self.loss, rows)
+        first = self.train_stage(network.phi, network.classifier, rows=split.training if split else None)
         if split is None:
             return [first]
         assert network.correction is not None
-        second = Stage(
-            "bias",
-            options.bias_epochs,
-            options.bias_lr,
-            network.correction.parameters,
-            self.bias_loss,
-            split.validation,
-            batching="natural",
-            statistics=False,
-            schedule="constant",
-            weight_decay=0.0,
-            save_every=SAVE_EVERY,
-        )
-        return [first, second]
+        epochs, lr, pair = options.bias_epochs, options.bias_lr, network.correction.parameters
+        loss, rows = self.bias_loss, split.validation
+        return [
+            first,
+            StageAfterPhi("bias", epochs, lr, pair, loss, rows, weight_decay=0.0, save_every=SAVE_EVERY),
+        ]
 
     def loss(self, batch: Batch, network: nn.Module) -> Losses:
         """Return CE and logit distillation, the loss of stage 1."""
@@ -135,7 +116,8 @@ class Bic(Incremental[BicOptions]):
             return super().loss(batch, network)
         out: Outputs = network(batch.x)
         old = self.old_outputs(batch.x)
-        distil, kept = (logit_distillation, 1 - self.weight) if self._paper else (sigmoid_distillation, 1.0)
+        paper = self.options.variant == "paper"
+        distil, kept = (logit_distillation, 1 - self.weight) if paper else (sigmoid_distillation, 1.0)
         distance = distil(out.logits[:, : self.task.old_classes], old.logits, self.options.temperature)
         return {"ce": kept * self.cross_entropy(out.logits, batch), "kd": self.weight * distance * batch.weight()}
 
@@ -151,7 +133,7 @@ class Bic(Incremental[BicOptions]):
     def diagnostics(self) -> dict[str, float]:
         correction = self.network.correction
         pair = {} if correction is None else {"alpha": correction.alpha.item(), "beta": correction.beta.item()}
-        return {**super().diagnostics(), **pair}
+        return super().diagnostics() | pair
 
     def restore(self, tensors: Tensors, task: TaskInfo) -> None:
         # A first task has no correction, whichever method trained it.
@@ -175,7 +157,10 @@ def hold_out(data: TaskData, share: float, seed: int) -> Split | None:
     classes give different numbers, new ones give their mean. Every class has its own random stream, so that its
     exemplars are split alike in every task.
     """
-    memory, new = _by_class(data.memory, data.labels), _by_class(data.new, data.labels)
+    labels = data.labels
+    new, memory = (
+        {int(c): rows[labels[rows] == c] for c in np.unique(labels[rows])} for rows in (data.new, data.memory)
+    )
     held_memory = {c: min(max(1, round(share * len(rows))), len(rows) - 1) for c, rows in memory.items()}
     if not any(held_memory.values()):
         return None
@@ -183,14 +168,9 @@ def hold_out(data: TaskData, share: float, seed: int) -> Split | None:
     held_new = {c: min(mean, len(rows) - 1) for c, rows in new.items()}
     if not any(held_new.values()):
         return None
-    held = _drawn(new, held_new, seed), _drawn(memory, held_memory, seed)
-    return Split((data.new[~np.isin(data.new, held[0])], data.memory[~np.isin(data.memory, held[1])]), held)
-
-
-def _by_class(rows: Rows, labels: npt.NDArray[np.int64]) -> dict[int, Rows]:
-    return {int(label): rows[labels[rows] == label] for label in np.unique(labels[rows])}
-
-
-def _drawn(members: dict[int, Rows], counts: dict[int, int], seed: int) -> Rows:
-    streams = {label: numpy_stream(seed, "bic validation", label) for label in members}
-    return np.concatenate([streams[label].permutation(rows)[: counts[label]] for label, rows in members.items()])
+    new_rows, memory_rows = (
+        np.concatenate([numpy_stream(seed, "bic validation", c).permutation(rows)[: held[c]] for c, rows in by.items()])
+        for by, held in ((new, held_new), (memory, held_memory))
+    )
+    kept = data.new[~np.isin(data.new, new_rows)], data.memory[~np.isin(data.memory, memory_rows)]
+    return Split(kept, (new_rows, memory_rows))

@@ -14,7 +14,6 @@ The first k·d entries of φ_t are φ_k, bit for bit: hence C[t,k] = C[k,k], BC 
 
 import copy
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Self
 
 import torch
@@ -23,18 +22,10 @@ from torch import Tensor, nn
 from cl2r.backbones import folded
 from cl2r.batches import Batch
 from cl2r.config.builtin import DerOptions
-from cl2r.config.schema import Config
 from cl2r.heads import TrainableClassifier
-from cl2r.methods.base import Losses, Outputs, Stage, TaskData, TaskInfo, Tensors
+from cl2r.methods.base import AuxiliaryOutputs, Losses, Stage, TaskData, TaskInfo, Tensors
 from cl2r.methods.incremental import Incremental, Network
 from cl2r.seeding import torch_stream
-
-
-@dataclass(frozen=True)
-class ExpandedOutputs(Outputs):
-    """φ_t(x), its logits, and the logits of b_t alone."""
-
-    auxiliary: Tensor
 
 
 class Concatenation(nn.Module):
@@ -45,7 +36,6 @@ class Concatenation(nn.Module):
         self.extractors = nn.ModuleList(extractors)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the features in the order of the tasks."""
         return torch.cat([extractor(x) for extractor in self.extractors], dim=1)
 
 
@@ -64,21 +54,16 @@ class Expanded(Network):
         self.frozen.eval()
         return self
 
-    def forward(self, x: Tensor) -> ExpandedOutputs:
-        """Return φ_t(x), its logits, and the logits of A."""
+    def forward(self, x: Tensor) -> AuxiliaryOutputs:
         new = self.phi(x)
         with torch.no_grad():
             old = [extractor(x) for extractor in self.frozen]
         features = torch.cat([*old, new], dim=1)
-        return ExpandedOutputs(features, self.classifier(features), self.auxiliary(new))
+        return AuxiliaryOutputs(features, self.classifier(features), self.auxiliary(new))
 
 
 class DerTrunc(Incremental[DerOptions]):
     """DER; the evaluation cuts its queries to the dimensions of the gallery."""
-
-    def __init__(self, config: Config, channels: int, num_outputs: int) -> None:
-        super().__init__(config, channels, num_outputs)
-        self.gamma: float | None = None
 
     @property
     def extractors(self) -> list[nn.Module]:
@@ -87,7 +72,6 @@ class DerTrunc(Incremental[DerOptions]):
         return [*network.frozen, network.phi] if isinstance(network, Expanded) else [network.phi]
 
     def grow(self, task: TaskInfo, data: TaskData) -> None:
-        self.gamma = None
         if task.index == 1:
             super().grow(task, data)
             return
@@ -107,16 +91,13 @@ class DerTrunc(Incremental[DerOptions]):
 
     def stages(self) -> list[Stage]:
         network = self.network
-        parts = [network.phi, network.classifier]
-        if isinstance(network, Expanded):
-            parts.append(network.auxiliary)
-        trained = [parameter for part in parts for parameter in part.parameters()]
-        return [Stage("train", self.config.optim.epochs, self.learning_rate, lambda: trained, self.loss)]
+        auxiliary = [network.auxiliary] if isinstance(network, Expanded) else []
+        return [self.train_stage(network.phi, network.classifier, *auxiliary)]
 
     def loss(self, batch: Batch, network: nn.Module) -> Losses:
         if self.task.index == 1:
             return super().loss(batch, network)
-        out: ExpandedOutputs = network(batch.x)
+        out: AuxiliaryOutputs = network(batch.x)
         target = (batch.y - self.task.old_classes + 1).clamp(min=0)  # all old classes are one
         auxiliary = nn.functional.cross_entropy(out.auxiliary.float(), target) * batch.weight()
         return {"ce": self.cross_entropy(out.logits, batch), "auxiliary": self.options.auxiliary * auxiliary}
@@ -126,13 +107,10 @@ class DerTrunc(Incremental[DerOptions]):
         if isinstance(network, Expanded):
             network.auxiliary = nn.Identity()
             assert isinstance(network.classifier, TrainableClassifier)
-            self.gamma = network.classifier.align(self.task.old_classes)
+            self.values["gamma"] = network.classifier.align(self.task.old_classes)
 
     def extractor(self) -> nn.Module:
         return folded(Concatenation(self.extractors))  # folding an extractor again at a later task gives the same bits
-
-    def diagnostics(self) -> dict[str, float]:
-        return {**super().diagnostics(), **({} if self.gamma is None else {"gamma": self.gamma})}
 
     def restore(self, tensors: Tensors, task: TaskInfo) -> None:
         phi = self.network.phi

@@ -19,11 +19,10 @@ from torch.nn import functional
 
 from cl2r.batches import Batch
 from cl2r.config.builtin import FanOptions
-from cl2r.config.schema import Config
 from cl2r.distillation import feature_distillation
 from cl2r.memory import support_rows
-from cl2r.methods.base import Losses, Outputs, Stage, TaskData, TaskInfo, Tensors
-from cl2r.methods.lucir import CosineClassifier, CosineMethod, CosineNetwork
+from cl2r.methods.base import Losses, Outputs, Stage, StageAfterPhi, TaskData, TaskInfo, Tensors
+from cl2r.methods.lucir import CosineMethod, CosineNetwork
 from cl2r.seeding import derive
 
 TEMPERATURE = 2.0  # of KD_2
@@ -39,7 +38,6 @@ class Adaptation(nn.Module):
         nn.init.zeros_(self.out.bias)
 
     def forward(self, features: Tensor) -> Tensor:
-        """Return ψ(v), of length one."""
         unit = functional.normalize(features.float())
         return functional.normalize(unit + self.out(functional.relu(self.hidden(unit))).float())
 
@@ -54,7 +52,7 @@ class AdaptedOutputs(Outputs):
 class AdaptingNetwork(CosineNetwork):
     """φ, its classifier, and from the second task on ψ."""
 
-    def __init__(self, phi: nn.Module, classifier: CosineClassifier) -> None:
+    def __init__(self, phi: nn.Module, classifier: nn.Module) -> None:
         super().__init__(phi, classifier)
         self.psi: nn.Module = nn.Identity()
 
@@ -72,20 +70,12 @@ class Fan(CosineMethod[FanOptions]):
     """FAN; its options are `fan.*`, its distillation is `method.*`."""
 
     network: AdaptingNetwork
-
-    def __init__(self, config: Config, channels: int, num_outputs: int) -> None:
-        super().__init__(config, channels, num_outputs)
-        self.adapt_cosine: float | None = None
-
-    def build_network(self, phi: nn.Module, classifier: CosineClassifier) -> AdaptingNetwork:
-        return AdaptingNetwork(phi, classifier)
-
-    def needs_teacher(self, task: TaskInfo) -> bool:
-        return True  # ψ_t learns from φ_{t-1}, distillation or not
+    network_type = AdaptingNetwork
+    keeps_teacher = True  # ψ_t learns from φ_{t-1}, distillation or not
 
     def begin_task(self, task: TaskInfo, data: TaskData) -> None:
         super().begin_task(task, data)
-        self.data, self.adapt_cosine = data, None
+        self.data = data
         if task.index > 1:
             self.network.psi = self._fresh_psi(task)
 
@@ -97,25 +87,15 @@ class Fan(CosineMethod[FanOptions]):
 
     def stages(self) -> list[Stage]:
         network, options = self.network, self.options
-        model = [*network.phi.parameters(), *network.classifier.parameters()]
-        train = Stage("train", self.config.optim.epochs, self.learning_rate, lambda: model, self.loss)
+        train = self.train_stage(network.phi, network.classifier)
         if self.task.index == 1:
             return [train]
-        memory = self.data.memory if options.pairs == "task+memory" else self.data.memory[:0]
-        adapt = Stage(
-            "adapt",
-            options.epochs,
-            options.lr,
-            network.psi.parameters,
-            self.adaptation_loss,
-            rows=(self.data.new, memory),
-            batching="natural",
-            statistics=False,
-            schedule="constant",
-            optimiser="adam",
-            weight_decay=0.0,
-        )
-        return [train, adapt]
+        rows = self.data.new, self.data.memory if options.pairs == "task+memory" else self.data.memory[:0]
+        psi, loss = network.psi.parameters, self.adaptation_loss
+        return [
+            train,
+            StageAfterPhi("adapt", options.epochs, options.lr, psi, loss, rows, optimiser="adam", weight_decay=0.0),
+        ]
 
     def loss(self, batch: Batch, network: nn.Module) -> Losses:
         out: Outputs = network(batch.x)
@@ -136,11 +116,7 @@ class Fan(CosineMethod[FanOptions]):
         assert isinstance(self.teacher, AdaptingNetwork)
         rows = support_rows(self.data.new, self.data.memory, self.config.seed, self.task.index)
         old, now = self.data.apply(self.teacher.phi, rows), self.data.apply(self.extractor(), rows)
-        self.adapt_cosine = float(functional.cosine_similarity(self.adapt_gallery(old), now).mean())
-
-    def diagnostics(self) -> dict[str, float]:
-        cosine = {} if self.adapt_cosine is None else {"adapt_cosine": self.adapt_cosine}
-        return {**super().diagnostics(), **cosine}
+        self.values["adapt_cosine"] = float(functional.cosine_similarity(self.adapt_gallery(old), now).mean())
 
     def adapt_gallery(self, features: Tensor) -> Tensor:
         with torch.no_grad():

@@ -17,7 +17,6 @@ The student starts from b° and its classifier and is the model of task t: φ_t 
 """
 
 import copy
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -28,19 +27,11 @@ from torch.nn import functional
 from cl2r.backbones import folded
 from cl2r.batches import Batch
 from cl2r.config.builtin import FosterOptions
-from cl2r.config.schema import Config
 from cl2r.distillation import logit_distillation
 from cl2r.heads import TrainableClassifier
-from cl2r.methods.base import Losses, Outputs, Stage, TaskData, TaskInfo
+from cl2r.methods.base import AuxiliaryOutputs, Losses, Outputs, Stage, TaskData, TaskInfo
 from cl2r.methods.incremental import Incremental, Network
 from cl2r.seeding import torch_stream
-
-
-@dataclass(frozen=True)
-class BoostedOutputs(Outputs):
-    """b¹(x), the logits z of both backbones, and the logits of b¹ alone."""
-
-    auxiliary: Tensor
 
 
 class BoostedClassifier(TrainableClassifier):
@@ -71,10 +62,10 @@ class Boosted(nn.Module):
         super().__init__()
         self.phi, self.classifier, self.auxiliary = phi, classifier, auxiliary
 
-    def forward(self, x: Tensor, old: Tensor) -> BoostedOutputs:
-        """Return the logits of both backbones together and of the new one alone."""
+    def forward(self, x: Tensor, old: Tensor) -> AuxiliaryOutputs:
+        """Return b¹(x), the logits of both backbones together, and of the new one alone."""
         features = self.phi(x)
-        return BoostedOutputs(features, self.classifier(torch.cat([old, features], dim=1)), self.auxiliary(features))
+        return AuxiliaryOutputs(features, self.classifier(torch.cat([old, features], dim=1)), self.auxiliary(features))
 
 
 class WithBoosted(Network):
@@ -88,7 +79,7 @@ class WithBoosted(Network):
         """Return the boosted outputs if b°(x) is given, else the student's."""
         if old is None:
             return super().forward(x)
-        outputs: BoostedOutputs = self.boosted(x, old)
+        outputs: AuxiliaryOutputs = self.boosted(x, old)
         return outputs
 
 
@@ -107,12 +98,8 @@ def shared_epochs(epochs: int) -> tuple[int, int]:
 class Foster(Incremental[FosterOptions]):
     """FOSTER. `teacher` is the old model, b° and z°."""
 
-    def __init__(self, config: Config, channels: int, num_outputs: int) -> None:
-        super().__init__(config, channels, num_outputs)
-        self._boosted: nn.Module | None = None
-
-    def needs_teacher(self, task: TaskInfo) -> bool:
-        return True  # b° is half of the boosted network
+    keeps_teacher = True  # b° is half of the boosted network
+    _boosted: nn.Module | None = None
 
     def grow(self, task: TaskInfo, data: TaskData) -> None:
         old = self.network.classifier.weight
@@ -150,7 +137,7 @@ class Foster(Incremental[FosterOptions]):
         """Return the loss of the first stage."""
         self._boosted = None
         old = self.old_outputs(batch.x)
-        out: BoostedOutputs = network(batch.x, old=old.features)
+        out: AuxiliaryOutputs = network(batch.x, old=old.features)
         kd = logit_distillation(out.logits[:, : self.task.old_classes], old.logits, self.options.temperature)
         return {
             "ce": self.cross_entropy(out.logits.float() / self.boost_weights, batch),
@@ -171,7 +158,7 @@ class Foster(Incremental[FosterOptions]):
             assert isinstance(self.network, WithBoosted)
             self._boosted = folded(self.network.boosted)
         with torch.no_grad():
-            out: BoostedOutputs = self._boosted(x, self.old_outputs(x).features)
+            out: AuxiliaryOutputs = self._boosted(x, self.old_outputs(x).features)
         return out.logits
 
     def end_task(self) -> None:

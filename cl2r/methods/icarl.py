@@ -13,15 +13,14 @@ from torch.nn import functional
 
 from cl2r.batches import Batch
 from cl2r.config.builtin import IcarlOptions
-from cl2r.methods.base import Losses, Outputs, TaskInfo
+from cl2r.methods.base import Losses, Outputs
 from cl2r.methods.incremental import Incremental
 
 
 class Icarl(Incremental[IcarlOptions]):
     """iCaRL's training; its memory by herding is `memory.selection=herding`."""
 
-    def needs_teacher(self, task: TaskInfo) -> bool:
-        return True
+    keeps_teacher = True
 
     def loss(self, batch: Batch, network: nn.Module) -> Losses:
         out: Outputs = network(batch.x)

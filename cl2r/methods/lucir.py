@@ -16,8 +16,7 @@ from torch.nn import functional
 
 from cl2r.batches import Batch
 from cl2r.config.builtin import LucirOptions
-from cl2r.config.schema import Config
-from cl2r.methods.base import Losses, OptionsT, Outputs, TaskData, TaskInfo, Tensors
+from cl2r.methods.base import Losses, OptionsT, Outputs, TaskData, TaskInfo
 from cl2r.methods.incremental import Incremental, Network
 from cl2r.seeding import torch_stream
 
@@ -52,7 +51,6 @@ class CosineClassifier(nn.Module):
             return functional.linear(functional.normalize(features.float()), rows)
 
     def forward(self, features: Tensor) -> Tensor:
-        """Return one logit per class."""
         return self.scale * self.cosines(features)
 
 
@@ -62,7 +60,6 @@ class CosineNetwork(Network):
     classifier: CosineClassifier
 
     def forward(self, x: Tensor) -> Outputs:
-        """Return φ(x), logits and cosines."""
         features = self.phi(x)
         cosines = self.classifier.cosines(features)
         return CosineOutputs(features, self.classifier.scale * cosines, cosines)
@@ -72,14 +69,10 @@ class CosineMethod(Incremental[OptionsT]):
     """A method with a cosine classifier whose new rows are imprinted."""
 
     network: CosineNetwork
+    network_type = CosineNetwork
 
-    def __init__(self, config: Config, channels: int, num_outputs: int) -> None:
-        super().__init__(config, channels, num_outputs)
-        self.network = self.build_network(self.network.phi, CosineClassifier(self.feature_size))
-
-    def build_network(self, phi: nn.Module, classifier: CosineClassifier) -> CosineNetwork:
-        """Return the network that the loop trains."""
-        return CosineNetwork(phi, classifier)
+    def build_classifier(self) -> nn.Module:
+        return CosineClassifier(self.feature_size)
 
     def imprints(self, task: TaskInfo) -> bool:
         """Return whether new rows start from class means; the first task has no model to compute them with."""
@@ -95,19 +88,10 @@ class CosineMethod(Incremental[OptionsT]):
             return
         length = torch.cat([classifier.old, classifier.new.detach()]).norm(dim=1).mean()
         unit = functional.normalize(data.apply(self.extractor(), data.new))
-        labels = torch.from_numpy(data.labels[data.new]).to(unit.device)
-        classes = range(task.old_classes, task.seen_classes)
-        means = torch.stack([unit[labels == label].mean(0) for label in classes])
-        classifier.grow(length * functional.normalize(means))
+        classifier.grow(length * functional.normalize(self.new_class_means(unit, task, data)))
 
     def diagnostics(self) -> dict[str, float]:
-        return {**super().diagnostics(), "eta": self.network.classifier.scale.item()}
-
-    def restore(self, tensors: Tensors, task: TaskInfo) -> None:
-        classifier = self.network.classifier
-        classifier.old = torch.empty_like(tensors["classifier.old"])
-        classifier.new = nn.Parameter(torch.empty_like(tensors["classifier.new"]))
-        super().restore(tensors, task)
+        return {"lambda": self.weight, "eta": self.network.classifier.scale.item(), **self.values}
 
 
 class Lucir(CosineMethod[LucirOptions]):

@@ -20,7 +20,7 @@ memory is herded, because its rows must be known before φ_t is; a random memory
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -36,7 +36,7 @@ from cl2r.config.schema import Config
 from cl2r.distillation import distillation_weight, feature_distillation
 from cl2r.errors import InputError
 from cl2r.memory import sample_task
-from cl2r.methods.base import Losses, Outputs, Rows, Stage, TaskData, TaskInfo, Tensors
+from cl2r.methods.base import Losses, Outputs, Rows, Stage, StageAfterPhi, TaskData, TaskInfo
 from cl2r.methods.incremental import Incremental, Network
 from cl2r.seeding import numpy_stream, torch_stream
 
@@ -60,7 +60,6 @@ class ProxyClassifier(nn.Module):
 
     def __init__(self, dim: int, proxies: int) -> None:
         super().__init__()
-        self.proxies, self.dim = proxies, dim
         self.old = nn.Parameter(torch.empty(0, proxies, dim))
         self.new = nn.Parameter(torch.empty(0, proxies, dim))
         self.scale = nn.Parameter(torch.ones(()))
@@ -69,15 +68,6 @@ class ProxyClassifier(nn.Module):
         """Append proxies of new classes; all others become old ones, bit for bit."""
         kept = torch.cat([self.old, self.new]).detach()
         self.old, self.new = nn.Parameter(kept), nn.Parameter(proxies.to(kept))
-
-    def fresh(self, classes: int, generator: torch.Generator) -> Tensor:
-        """Return random proxies of length 1 on average."""
-        return torch.randn(classes, self.proxies, self.dim, generator=generator) / math.sqrt(self.dim)
-
-    def mean_length(self) -> Tensor:
-        """Return the mean length of all proxies."""
-        lengths: Tensor = torch.linalg.vector_norm(torch.cat([self.old, self.new]).detach(), dim=-1)
-        return lengths.mean()
 
     def forward(self, features: Tensor) -> Tensor:
         """Return s_c of every class, in float32 also under autocast."""
@@ -95,7 +85,6 @@ class PodNetwork(Network):
     classifier: ProxyClassifier
 
     def forward(self, x: Tensor) -> PodOutputs:
-        """Return φ(x), logits, maps and η."""
         backbone, centre, projection = self.phi
         assert isinstance(backbone, MappedBackbone)
         output, maps = backbone.with_maps(x)
@@ -108,11 +97,9 @@ class Podnet(Incremental[PodnetOptions]):
     """PODNet. `weight` is √(N_t/m)."""
 
     network: PodNetwork
-
-    def __init__(self, config: Config, channels: int, num_outputs: int) -> None:
-        super().__init__(config, channels, num_outputs)
-        self.network = PodNetwork(self.network.phi, self.network.classifier)
-        self.balanced: tuple[Rows, Rows] | None = None
+    network_type = PodNetwork
+    balanced: tuple[Rows, Rows] | None = None
+    """Rows of the last stage."""
 
     @classmethod
     def check(cls, config: Config) -> None:
@@ -139,46 +126,37 @@ class Podnet(Incremental[PodnetOptions]):
             self.balanced = new, data.memory
 
     def grow(self, task: TaskInfo, data: TaskData) -> None:
-        classifier, seed = self.network.classifier, self.config.seed
-        if task.index == 1:
-            classifier.add(classifier.fresh(task.new_classes, torch_stream(seed, "classifier", task.index)))
+        classifier, seed, proxies = self.network.classifier, self.config.seed, self.options.proxies
+        if task.index == 1:  # proxies of length 1 on average
+            shape, generator = (task.new_classes, proxies, self.feature_size), torch_stream(seed, "classifier", 1)
+            classifier.add(torch.randn(shape, generator=generator) / math.sqrt(self.feature_size))
             return
         features = functional.normalize(data.apply(self.extractor(), data.new).double(), dim=1).cpu().numpy()
         labels = data.labels[data.new]
         centres = [
-            cluster_centres(features[labels == label], classifier.proxies, numpy_stream(seed, "proxies", int(label)))
+            cluster_centres(features[labels == label], proxies, numpy_stream(seed, "proxies", label))
             for label in range(task.old_classes, task.seen_classes)
         ]
         imprinted = torch.from_numpy(np.stack(centres)).to(self.device, torch.float32)
-        classifier.add(classifier.mean_length() * imprinted)
+        lengths = torch.linalg.vector_norm(torch.cat([classifier.old, classifier.new]).detach(), dim=-1)
+        classifier.add(lengths.mean() * imprinted)
 
     def stages(self) -> list[Stage]:
-        options, classifier, clamp = self.options, self.network.classifier, self.options.clamp
+        options, classifier = self.options, self.network.classifier
         all_but_old = [parameter for parameter in self.network.parameters() if parameter is not classifier.old]
-        epochs, lr = self.config.optim.epochs, self.learning_rate
-        train = Stage("train", epochs, lr, lambda: all_but_old, self.loss, clamp=clamp)
+        train = replace(self.train_stage(), parameters=lambda: all_but_old, clamp=options.clamp)
         if self.balanced is None:
             return [train]
-        finetune = Stage(
-            "finetune",
-            options.finetune_epochs,
-            options.finetune_lr,
-            lambda: [classifier.old, classifier.new],
-            self.proxy_loss,
-            rows=self.balanced,
-            batching="natural",
-            statistics=False,
-            schedule="constant",
-            clamp=clamp,
-        )
-        return [train, finetune]
+        proxies, epochs, lr = [classifier.old, classifier.new], options.finetune_epochs, options.finetune_lr
+        loss, rows, clamp = self.proxy_loss, self.balanced, options.clamp
+        return [train, StageAfterPhi("finetune", epochs, lr, lambda: proxies, loss, rows, clamp=clamp)]
 
     def loss(self, batch: Batch, network: nn.Module) -> Losses:
         out: PodOutputs = network(batch.x)
         losses, options = {"lsc": self._lsc(out, batch.y)}, self.options
         if self.teacher is not None:
-            with torch.no_grad():
-                old: PodOutputs = self.teacher(batch.x)
+            old = self.old_outputs(batch.x)
+            assert isinstance(old, PodOutputs)
             if options.spatial > 0:
                 losses["spatial"] = self.weight * options.spatial * mean(pod_spatial(out.maps, old.maps))
             if options.flat > 0:
@@ -195,13 +173,7 @@ class Podnet(Incremental[PodnetOptions]):
         return mean(nca_of_paper(out.logits, labels, out.scale * self.options.margin))
 
     def diagnostics(self) -> dict[str, float]:
-        return {**super().diagnostics(), "scale": float(self.network.classifier.scale.detach())}
-
-    def restore(self, tensors: Tensors, task: TaskInfo) -> None:
-        classifier = self.network.classifier
-        classifier.old = nn.Parameter(torch.empty_like(tensors["classifier.old"]))
-        classifier.new = nn.Parameter(torch.empty_like(tensors["classifier.new"]))
-        super().restore(tensors, task)
+        return {"lambda": self.weight, "scale": self.network.classifier.scale.item()}
 
 
 def mean(values: Tensor) -> Tensor:
@@ -234,9 +206,6 @@ def _strips(maps: Tensor) -> Tensor:
     # Channels last, as the maps are in memory: their gradient then comes in the layout that batch norm is fast in.
     squares = maps.float().square().permute(0, 2, 3, 1)
     return functional.normalize(torch.cat([squares.sum(2).flatten(1), squares.sum(1).flatten(1)], 1), dim=1)
-
-
-# ---------------------------------------------------------------- k-means
 
 
 def cluster_centres(points: Points, count: int, rng: np.random.Generator) -> Points:

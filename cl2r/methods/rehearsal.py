@@ -6,12 +6,11 @@ Trainable and S = ∅ is Experience Replay; fixed and S = M_t is CL²R. All six 
 and the order of the data, so that two cells differ in exactly what their names say.
 """
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from cl2r.backbones import folded
 from cl2r.methods.base import OptionsT
-from cl2r.methods.incremental import Incremental
+from cl2r.methods.incremental import Incremental, Network
 from cl2r.simplex import SimplexClassifier
 
 
@@ -24,10 +23,4 @@ class Rehearsal(Incremental[OptionsT]):
         return super().build_classifier()
 
     def build_teacher(self) -> nn.Module:
-        return folded(self.network.phi)  # FD needs no logits
-
-    def old_features(self, x: Tensor) -> Tensor:
-        assert self.teacher is not None
-        with torch.no_grad():
-            features: Tensor = self.teacher(x)
-        return features
+        return folded(Network(self.network.phi, nn.Identity()))  # FD needs no logits

@@ -16,5 +16,4 @@ class UpperBound(Rehearsal[None]):
     def begin_task(self, task: TaskInfo, data: TaskData) -> None:
         super().begin_task(task, data)  # keeps φ_{t-1} as teacher
         if task.index > 1:
-            # Values, not modules: the device, the memory layout and synchronised batch norms stay as they are.
-            self.network.phi.load_state_dict(self.initial_phi(task.index).state_dict())
+            self.restart_phi(task)

@@ -11,7 +11,6 @@ from torch import nn
 
 from cl2r.batches import Batch
 from cl2r.config.builtin import WaOptions
-from cl2r.config.schema import Config
 from cl2r.heads import TrainableClassifier
 from cl2r.methods.base import Losses, Outputs, TaskData, TaskInfo
 from cl2r.methods.incremental import Incremental
@@ -20,16 +19,11 @@ from cl2r.methods.incremental import Incremental
 class Wa(Incremental[WaOptions]):
     """WA. The carried classifier is the aligned one."""
 
-    def __init__(self, config: Config, channels: int, num_outputs: int) -> None:
-        super().__init__(config, channels, num_outputs)
-        self.gamma: float | None = None
+    keeps_teacher = True
 
     def begin_task(self, task: TaskInfo, data: TaskData) -> None:
         super().begin_task(task, data)
-        self.weight, self.gamma = task.old_classes / task.seen_classes, None
-
-    def needs_teacher(self, task: TaskInfo) -> bool:
-        return True
+        self.weight = task.old_classes / task.seen_classes
 
     def loss(self, batch: Batch, network: nn.Module) -> Losses:
         out: Outputs = network(batch.x)
@@ -43,7 +37,4 @@ class Wa(Incremental[WaOptions]):
         if self.task.index > 1:
             classifier = self.network.classifier
             assert isinstance(classifier, TrainableClassifier)
-            self.gamma = classifier.align(self.task.old_classes)
-
-    def diagnostics(self) -> dict[str, float]:
-        return {**super().diagnostics(), **({} if self.gamma is None else {"gamma": self.gamma})}
+            self.values["gamma"] = classifier.align(self.task.old_classes)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from cl2r.batches import Batch
 from cl2r.config.layers import override, resolve
-from cl2r.methods.base import Method, TaskData, TaskInfo, build_method
+from cl2r.methods.base import TaskData, TaskInfo, build_method
 from tests.support.quick import QUICK
 
 CLASSES, PER_CLASS, SIZE = 12, 6, 16
@@ -21,7 +21,7 @@ CLASSES, PER_CLASS, SIZE = 12, 6, 16
 class Case:
     """12 classes of 6 grey 16×16 images; rows of class c are 6c..6c+5, and labels are in task order."""
 
-    method: Method
+    method: Any
     images: Tensor
     labels: npt.NDArray[np.int64]
     tasks: list[range]
@@ -90,21 +90,36 @@ def case(name: str, *overrides: str, tasks: int = 3, **layer: Any) -> Case:
     return Case(build_method(config, 1, CLASSES), images, labels, ranges)
 
 
-def mixed(made: Case, task: int) -> Batch:
-    """Return a batch with rows of all classes seen."""
-    return made.batch_of(task, range(made.tasks[task - 1].stop))
+def mixed(made: Case, task: int, memory: int = 2) -> Batch:
+    """Return a batch with rows of all classes seen, or of the new ones if there is no memory."""
+    classes = made.tasks[task - 1]
+    return made.batch_of(task, range(0 if memory else classes.start, classes.stop))
 
 
 def advanced(
-    name: str, *overrides: str, task: int = 2, steps: int = 2, memory_per_class: int = 2, tasks: int = 3
+    name: str, *overrides: str, task: int = 2, steps: int = 2, memory: int = 2, tasks: int = 3, sure: bool = False
 ) -> Case:
-    """Return the method in eval mode after some steps of the first stage of each task up to `task`."""
+    """Return the method in eval mode after `steps` of the first stage of `task`, and two of each task before.
+
+    `sure` makes the first model sure of itself, so that no answer of the teacher is next to uniform.
+    """
     made = case(name, *overrides, tasks=tasks)
     for index in range(1, task + 1):
-        made.begin(index, memory_per_class)
-        for _ in range(steps):
-            made.step(mixed(made, index))
-    made.method.network.eval()
+        if index > 1:
+            made.method.end_task()
+        made.begin(index, memory)
+        for _ in range(steps if index == task else 2):
+            made.step(mixed(made, index, memory))
+        if sure and index == 1:
+            made.method.network.classifier.weight.detach().mul_(30)
+    made.method.network.eval().requires_grad_(True)
+    return made
+
+
+def ended(name: str, *overrides: str, task: int = 1) -> Case:
+    """Return the method at the end of a task, two steps into each of which it ended."""
+    made = advanced(name, *overrides, task=task)
+    made.method.end_task()
     return made
 
 

@@ -70,9 +70,6 @@ def balanced_pairs(labels):
     return Pairs(query[chosen], gallery[chosen], same[chosen], stratified_folds(same[chosen], 5))
 
 
-# ---------------------------------------------------------------- procrustes
-
-
 def test_procrustes_undoes_a_rotation():
     (support,) = supports([turn(1)])
     x = unit_rows(vectors(seed=99))
@@ -108,9 +105,6 @@ def test_rotated_models_give_the_matrix_of_models_that_stay():
     assert (lost[[1, 2, 2], [0, 0, 1]] < still[0, 0] - 0.1).all()
 
 
-# ---------------------------------------------------------------- query drift
-
-
 def shifted_pair(shift, seed, count=30):
     """Unit rows b and b + shift, both of length one: those with b · shift = −‖shift‖²/2."""
     along = shift / np.linalg.norm(shift)
@@ -141,9 +135,6 @@ def test_lengths_of_features_do_not_matter(name):
     lengths = np.random.default_rng(4).uniform(0.1, 9, (2, len(a), 1))
     plain = fit_step(Support(a, b), spec(name))(x)
     np.testing.assert_allclose(fit_step(Support(lengths[0] * a, lengths[1] * b), spec(name))(x), plain, atol=1e-12)
-
-
-# ---------------------------------------------------------------- aligner
 
 
 def known_linear_map(seed=0, count=30):
@@ -199,9 +190,6 @@ def test_aligner_does_not_depend_on_how_often_images_are_given():
     np.testing.assert_allclose(aligner(twice, 0.1)(x), aligner(Support(a, b), 0.1)(x), atol=1e-12)
 
 
-# ---------------------------------------------------------------- slerp
-
-
 def test_slerp_begins_and_ends_at_its_arguments():
     a, b = vectors(seed=1), vectors(seed=2)
     np.testing.assert_allclose(slerp(a, b, 0), unit_rows(a), atol=1e-12)
@@ -241,9 +229,6 @@ def test_slerp_of_antipodes_is_a_number(share):
     assert (np.linalg.norm(point, axis=1) < 1 + 1e-9).all()
     if share in (0, 1):
         np.testing.assert_allclose(point, unit_rows(a) * (1 - 2 * share), atol=1e-12)
-
-
-# ---------------------------------------------------------------- steps
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -167,9 +167,6 @@ def test_batches_per_epoch(new, memory, expected):
     assert batches_per_epoch(new, memory, 128) == expected
 
 
-# ---------------------------------------------------------------- a whole epoch
-
-
 def drawn(world=1, rank=0, batching="balanced", address=(2, 0, 0), new=30, memory=9):
     config = resolve([{"batches": {"size": 10, "batching": batching}, "augment": {"padding": 2}}])
     return draw_epoch(config, *pools(new, memory), address, None, slice(rank, None, world))
@@ -199,9 +196,6 @@ def test_an_epoch_has_streams_of_its_own():
         assert torch.equal(one.augmentation.offsets, two.augmentation.offsets)
     assert first[0].rows.tolist() != other[0].rows.tolist()
     assert not torch.equal(first[0].augmentation.offsets, other[0].augmentation.offsets)
-
-
-# ---------------------------------------------------------------- the batch of a step
 
 
 def test_rows_of_a_kind_are_ascending_positions():

@@ -185,9 +185,6 @@ def task_rows(new, memory):
     return numbers[:new], numbers[new:]
 
 
-# ---------------------------------------------------------------- support
-
-
 @settings(deadline=None, max_examples=60)
 @given(SUPPORTS, SUPPORTS)
 def test_support_is_a_part_of_the_task(new, memory):

@@ -36,9 +36,6 @@ def test_unit_rows():
     assert rows.dtype == np.float64
 
 
-# ---------------------------------------------------------------- cosines
-
-
 def test_drift_cosine_of_known_angles():
     old = np.array([[1.0, 0.0], [0.0, 2.0], [1.0, 1.0], [3.0, 0.0]])
     new = np.array([[5.0, 0.0], [0.0, -1.0], [1.0, -1.0], [1.0, math.sqrt(3)]])
@@ -68,9 +65,6 @@ def test_rotated_cosine_is_the_nuclear_norm():
     new, old = vectors(seed=1), vectors(seed=2)
     values = np.linalg.svd(unit_rows(new).T @ unit_rows(old), compute_uv=False)
     assert rotated_cosine(new, old) == pytest.approx(values.sum() / len(new))
-
-
-# ---------------------------------------------------------------- CKA
 
 
 def gram_cka(x, y):
@@ -113,9 +107,6 @@ def test_cka_of_float32_is_that_of_float64():
     x, y = vectors(seed=1) + 1000, vectors(seed=2) + vectors(seed=1)
     low = x.astype(np.float32)
     assert linear_cka(low, y) == pytest.approx(gram_cka(low.astype(np.float64), y), rel=1e-6)
-
-
-# ---------------------------------------------------------------- vertices
 
 
 @pytest.mark.parametrize("k", [3, 10, 40])
@@ -183,9 +174,6 @@ def test_bound_is_reached_and_never_passed(rank, classes, k):
         space = np.linalg.qr(rng.normal(size=(k - 1, rank)))[0]
         features = corners @ space @ space.T
         assert vertex_cosine(features, labels, k) <= reached + 1e-12
-
-
-# ---------------------------------------------------------------- what a link stores
 
 
 def test_drift_of_a_model_that_grew_is_measured_in_its_old_dimensions():

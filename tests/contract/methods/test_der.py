@@ -10,53 +10,23 @@ import torch
 from torch import Tensor
 
 from cl2r.engine.chain import RunResult
-from cl2r.methods.der import DerTrunc, Expanded, ExpandedOutputs
-from tests.support.method_case import Case, case, fingerprint
+from tests.support.method_case import Case, advanced, ended, fingerprint, mixed
 from tests.support.quick import chain_tensors, quick_config, train
 
 D = 64
 LAYER: dict[str, Any] = {"method": {"name": "der_trunc"}}
 
 
-def take_steps(this: Case, task: int, steps: int = 2) -> None:
-    for _ in range(steps):
-        this.step(this.batch_of(task, range(this.tasks[task - 1].stop), 3))
-
-
-def learnt(*overrides: str, tasks: int = 1) -> Case:
-    """Return a case after a few steps of every given task, the last one ended."""
-    this = case("der_trunc", *overrides)
-    for task in range(1, tasks + 1):
-        this.begin(task)
-        take_steps(this, task)
-        this.method.end_task()
-    return this
-
-
-def expanded(this: Case) -> Expanded:
-    assert isinstance(this.method.network, Expanded)
-    return this.method.network
-
-
 def weight_of(this: Case) -> Tensor:
-    weight = this.method.network.classifier.weight
-    assert isinstance(weight, Tensor)
-    return weight.detach()
+    return this.method.network.classifier.weight.detach()
 
 
 def extractors(this: Case) -> list[str]:
-    assert isinstance(this.method, DerTrunc)
     return [fingerprint(extractor) for extractor in this.method.extractors]
 
 
-# ---------------------------------------------------------------- the first task and what is carried
-
-
-# ---------------------------------------------------------------- expansion
-
-
 def test_the_old_classifier_is_a_block_of_the_new_one() -> None:
-    this = learnt(tasks=2)
+    this = ended("der_trunc", task=2)
     old = weight_of(this).clone()
     this.begin(3)
     new = weight_of(this)
@@ -68,7 +38,7 @@ def test_the_old_classifier_is_a_block_of_the_new_one() -> None:
 
 
 def test_the_new_extractor_starts_from_the_last_one() -> None:
-    this = learnt(tasks=2)
+    this = ended("der_trunc", task=2)
     first, second = extractors(this)
     this.begin(3)
     assert extractors(this) == [first, second, second]
@@ -76,14 +46,14 @@ def test_the_new_extractor_starts_from_the_last_one() -> None:
 
 
 def test_old_extractors_are_frozen_with_their_batch_norms() -> None:
-    this = learnt(tasks=2)
+    this = ended("der_trunc", task=2)
     before = extractors(this)
     this.begin(3)
-    network = expanded(this)
+    network = this.method.network
     network.train()
     assert not any(module.training for module in network.frozen.modules())
     assert network.phi.training
-    take_steps(this, 3)
+    this.step(mixed(this, 3))
     trained = {id(parameter) for stage in this.method.stages() for parameter in stage.parameters()}
     assert not trained & {id(parameter) for parameter in network.frozen.parameters()}
     assert trained | {id(p) for p in network.frozen.parameters()} == {id(p) for p in network.parameters()}
@@ -94,12 +64,8 @@ def test_old_extractors_are_frozen_with_their_batch_norms() -> None:
 
 @pytest.mark.parametrize("centre", [False, True])
 def test_truncated_features_are_the_old_ones_bit_for_bit(centre: bool) -> None:
-    this, features = case("der_trunc", f"head.centre={centre}"), list[Tensor]()
-    for task in (1, 2, 3):
-        this.begin(task)
-        take_steps(this, task)
-        this.method.end_task()
-        features.append(this.apply(this.method.extractor(), this.rows(range(12))))
+    made = [ended("der_trunc", f"head.centre={centre}", task=task) for task in (1, 2, 3)]
+    features = [this.apply(this.method.extractor(), this.rows(range(12))) for this in made]
     for t, new in enumerate(features, 1):
         assert new.shape == (72, t * D)
         for k, old in enumerate(features[:t], 1):
@@ -107,18 +73,12 @@ def test_truncated_features_are_the_old_ones_bit_for_bit(centre: bool) -> None:
     assert not torch.equal(features[2][:, D : 2 * D], features[2][:, 2 * D :])
 
 
-# ---------------------------------------------------------------- loss, against a slow version
-
-
 @pytest.mark.parametrize("weight", [0.0, 1.0, 2.5])
 def test_loss(weight: float) -> None:
-    this = learnt(f"der_trunc.auxiliary={weight}")
-    this.begin(2)
-    take_steps(this, 2)
-    network, batch = expanded(this).eval(), this.batch_of(2, range(8), 1)
-    losses = this.method.stages()[0].loss(batch, network)
+    this = advanced("der_trunc", f"der_trunc.auxiliary={weight}")
+    network, batch = this.method.network, this.batch_of(2, range(8), 1)
     with torch.no_grad():
-        out: ExpandedOutputs = network(batch.x)
+        out = network(batch.x)
         old, new = network.frozen[0](batch.x), network.phi(batch.x)
     torch.testing.assert_close(out.features, torch.cat([old, new], 1))
     torch.testing.assert_close(out.logits, out.features @ weight_of(this).T)
@@ -128,31 +88,23 @@ def test_loss(weight: float) -> None:
         ce += (math.log(sum(map(math.exp, z))) - z[y]) / 8
         lumped = {4: 1, 5: 2, 6: 3, 7: 4}.get(y, 0)
         auxiliary += weight * (math.log(sum(map(math.exp, a))) - a[lumped]) / 8
-    assert {k: float(v.detach()) for k, v in losses.items()} == pytest.approx(
-        {"ce": ce, "auxiliary": auxiliary}, rel=1e-4
-    )
+    assert this.losses(batch) == pytest.approx({"ce": ce, "auxiliary": auxiliary}, rel=1e-4)
 
 
 def test_the_auxiliary_classifier_sees_the_new_extractor_only() -> None:
-    this = learnt()
-    this.begin(2)
-    network, x = expanded(this).eval(), this.images[:3]
+    this = advanced("der_trunc", steps=0)
+    network, x = this.method.network, this.images[:3]
     with torch.no_grad():
-        before: ExpandedOutputs = network(x)
+        before = network(x)
         for parameter in network.frozen.parameters():
             parameter.mul_(2)
-        after: ExpandedOutputs = network(x)
+        after = network(x)
     assert torch.equal(before.auxiliary, after.auxiliary)
     assert not torch.equal(before.logits, after.logits)
 
 
-# ---------------------------------------------------------------- alignment
-
-
 def test_new_rows_are_scaled_to_the_length_of_old_ones() -> None:
-    this = learnt()
-    this.begin(2)
-    take_steps(this, 2)
+    this = advanced("der_trunc")
     before, phi = weight_of(this).clone(), fingerprint(this.method.network.phi)
     this.method.end_task()
     after = weight_of(this)
@@ -163,9 +115,6 @@ def test_new_rows_are_scaled_to_the_length_of_old_ones() -> None:
     assert gamma != pytest.approx(1, abs=1e-3)
     torch.testing.assert_close(after[4:], gamma * before[4:])
     assert fingerprint(this.method.network.phi) == phi
-
-
-# ---------------------------------------------------------------- whole runs
 
 
 @pytest.fixture(scope="module")
@@ -213,10 +162,3 @@ def test_ties_counted_as_compatible_would_reward_it(undisturbed: RunResult, root
     result = train(quick_config(hard, LAYER, {"eval": {"ties": True}}), root)
     assert all(link.reused for link in result.links)
     assert result.report.values["AC"] == 1
-
-
-def test_without_memory_and_in_bf16(hard: Path, tmp_path: Path) -> None:
-    layer = {"memory": {"per_class": 0}, "optim": {"epochs": 1, "precision": "bf16"}}
-    result = train(quick_config(hard, LAYER, layer), tmp_path)
-    matrix = result.report.matrix
-    assert all(matrix[t, k] == matrix[k, k] for t in range(3) for k in range(t + 1))

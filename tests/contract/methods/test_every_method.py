@@ -254,7 +254,26 @@ def test_the_first_task_is_that_of_another_family(name: str, tiny: Path) -> None
     assert one.method.diagnostics() == two.method.diagnostics()
 
 
-# ---------------------------------------------------------------- terms of the loss
+@pytest.mark.parametrize(
+    ("name", "settings", "other"),
+    [
+        ("lwf", ["lwf.weight=0", "lwf.ce=seen", "memory.per_class=3"], "er"),
+        ("lifelong_bct", ["bct.weight=0"], "er"),
+        ("hoc", ["hoc.weight=1"], "fixed"),
+        ("cl2r", ["method.lambda_base=0"], "fixed"),
+    ],
+)
+def test_without_its_own_term_it_is_another_method(
+    name: str, settings: list[str], other: str, tiny: Path, tmp_path: Path
+) -> None:
+    brought = {key: value for key, value in METHODS[name].defaults.items() if key.startswith(("head.", "batches."))}
+    layers = [override(f"{key}={value}") for key, value in brought.items()]
+    one, two = short(tiny, name, *map(override, settings)), short(tiny, other, *layers)
+    ours, theirs = (train(config, tmp_path / config.method.name).plan for config in (one, two))
+    chains = chain_tensors(ours, tmp_path / name), chain_tensors(theirs, tmp_path / other)
+    for mine, its in zip(*chains, strict=True):
+        assert mine.keys() == its.keys()
+        assert all(torch.equal(mine[key], tensor) for key, tensor in its.items())
 
 
 WITHOUT_TEACHER = {"er", "fixed", "cores", "bct", "lifelong_bct", "der_trunc"}
@@ -304,9 +323,6 @@ def test_a_kind_without_rows_has_a_finite_gradient(name: str, classes: range) ->
         assert all(parameter.isfinite().all() for parameter in made.method.network.parameters())
 
 
-# ---------------------------------------------------------------- steps on an accelerator
-
-
 class NoTraffic(TorchDispatchMode):
     """Refuse operations that copy between host and device or wait for the device."""
 
@@ -346,9 +362,6 @@ def on_device(method: Method) -> None:
     for name, value in vars(method).items():
         if isinstance(value, torch.nn.Module | torch.Tensor):
             setattr(method, name, value.to("meta"))
-
-
-# ---------------------------------------------------------------- two workers
 
 
 ARRANGEMENTS = {"memory on the first": range(0, 10, 2), "no memory": range(0), "only memory": range(15)}

@@ -1,4 +1,4 @@
-"""FAN: two stages, ψ that leaves φ_t alone, and galleries that pass exactly one ψ a task."""
+"""FAN: two stages, ψ that leaves φ_t alone, and galleries that pass exactly one ψ per task."""
 
 import copy
 import math
@@ -20,17 +20,11 @@ from cl2r.features import Features
 from cl2r.methods.fan import Fan
 from tests.support.method_case import Case, advanced, fingerprint, mixed
 from tests.support.quick import EPOCHS, quick_config, train
+from tests.support.slow_losses import slow_ce, slow_fd, slow_kd
 
 ADAPT_EPOCHS = 2
 FAN = {"method": {"name": "fan"}, "fan": {"epochs": ADAPT_EPOCHS, "width": 2}}
-
-
 fan = partial(advanced, "fan")
-
-
-def method_of(made: Case) -> Fan:
-    assert isinstance(made.method, Fan)
-    return made.method
 
 
 def scramble(module: nn.Module, seed: int = 0, scale: float = 1.0) -> None:
@@ -46,7 +40,7 @@ def adapt(made: Case, epochs: int) -> None:
     stage = made.method.stages()[1]
     optimiser = torch.optim.Adam(list(stage.parameters()), stage.lr)
     made.method.network.requires_grad_(False)
-    method_of(made).network.psi.requires_grad_(True)
+    made.method.network.psi.requires_grad_(True)
     made.method.network.train(stage.statistics)
     batch = made.batch(2, np.concatenate(stage.rows))
     for _ in range(epochs):
@@ -68,56 +62,35 @@ def slow_psi(psi: nn.Module, features) -> npt.NDArray[np.float64]:
     return unit(v + hidden @ weights["out.weight"].T + weights["out.bias"])
 
 
-def slow_softmax(logits) -> npt.NDArray[np.float64]:
-    powers = np.exp(np.asarray(logits, dtype=np.float64))
-    return powers / powers.sum(1, keepdims=True)
-
-
-# ---------------------------------------------------------------- stage 1
-
-
 def test_terms_of_stage_one_with_logit_distillation_against_a_loop():
-    made = fan("fan.kd_weight=0.6", "method.lambda_base=3", task=1)
-    old_model = copy.deepcopy(made.method.network).eval()
-    made.begin(2)
-    for _ in range(2):
-        made.step(mixed(made, 2))
-    made.method.network.eval()
+    settings = "fan.kd_weight=0.6", "method.lambda_base=3"
+    old_model, made = fan(*settings, task=1).method.network, fan(*settings)
     batch = mixed(made, 2)
     with torch.no_grad():
         old, new = old_model(batch.x), made.method.network(batch.x)
-    target = slow_softmax(old.logits / 2)
-    kd = -np.mean((target * np.log(slow_softmax(new.logits[:, :4] / 2))).sum(1))
-    fd = np.mean(1 - (unit(old.features) * unit(new.features)).sum(1))
-    ce = -np.mean(np.log(slow_softmax(new.logits))[np.arange(16), batch.y.numpy()])
-    losses = {name: value.item() for name, value in made.method.loss(batch, made.method.network).items()}
+    losses = made.losses(batch)
     assert set(losses) == {"ce", "fd", "kd"}
-    assert losses["ce"] == pytest.approx(ce, rel=1e-4)
-    assert losses["fd"] == pytest.approx(3 * fd, rel=1e-3)  # k_0 = k_n, so that every rule gives λ_base
-    assert losses["kd"] == pytest.approx(0.6 * kd, rel=1e-4)
+    assert losses["ce"] == pytest.approx(slow_ce(new.logits, batch.y), rel=1e-4)
+    # k_0 = k_n, so that every rule gives λ_base
+    assert losses["fd"] == pytest.approx(3 * slow_fd(new.features, old.features), rel=1e-3)
+    assert losses["kd"] == pytest.approx(0.6 * slow_kd(new.logits, old.logits, 2.0), rel=1e-4)
 
 
 def test_stage_one_has_no_margin_term_and_leaves_psi_alone():
     made = fan(steps=0)
-    psi = fingerprint(method_of(made).network.psi)
+    psi = fingerprint(made.method.network.psi)
     losses = made.step(mixed(made, 2))
     assert set(losses) == {"ce", "fd"}
-    assert fingerprint(method_of(made).network.psi) == psi
+    assert fingerprint(made.method.network.psi) == psi
     chosen = {id(p) for p in made.method.stages()[0].parameters()}
     own = {id(p) for name, p in made.method.network.named_parameters() if not name.startswith("psi.")}
     assert chosen == own
 
 
-# ---------------------------------------------------------------- stage 2
-
-
 def test_the_loss_of_psi_against_a_loop():
-    made = fan("fan.alpha=7", "fan.width=2", task=1)
-    phi = made.method.extractor()
-    made.begin(2)
-    for _ in range(2):
-        made.step(mixed(made, 2))
-    network = method_of(made).network.eval()
+    settings = "fan.alpha=7", "fan.width=2"
+    phi, made = fan(*settings, task=1).method.extractor(), fan(*settings)
+    network = made.method.network
     scramble(network.psi, scale=0.1)
     batch = mixed(made, 2)
     with torch.no_grad():
@@ -127,7 +100,7 @@ def test_the_loss_of_psi_against_a_loop():
     align = 7 * np.mean(1 - (adapted * unit(new)).sum(1))
     rows = unit(torch.cat([network.classifier.old, network.classifier.new]).detach())
     logits = network.classifier.scale.item() * adapted @ rows.T
-    ce = -np.mean(np.log(slow_softmax(logits))[np.arange(16), batch.y.numpy()])
+    ce = slow_ce(torch.from_numpy(logits), batch.y)
     assert set(losses) == {"align", "adapted_ce"}
     assert losses["align"].item() == pytest.approx(align, rel=1e-3)
     assert losses["adapted_ce"].item() == pytest.approx(ce, rel=1e-4)
@@ -139,7 +112,7 @@ def test_rows_of_stage_two(pairs):
     stage, data = made.method.stages()[1], made.data(2)
     assert (stage.name, stage.epochs, stage.lr, stage.statistics) == ("adapt", 5, 0.02, False)
     assert (stage.optimiser, stage.schedule, stage.weight_decay, stage.batching) == ("adam", "constant", 0, "natural")
-    assert {id(p) for p in stage.parameters()} == {id(p) for p in method_of(made).network.psi.parameters()}
+    assert {id(p) for p in stage.parameters()} == {id(p) for p in made.method.network.psi.parameters()}
     new, memory = stage.rows
     np.testing.assert_array_equal(new, data.new)
     np.testing.assert_array_equal(memory, data.memory if pairs == "task+memory" else [])
@@ -147,7 +120,7 @@ def test_rows_of_stage_two(pairs):
 
 def test_psi_learns_how_phi_moved():
     made = fan(steps=4)
-    old, now = method_of(made).teacher.phi, made.method.extractor()
+    old, now = made.method.teacher.phi, made.method.extractor()
     rows = made.rows(range(8))
     v, target = made.apply(old, rows), unit(made.apply(now, rows))
     before = (unit(v) * target).sum(1).mean()
@@ -177,19 +150,16 @@ def test_psi_is_close_to_the_identity_if_phi_did_not_move(tiny: Path, whole: "Ru
     assert matrix[1, 0] == pytest.approx(matrix[0, 0], abs=0.05)
 
 
-# ---------------------------------------------------------------- ψ itself
-
-
 def test_psi_normalises_its_input_and_its_output():
     made = fan(steps=0)
-    scramble(method_of(made).network.psi, scale=0.1)
+    scramble(made.method.network.psi, scale=0.1)
     features = torch.randn(9, 64, generator=torch.Generator().manual_seed(1))
     adapted = made.method.adapt_gallery(features)
-    np.testing.assert_allclose(adapted.numpy(), slow_psi(method_of(made).network.psi, features), atol=1e-5)
+    np.testing.assert_allclose(adapted.numpy(), slow_psi(made.method.network.psi, features), atol=1e-5)
     torch.testing.assert_close(adapted.norm(dim=1), torch.ones(9))
     torch.testing.assert_close(made.method.adapt_gallery(5 * features), adapted)
     assert not adapted.requires_grad
-    assert method_of(made).network.psi.hidden.weight.shape == (16 * 64, 64)
+    assert made.method.network.psi.hidden.weight.shape == (16 * 64, 64)
 
 
 def test_the_first_task_has_no_psi():
@@ -207,10 +177,10 @@ def test_psi_is_fresh_every_task_and_draws_from_its_own_stream():
     made = fan(task=1)
     made.begin(2)
     assert torch.equal(torch.get_rng_state(), state)
-    second = copy.deepcopy(method_of(made).network.psi)
-    scramble(method_of(made).network.psi)
+    second = copy.deepcopy(made.method.network.psi)
+    scramble(made.method.network.psi)
     made.begin(3)
-    third, again = method_of(made).network.psi, method_of(fan(task=3)).network.psi
+    third, again = made.method.network.psi, fan(task=3).method.network.psi
     assert fingerprint(third) == fingerprint(again)
     assert not torch.equal(third.hidden.weight, second.hidden.weight)
     assert not third.out.weight.any()
@@ -228,13 +198,10 @@ def test_a_restored_method_has_the_same_psi():
 
 
 def test_without_memory_psi_still_has_its_pairs():
-    made = fan(memory_per_class=0, steps=0)
+    made = fan(memory=0, steps=0)
     batch = made.batch_of(2, range(4, 8))
     assert set(made.step(batch)) == {"ce", "fd"}
     assert set(made.step(batch, stage=1)) == {"align", "adapted_ce"}
-
-
-# ---------------------------------------------------------------- whole runs
 
 
 @dataclass
@@ -334,9 +301,3 @@ def test_a_random_psi_leaves_self_tests_as_they_are_and_makes_cross_tests_a_gues
         spec = plan.config.eval.model_copy(update={"bootstrap": 0})
         guesses.append(Evaluator(plan.report_pairs, spec)(ChainFeatures(models, galleries)).matrix[1, 0])
     assert np.mean(guesses) == pytest.approx(0.5, abs=0.1)
-
-
-def test_without_epochs_psi_is_the_identity(tiny: Path, tmp_path: Path) -> None:
-    short = {"optim": {"epochs": 1}, "fan": {"epochs": 0}, "memory": {"per_class": 0}}
-    quick = Run(train(quick_config(tiny, FAN, short), tmp_path), tmp_path)
-    np.testing.assert_allclose(quick.stored(3, "gallery_1"), unit(quick.opened(1)), atol=1e-5)

@@ -2,18 +2,15 @@
 
 import itertools
 import math
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from cl2r.config.builtin import HocOptions
-from cl2r.methods.hoc import Hoc, contrastive
-from tests.support.method_case import Case, case, fingerprint
-from tests.support.quick import chain_tensors, quick_config, train
+from cl2r.methods.hoc import contrastive
+from tests.support.method_case import advanced, fingerprint
 from tests.support.slow_losses import cosine
 
 MODES = list(itertools.product(["inf", "code"], ["new", "old"]))
@@ -50,9 +47,6 @@ def gradient(new: Tensor, old: Tensor, labels: list[int], **values: Any) -> tupl
     loss.backward()
     assert f.grad is not None
     return loss.item(), f.grad
-
-
-# ---------------------------------------------------------------- contrastive loss
 
 
 @pytest.mark.parametrize(("mask", "anchor"), MODES)
@@ -124,44 +118,16 @@ def test_no_rows_give_zero(mask: str) -> None:
     assert gradient(new, old, [], mask=mask)[0] == 0
 
 
-@pytest.mark.parametrize("mask", ["inf", "code"])
-def test_float32_under_autocast(mask: str) -> None:
-    new, old = random_pair(len(LABELS), 300)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        loss = contrastive(new.bfloat16(), old, torch.tensor(LABELS), torch.tensor(LABELS), options(mask=mask))
-    assert loss.dtype == torch.float32
-    expected = slow_contrastive(new.bfloat16().float(), old, LABELS, 10.0, mask, "new")
-    assert loss.item() == pytest.approx(expected, abs=1e-5)
-
-
-# ---------------------------------------------------------------- the method
-
-
-def in_second(*overrides: str, name: str = "hoc", memory: int = 2) -> Case:
-    """Return a case two steps into task 2, in eval mode."""
-    made = case(name, *overrides)
-    made.begin(1)
-    for _ in range(3):
-        made.step(made.batch_of(1, made.tasks[0]))
-    made.begin(2, memory)
-    for _ in range(2):
-        made.step(made.batch_of(2, range(8)))
-    made.method.network.eval()
-    return made
-
-
 def test_defaults_are_the_released_values() -> None:
     assert (options().weight, options().mu) == (0.1, 10.0)
 
 
 @pytest.mark.parametrize("mask", ["inf", "code"])
 def test_loss_is_a_convex_combination_over_all_rows(mask: str) -> None:
-    made = in_second("hoc.weight=0.3", "hoc.mu=4", f"hoc.mask={mask}")
-    assert isinstance(made.method, Hoc)
-    assert made.method.teacher is not None
+    made = advanced("hoc", "hoc.weight=0.3", "hoc.mu=4", f"hoc.mask={mask}")
     batch = made.batch_of(2, range(2, 8))
     losses = made.method.loss(batch, made.method.network)
-    out, old = made.method.network(batch.x), made.method.teacher(batch.x)
+    out, old = made.method.network(batch.x), made.method.teacher(batch.x).features
     contrast = slow_contrastive(out.features, old, batch.y.tolist(), 4.0, mask, "new")
     logits = out.logits.tolist()
     slow = [math.log(sum(map(math.exp, z))) - z[y] for z, y in zip(logits, batch.y.tolist(), strict=True)]
@@ -170,32 +136,8 @@ def test_loss_is_a_convex_combination_over_all_rows(mask: str) -> None:
     assert losses["ce"].item() == pytest.approx(0.3 * sum(slow) / len(slow), abs=1e-5)
 
 
-def test_a_task_starts_from_the_previous_model() -> None:
-    made = case("hoc")
-    made.begin(1)
-    made.step(made.batch_of(1, made.tasks[0]))
-    before = fingerprint(made.method.network)
-    made.begin(2)
-    assert fingerprint(made.method.network) == before
-
-
 def test_full_weight_needs_no_teacher() -> None:
-    made = in_second("hoc.weight=1")
-    assert isinstance(made.method, Hoc)
+    made = advanced("hoc", "hoc.weight=1")
     assert made.method.teacher is None
     assert set(made.method.loss(made.batch_of(2, range(8)), made.method.network)) == {"ce"}
-    assert fingerprint(made.method.network) == fingerprint(in_second(name="fixed").method.network)
-
-
-# ---------------------------------------------------------------- runs
-
-
-def test_full_weight_is_the_fixed_classifier_alone(tiny: Path, tmp_path: Path) -> None:
-    ours = train(quick_config(tiny, {"method": {"name": "hoc"}, "hoc": {"weight": 1}}), tmp_path / "hoc")
-    theirs = train(quick_config(tiny, {"method": {"name": "fixed"}}), tmp_path / "fixed")
-    assert ours.plan.keys[0] == theirs.plan.keys[0]
-    np.testing.assert_array_equal(ours.report.matrix, theirs.report.matrix)
-    chains = chain_tensors(ours.plan, tmp_path / "hoc"), chain_tensors(theirs.plan, tmp_path / "fixed")
-    for one, two in zip(*chains, strict=True):
-        assert one.keys() == two.keys()
-        assert all(torch.equal(one[name], two[name]) for name in one)
+    assert fingerprint(made.method.network) == fingerprint(advanced("fixed").method.network)

@@ -2,17 +2,14 @@
 
 import math
 from dataclasses import replace
-from pathlib import Path
+from functools import partial
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
 from cl2r.methods.base import Batch, Outputs
-from cl2r.methods.icarl import Icarl
-from tests.support.method_case import Case, case
-from tests.support.quick import TASKS, chain_tensors, quick_config, train
+from tests.support.method_case import Case, advanced
 
 OLD, SEEN = 4, 8  # classes before and after task 2 of the case
 MIXED = range(2, 7)  # two old and three new classes
@@ -48,28 +45,8 @@ def slow_bce(logits: Tensor, y: Tensor, old: Tensor | None) -> float:
     return total / logits.numel()
 
 
+icarl = partial(advanced, "icarl", sure=True)
 MEAN = "icarl.over_classes=mean"
-
-
-def in_second(steps: int = 2, memory: int = 2, over_classes: str = MEAN) -> Case:
-    """Return a case in task 2 whose model has moved away from its teacher, with batch norm in eval mode."""
-    trained = case("icarl", over_classes)
-    trained.begin(1)
-    trained.step(trained.batch_of(1, range(OLD)))
-    assert isinstance(trained.method, Icarl)
-    with torch.no_grad():  # a teacher that is sure of itself, so that no sigmoid is next to 1/2
-        trained.method.network.classifier.get_parameter("weight").mul_(30)
-    trained.begin(2, memory)
-    for _ in range(steps):
-        trained.step(trained.batch_of(2, range(SEEN)))
-    trained.method.network.eval().requires_grad_(True)
-    return trained
-
-
-def teacher_of(trained: Case) -> nn.Module:
-    assert isinstance(trained.method, Icarl)
-    assert trained.method.teacher is not None
-    return trained.method.teacher
 
 
 def bce(trained: Case, batch: Batch) -> float:
@@ -83,21 +60,16 @@ def logit_gradients(trained: Case, batch: Batch) -> Tensor:
     return torch.autograd.grad(trained.method.loss(batch, spy)["bce"], spy.logits)[0]
 
 
-# ---------------------------------------------------------------- the formula
-
-
 def test_the_sum_over_classes_is_the_mean_times_their_number() -> None:
-    summed = in_second(steps=0, over_classes="icarl.over_classes=sum")
+    summed = icarl(steps=0)
     batch = summed.batch_of(2, MIXED)
     with torch.no_grad():
-        logits, old = summed.method.network(batch.x).logits, teacher_of(summed)(batch.x).logits
+        logits, old = summed.method.network(batch.x).logits, summed.method.teacher(batch.x).logits
     assert bce(summed, batch) == pytest.approx(SEEN * slow_bce(logits, batch.y, old), rel=1e-5)
 
 
 def test_first_task_is_plain_binary_cross_entropy() -> None:
-    trained = case("icarl", MEAN)
-    trained.begin(1)
-    trained.method.network.eval()
+    trained = advanced("icarl", MEAN, task=1)
     batch = trained.batch_of(1, range(OLD))
     with torch.no_grad():
         logits = trained.method.network(batch.x).logits
@@ -107,21 +79,19 @@ def test_first_task_is_plain_binary_cross_entropy() -> None:
 
 @pytest.mark.parametrize("memory", [0, 2])
 def test_targets_of_old_classes_come_from_the_old_model(memory: int) -> None:
-    trained = in_second(memory=memory)
+    trained = icarl(MEAN, memory=memory)
     batch = trained.batch_of(2, MIXED if memory else range(OLD, SEEN))
     with torch.no_grad():
-        logits, old = trained.method.network(batch.x).logits, teacher_of(trained)(batch.x).logits
+        logits, old = trained.method.network(batch.x).logits, trained.method.teacher(batch.x).logits
     assert (logits.shape[1], old.shape[1]) == (SEEN, OLD)
     assert bce(trained, batch) == pytest.approx(slow_bce(logits, batch.y, old), rel=1e-5)
     assert slow_bce(logits, batch.y, old) != pytest.approx(slow_bce(logits, batch.y, None), rel=1e-3)
-
-
-# ---------------------------------------------------------------- whose word counts
+    assert trained.method.diagnostics() == {}, "targets have no weight"
 
 
 def test_equal_models_have_no_gradient_for_old_logits() -> None:
     """Memory rows included: their own class is an old one, and its label is not used."""
-    trained = in_second(steps=0)
+    trained = icarl(steps=0)
     batch = trained.batch_of(2, MIXED)
     gradient = logit_gradients(trained, batch)
     assert 0 < len(batch.memory) < len(batch.y)
@@ -130,7 +100,7 @@ def test_equal_models_have_no_gradient_for_old_logits() -> None:
 
 
 def test_the_label_of_a_memory_row_is_not_used() -> None:
-    trained = in_second()
+    trained = icarl()
     batch = trained.batch_of(2, MIXED)
     assert (logit_gradients(trained, batch)[batch.memory, OLD:] > 0).all(), "pushed down, all of them"
     swapped = replace(batch, y=torch.where(batch.y < OLD, (batch.y + 1) % OLD, batch.y))
@@ -139,27 +109,9 @@ def test_the_label_of_a_memory_row_is_not_used() -> None:
 
 
 def test_new_rows_raise_the_logit_of_their_class() -> None:
-    trained = in_second()
+    trained = icarl()
     batch = trained.batch_of(2, range(OLD, SEEN))
     gradient = logit_gradients(trained, batch)
     own = torch.nn.functional.one_hot(batch.y, SEEN).bool()
     assert (gradient[own] < 0).all()
     assert (gradient[:, OLD:][~own[:, OLD:]] > 0).all()
-
-
-# ---------------------------------------------------------------- workers and precision
-
-
-# ---------------------------------------------------------------- runs
-
-
-@pytest.mark.parametrize("selection", ["random", "herding"])
-def test_a_run(tiny: Path, tmp_path: Path, selection: str) -> None:
-    result = train(quick_config(tiny, {"method": {"name": "icarl"}, "memory": {"selection": selection}}), tmp_path)
-    assert np.isfinite(result.report.matrix[np.tri(TASKS, dtype=bool)]).all()
-    assert [link.record["memory"] for link in result.links] == [0, 12, 24]
-    assert all("loss_bce" in row for link in result.links for row in link.record["curves"])
-    assert all("lambda" not in link.record["metrics"] for link in result.links)
-    features = [tensors["features/open"] for tensors in chain_tensors(result.plan, tmp_path)]
-    assert {rows.shape for rows in features} == {(84, 64)}
-    assert all((rows < 0).any() for rows in features), "signed: read before the last ReLU"

@@ -15,13 +15,13 @@ PAGE = Path(str(resources.files("cl2r") / "methods" / "README.md"))
 
 
 def blocks() -> list[str]:
-    """The code blocks of the page, in order."""
+    """Return the code blocks of the page, in order."""
     return re.findall(r"```(?:python|toml)\n(.*?)```", PAGE.read_text(), re.DOTALL)
 
 
 @pytest.fixture
 def site(tmp_path: Path) -> Path:
-    """A folder that looks like site-packages with `anchored` installed."""
+    """Return a folder that looks like site-packages with `anchored` installed."""
     info, method, project = blocks()
     for name, text in {"__init__.py": info, "method.py": method}.items():
         path = tmp_path / "site" / "anchored" / name

@@ -1,6 +1,7 @@
 """PODNet: every term against loops over rows, k-means imprinting, what is held when, and both stages of a task."""
 
 import math
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -8,36 +9,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from cl2r.engine.chain import RunResult
-from cl2r.errors import InputError
 from cl2r.memory import sample_task
-from cl2r.methods.podnet import Podnet, nca_of_code, nca_of_paper, pod_spatial
-from tests.support.method_case import PER_CLASS, Case, case
-from tests.support.quick import EPOCHS, TASKS, Recorder, quick_config, train
+from cl2r.methods.podnet import nca_of_code, nca_of_paper, pod_spatial
+from tests.support.method_case import PER_CLASS, advanced, case
+from tests.support.quick import quick_config, train
 from tests.support.slow_losses import slow_fd
 
 SIZE = 4  # classes of each task of the case
+podnet = partial(advanced, "podnet")
 FINETUNE = 2
 LAYER = {"method": {"name": "podnet"}, "podnet": {"finetune_epochs": FINETUNE, "proxies": 3}}
-
-
-def in_task(task: int, *overrides: str, memory: int = 2, steps: int = 2) -> Case:
-    """Return a case inside a task whose model has moved away from its teacher, with batch norm in eval mode."""
-    trained = case("podnet", *overrides)
-    for index in range(1, task + 1):
-        trained.begin(index, memory)
-        for _ in range(steps):
-            trained.step(trained.batch_of(index, range(SIZE * index)))
-    trained.method.network.eval().requires_grad_(True)
-    return trained
-
-
-def method_of(trained: Case) -> Podnet:
-    assert isinstance(trained.method, Podnet)
-    return trained.method
-
-
-# ---------------------------------------------------------------- slow versions
 
 
 def unit(vector: list[float]) -> list[float]:
@@ -96,15 +77,12 @@ def slow_spatial(new: list[Tensor], old: list[Tensor]) -> float:
     return sum(gaps) / len(gaps)
 
 
-# ---------------------------------------------------------------- terms
-
-
 @pytest.mark.parametrize("centre", ["true", "false"])
 @pytest.mark.parametrize("nca", ["code", "paper"])
 @pytest.mark.parametrize("task", [1, 2, 3])
 def test_lsc_against_loops(nca: str, task: int, centre: str) -> None:
-    trained = in_task(task, f"podnet.nca={nca}", "podnet.proxies=3", f"head.centre={centre}")
-    network = method_of(trained).network
+    trained = podnet(f"podnet.nca={nca}", "podnet.proxies=3", f"head.centre={centre}", task=task)
+    network = trained.method.network
     with torch.no_grad():
         network.classifier.scale.fill_(2.5)
     batch = trained.batch_of(task, range(SIZE * task))
@@ -122,9 +100,8 @@ def test_lsc_against_loops(nca: str, task: int, centre: str) -> None:
 @pytest.mark.parametrize("centre", ["true", "false"])
 @pytest.mark.parametrize("task", [2, 3])
 def test_pod_terms_against_loops(task: int, centre: str) -> None:
-    trained = in_task(task, "podnet.spatial=2", "podnet.flat=5", f"head.centre={centre}")
-    method, batch = method_of(trained), trained.batch_of(task, range(2, SIZE * task), 1)
-    assert method.teacher is not None
+    trained = podnet("podnet.spatial=2", "podnet.flat=5", f"head.centre={centre}", task=task)
+    method, batch = trained.method, trained.batch_of(task, range(2, SIZE * task), 1)
     with torch.no_grad():
         new, old = method.network(batch.x), method.teacher(batch.x)
     spatial, flat = slow_spatial(new.maps, old.maps), slow_fd(new.features, old.features)
@@ -138,8 +115,8 @@ def test_pod_terms_against_loops(task: int, centre: str) -> None:
 
 
 def test_one_pass_gives_the_maps_of_the_backbone_and_the_features_of_phi() -> None:
-    trained = in_task(2, "head.centre=true")
-    network, rows = method_of(trained).network, trained.rows(range(3))
+    trained = podnet("head.centre=true", task=2)
+    network, rows = trained.method.network, trained.rows(range(3))
     batch = trained.batch(2, rows)
     with torch.no_grad():
         out = network(batch.x)
@@ -151,7 +128,7 @@ def test_one_pass_gives_the_maps_of_the_backbone_and_the_features_of_phi() -> No
 
 
 def test_an_identical_teacher_gives_no_distillation() -> None:
-    trained = in_task(1, "head.centre=true")
+    trained = podnet("head.centre=true", task=1)
     trained.begin(2)
     trained.method.network.eval()
     actual = trained.losses(trained.batch_of(2, range(8)))
@@ -176,8 +153,8 @@ def test_spatial_does_not_see_the_scale_of_a_map() -> None:
 
 def test_the_margin_cancels_in_code_mode_only() -> None:
     def value(nca: str, margin: float) -> float:
-        trained = in_task(2, f"podnet.nca={nca}", f"podnet.margin={margin}", steps=0)
-        return trained.losses(trained.batch_of(2, range(8)))["lsc"]
+        trained = podnet(f"podnet.nca={nca}", f"podnet.margin={margin}", steps=0, task=1)
+        return trained.losses(trained.batch_of(1, range(4)))["lsc"]
 
     assert value("code", 0) == value("code", 0.6) == value("code", 5)
     assert value("paper", 0.6) - value("paper", 0.5) == pytest.approx(0.1, rel=1e-3)
@@ -187,9 +164,9 @@ def test_the_margin_moves_eta_in_paper_mode() -> None:
     """∂L/∂η holds + δ for every row that is not clipped."""
     gradients = []
     for margin in (1.0, 3.0):
-        trained = in_task(1, "podnet.nca=paper", f"podnet.margin={margin}", steps=0)
+        trained = podnet("podnet.nca=paper", f"podnet.margin={margin}", steps=0, task=1)
         loss = trained.method.loss(trained.batch_of(1, range(4)), trained.method.network)["lsc"]
-        gradients.append(float(torch.autograd.grad(loss, method_of(trained).network.classifier.scale)[0]))
+        gradients.append(float(torch.autograd.grad(loss, trained.method.network.classifier.scale)[0]))
     assert gradients[1] - gradients[0] == pytest.approx(2, rel=1e-4)
 
 
@@ -228,31 +205,28 @@ def test_one_class_alone_has_a_finite_gradient(form: str) -> None:
     ],
 )
 def test_terms_of_weight_0_are_left_out(overrides: list[str], terms: set[str]) -> None:
-    trained = in_task(2, *overrides)
+    trained = podnet(*overrides, task=2)
     assert trained.losses(trained.batch_of(2, range(8))).keys() == terms
-    assert (method_of(trained).teacher is None) == (terms == {"lsc"})
+    assert (trained.method.teacher is None) == (terms == {"lsc"})
     assert trained.method.diagnostics()["lambda"] == (0 if terms == {"lsc"} else math.sqrt(2))
 
 
 def test_the_first_task_has_lsc_only() -> None:
-    trained = in_task(1)
+    trained = podnet(task=1)
     assert trained.losses(trained.batch_of(1, range(4))).keys() == {"lsc"}
     assert [stage.name for stage in trained.method.stages()] == ["train"]
-
-
-# ---------------------------------------------------------------- imprinting
 
 
 @pytest.mark.parametrize("proxies", [1, 3, 10])  # PER_CLASS is 6
 @pytest.mark.parametrize("centre", ["true", "false"])
 def test_new_proxies_are_imprinted(proxies: int, centre: str) -> None:
-    trained = in_task(1, f"podnet.proxies={proxies}", f"head.centre={centre}")
-    classifier = method_of(trained).network.classifier
+    trained = podnet(f"podnet.proxies={proxies}", f"head.centre={centre}", task=1)
+    classifier = trained.method.network.classifier
     before = classifier.new.detach().clone()
     trained.begin(2)
     length = np.mean([math.hypot(*proxy) for own in before.tolist() for proxy in own])
     for number, label in enumerate(trained.tasks[1]):
-        features = trained.apply(method_of(trained).network.phi, trained.rows(range(label, label + 1)))
+        features = trained.apply(trained.method.network.phi, trained.rows(range(label, label + 1)))
         units = [unit(feature) for feature in features.tolist()]
         own = np.array(classifier.new[number].tolist()) / length
         nearest = [min(range(proxies), key=lambda p, u=row: math.dist(u, own[p])) for row in units]
@@ -269,29 +243,26 @@ def test_proxies_are_in_the_order_of_the_classes() -> None:
     trained, learned = case("podnet"), []
     for task in (1, 2, 3):
         trained.begin(task)
-        learned.append(method_of(trained).network.classifier.new.detach())
-    assert torch.equal(method_of(trained).network.classifier.old, torch.cat(learned[:2]))
+        learned.append(trained.method.network.classifier.new.detach())
+    assert torch.equal(trained.method.network.classifier.old, torch.cat(learned[:2]))
 
 
 def test_the_first_proxies_are_random_and_seeded() -> None:
     def proxies(*overrides: str) -> Tensor:
         trained = case("podnet", *overrides)
         trained.begin(1)
-        return method_of(trained).network.classifier.new.detach()
+        return trained.method.network.classifier.new.detach()
 
     assert torch.equal(proxies(), proxies())
     assert not torch.equal(proxies(), proxies("seed=1"))
     assert proxies().shape == (SIZE, 10, 64)
     assert float(proxies().norm(dim=-1).mean()) == pytest.approx(1, abs=0.1)
-    assert method_of(in_task(1, steps=0)).network.classifier.scale.item() == 1
-
-
-# ---------------------------------------------------------------- what is held when
+    assert podnet(steps=0, task=1).method.network.classifier.scale.item() == 1
 
 
 def test_the_first_stage_trains_everything_except_old_proxies() -> None:
-    trained = in_task(2, steps=0)
-    network = method_of(trained).network
+    trained = podnet(steps=0, task=2)
+    network = trained.method.network
     before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
     trained.step(trained.batch_of(2, range(8)))
     for name, parameter in network.named_parameters():
@@ -299,12 +270,12 @@ def test_the_first_stage_trains_everything_except_old_proxies() -> None:
 
 
 def test_the_stages_of_a_later_task() -> None:
-    trained = in_task(2, "podnet.clamp=0.7", "podnet.finetune_epochs=9", "podnet.finetune_lr=0.03", memory=3)
+    trained = podnet("podnet.clamp=0.7", "podnet.finetune_epochs=9", "podnet.finetune_lr=0.03", memory=3, task=2)
     data, (first, last) = trained.data(2, 3), trained.method.stages()
     assert (first.name, first.clamp, first.rows, first.batching, first.statistics) == ("train", 0.7, None, None, True)
     assert (last.name, last.epochs, last.lr, last.schedule) == ("finetune", 9, 0.03, "constant")
     assert (last.clamp, last.batching, last.statistics) == (0.7, "natural", False)
-    classifier = method_of(trained).network.classifier
+    classifier = trained.method.network.classifier
     assert [id(parameter) for parameter in last.parameters()] == [id(classifier.old), id(classifier.new)]
     assert last.rows is not None
     new, memory = last.rows
@@ -317,40 +288,14 @@ def test_the_stages_of_a_later_task() -> None:
 
 
 def test_without_memory_there_is_one_stage() -> None:
-    trained = in_task(2, memory=0)
+    trained = podnet(memory=0, task=2)
     assert [stage.name for stage in trained.method.stages()] == ["train"]
     assert trained.losses(trained.batch_of(2, range(4, 8))).keys() == {"lsc", "spatial", "flat"}
 
 
 def test_an_mlp_projection_is_trained() -> None:
-    trained = in_task(2, "head.projection=mlp")
-    trained.step(trained.batch_of(2, range(8)))  # autograd.grad refuses parameters that take no part
-    assert method_of(trained).network.classifier.new.shape == (SIZE, 10, 11)
-
-
-def test_the_fixed_classifier_is_refused() -> None:
-    with pytest.raises(InputError, match=r"method\.classifier"):
-        case("podnet", "method.classifier=fixed", "head.projection=linear")
-
-
-# ---------------------------------------------------------------- runs
-
-
-@pytest.fixture(scope="module")
-def run(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[RunResult, Path, Recorder]:
-    """Return an uninterrupted run with centred features."""
-    root, recorder = tmp_path_factory.mktemp("podnet"), Recorder()
-    return train(quick_config(tiny, {"head": {"centre": True}}, LAYER), root, recorder), root, recorder
-
-
-def test_a_run_of_three_tasks(run: tuple[RunResult, Path, Recorder]) -> None:
-    result, _, recorder = run
-    assert np.isfinite(result.report.matrix[np.tril_indices(TASKS)]).all()
-    stages = [(report.task, report.stage) for report in recorder.reports]
-    later = [(task, name) for task in (2, 3) for name in ["train"] * EPOCHS + ["finetune"] * FINETUNE]
-    assert stages == [(1, "train")] * EPOCHS + later
-    assert {report.lr for report in recorder.reports if report.stage == "finetune"} == {0.05}
-    assert [link.record["metrics"]["lambda"] for link in result.links] == pytest.approx([0, 2**0.5, 3**0.5])
+    trained = podnet("head.projection=mlp")  # autograd.grad refuses parameters that take no part
+    assert trained.method.network.classifier.new.shape == (SIZE, 10, 11)
 
 
 @pytest.mark.parametrize(

@@ -118,6 +118,7 @@ def test_a_field_moves_exactly_the_keys_from_its_task_on(name: str) -> None:
         ("er_fdm", ["simplex.scale=legacy", "head.mask_unseen=true"]),
         ("fixed", ["head.preallocate=true", "method.lambda_base=9", "method.fd_when_no_memory=on_new"]),
         ("cl2r", ["head.preallocate=true"]),
+        ("upper_bound", ["memory.per_class=0", "memory.selection=herding"]),
     ],
 )
 def test_fields_that_others_switch_off_move_no_key(method: str, settings: list[str]) -> None:

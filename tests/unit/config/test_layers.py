@@ -125,7 +125,7 @@ def test_the_native_budget_is_the_methods_own_and_yields_to_settings(message: Ca
 
 
 def test_a_native_schedule_comes_whole_or_not_at_all() -> None:
-    """Whoever names the method: a rate of 2 with another's epochs would be nobody's schedule."""
+    """A rate of 2 with other epochs would be no published schedule, whichever layer names the method."""
     preset = {"method": {"name": "icarl"}, "optim": {"epochs": 20, "lr_later": 0.01}, "batches": {"size": 64}}
     config = resolve([preset, override("method.budget=native")])
     optim = config.optim
