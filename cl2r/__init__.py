@@ -18,6 +18,8 @@ import importlib
 import sys
 from typing import TYPE_CHECKING, Any
 
+from cl2r.runtime.logs import redact_library_logs
+
 if TYPE_CHECKING:
     from analysis.study import load_study
     from cl2r.cli.api import plan_study, run, run_study
@@ -33,6 +35,8 @@ _HOMES = {
     "run": "cl2r.cli.api",
     "run_study": "cl2r.cli.api",
 }
+
+redact_library_logs()
 
 
 def __getattr__(name: str) -> Any:

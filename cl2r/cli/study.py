@@ -19,6 +19,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from cl2r.cli.options import (
+    HelpGroup,
     MethodType,
     PresetType,
     call,
@@ -31,7 +32,7 @@ from cl2r.cli.options import (
     tasks_option,
     verbose_option,
 )
-from cl2r.errors import InputError, nearest
+from cl2r.errors import InputError, check_type, nearest
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -42,11 +43,9 @@ if TYPE_CHECKING:
 
 Frames = dict[str, "pd.DataFrame"]
 Table = Callable[["StudySession", Frames], str]
-_PLAN = "cl2r.plan"
-_OPEN_LIST = "cl2r.open_list"
-
-
-# ---------------------------------------------------------------- commands with lists of values
+STUDIES = Path(str(package_files.files("studies")))
+YAML = (".yaml", ".yml")
+_PLAN, _OPEN_LIST = "cl2r.plan", "cl2r.open_list"  # keys of a context's `meta`
 
 
 class ListOption(click.Option):
@@ -90,9 +89,6 @@ class StudyCommand(click.Command):
     def run_program(self) -> None:
         """Run with the words of the command line and exit."""
         run_program(self, str(self.name))
-
-
-# ---------------------------------------------------------------- recipes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -292,41 +288,35 @@ def _run(session: "StudySession", table: Table) -> int:
     return 1 if outcome.failed or outcome.missing else 0
 
 
-# ---------------------------------------------------------------- cl2r study, cl2r plan
-
-
 def study_names(suffix: str = ".py") -> list[str]:
     """Return the names of the studies that come with the project; with `.yaml`, of those that can be planned."""
-    return sorted(path.stem for path in _study_folder().glob(f"[!_]*{suffix}"))
-
-
-def _study_folder() -> Path:
-    return Path(str(package_files.files("studies")))
+    return sorted(path.stem for path in STUDIES.glob(f"[!_]*{suffix}"))
 
 
 def study_file(spec: str | Path | Mapping[str, Any]) -> Path | Mapping[str, Any]:
     """Return the YAML file of a study by its name; a file or a mapping is returned as it is."""
-    if isinstance(spec, Mapping | Path) or Path(spec).suffix in (".yaml", ".yml"):
-        return spec if isinstance(spec, Mapping) else Path(spec)
-    _check_name(spec, study_names(".yaml"))
-    return _study_folder() / f"{spec}.yaml"
+    check_type("spec", spec, str | Path | Mapping, "the name of a study, a YAML file or a mapping")
+    if isinstance(spec, str):
+        return Path(spec) if spec.endswith(YAML) else _known_study(spec, ".yaml")
+    return spec
 
 
 def load_command(name: str) -> StudyCommand:
     """Return the command of a study by its name, or of a YAML file. Raise InputError if there is no such study."""
-    if Path(name).suffix in (".yaml", ".yml"):
+    if name.endswith(YAML):
         return study_command(name, f"Run the study of {name}.")(lambda: Recipe(points_table, file=Path(name)))
-    _check_name(name, study_names())
-    command: StudyCommand = importlib.import_module(f"studies.{name}").main
+    command: StudyCommand = importlib.import_module(f"studies.{_known_study(name, '.py').stem}").main
     return command
 
 
-def _check_name(name: str, known: Sequence[str]) -> None:
+def _known_study(name: str, suffix: str) -> Path:
+    known = study_names(suffix)
     if name not in known:
         raise InputError(f"no study {name!r}{nearest(name, known)}; studies: {', '.join(known)}")
+    return STUDIES / f"{name}{suffix}"
 
 
-class StudyGroup(click.Group):
+class StudyGroup(HelpGroup):
     """One command per study, imported when it is used; the name of a YAML file is a command too."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -343,7 +333,7 @@ class StudyGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         # Reads the first lines of the recipes: to import them all would take longer.
-        sources = {name: (_study_folder() / f"{name}.py").read_text() for name in self.list_commands(ctx)}
+        sources = {name: (STUDIES / f"{name}.py").read_text() for name in self.list_commands(ctx)}
         docs = {name: ast.get_docstring(ast.parse(source)) or "" for name, source in sources.items()}
         with formatter.section("Studies"):
             formatter.write_dl([(name, " ".join(doc.split("\n\n")[0].split())) for name, doc in docs.items()])
@@ -354,9 +344,8 @@ class StudyGroup(click.Group):
         return [CompletionItem(name) for name in names] or files
 
 
-@click.group("study", cls=StudyGroup, invoke_without_command=True, subcommand_metavar="NAME|FILE.yaml [OPTIONS]")
-@click.pass_context
-def study(context: click.Context) -> None:
+@click.group("study", cls=StudyGroup, subcommand_metavar="NAME|FILE.yaml [OPTIONS]")
+def study() -> None:
     """Run a study by name or from a YAML file.
 
     \b
@@ -364,18 +353,13 @@ def study(context: click.Context) -> None:
     cl2r study my.yaml
     cl2r study ablation --help          # its options
     """
-    if context.invoked_subcommand is None:
-        click.echo(context.get_help())
 
 
-@click.group("plan", cls=StudyGroup, invoke_without_command=True, subcommand_metavar="NAME|FILE.yaml [OPTIONS]")
-@click.pass_context
-def plan(context: click.Context) -> None:
+@click.group("plan", cls=StudyGroup, subcommand_metavar="NAME|FILE.yaml [OPTIONS]")
+def plan() -> None:
     """Print what a study would cost; start nothing.
 
     \b
     cl2r plan ablation --seeds 0 1 2
     cl2r plan my.yaml
     """
-    if context.invoked_subcommand is None:
-        click.echo(context.get_help())

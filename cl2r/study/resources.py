@@ -64,7 +64,9 @@ class Resources:
             return TypeAdapter(cls).validate_python(given)
         except ValidationError as error:
             first = error.errors()[0]
-            name = str(first["loc"][0]) if first["loc"] else "resources"
+            if not first["loc"]:  # raised by __post_init__
+                raise InputError(first["msg"].removeprefix("Value error, ")) from error
+            name = str(first["loc"][0])
             raise InputError(f"--{name.replace('_', '-')}: {first['msg']} (got {first['input']!r})") from error
 
     def device(self) -> "torch.device":
