@@ -29,30 +29,26 @@ def account(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]
         with mock_aws():
             resource_cache.cache_clear()
             ec2 = boto3.client("ec2", "us-east-1")
-            outputs = deployed(boto3.client("cloudformation", "us-east-1"), ec2)
-            text = (CLUSTER / "a100.yaml").read_text(encoding="utf-8")
+            cloud = boto3.client("cloudformation", "us-east-1")
+            values = {"VpcId": ec2.describe_vpcs()["Vpcs"][0]["VpcId"], "SshFrom": "203.0.113.7/32"}
+            parameters = [{"ParameterKey": key, "ParameterValue": value} for key, value in values.items()]
+            template = (CLUSTER / "aws.yaml").read_text(encoding="utf-8")
+            cloud.create_stack(StackName="cl2r", TemplateBody=template, Parameters=parameters)
+            (stack,) = cloud.describe_stacks(StackName="cl2r")["Stacks"]
+            outputs = {entry["OutputKey"]: entry["OutputValue"] for entry in stack["Outputs"]}
             image = ec2.register_image(Name="driver", RootDeviceName="/dev/sda1")["ImageId"]
-            for placeholder, value in (
-                ("my-cl2r-bucket", outputs["Bucket"]),
-                ("sg-00000000000000000", outputs["SecurityGroup"]),
-                ("ami-00000000000000000", image),
-            ):
-                assert placeholder in text
-                text = text.replace(placeholder, value)
+            text = (CLUSTER / "a100.yaml").read_text(encoding="utf-8")
+            text = text.replace("my-cl2r-bucket", outputs["Bucket"])
+            text = text.replace("sg-00000000000000000", outputs["SecurityGroup"]).replace(
+                "ami-00000000000000000", image
+            )
             yield {"ec2": ec2, "config": ray_up(yaml.safe_load(text)), "group": outputs["SecurityGroup"]}
             resource_cache.cache_clear()
 
 
-def deployed(cloudformation: Any, ec2: Any) -> dict[str, str]:
-    vpc = ec2.describe_vpcs()["Vpcs"][0]["VpcId"]
-    values = {"VpcId": vpc, "SshFrom": "203.0.113.7/32"}
-    cloudformation.create_stack(
-        StackName="cl2r",
-        TemplateBody=(CLUSTER / "aws.yaml").read_text(encoding="utf-8"),
-        Parameters=[{"ParameterKey": key, "ParameterValue": value} for key, value in values.items()],
-    )
-    (stack,) = cloudformation.describe_stacks(StackName="cl2r")["Stacks"]
-    return {entry["OutputKey"]: entry["OutputValue"] for entry in stack["Outputs"]}
+def instances(account: dict[str, Any]) -> list[Any]:
+    reservations = account["ec2"].describe_instances()["Reservations"]
+    return [node for reservation in reservations for node in reservation["Instances"]]
 
 
 def permissions(account: dict[str, Any], group: str) -> Any:
@@ -70,20 +66,14 @@ def test_ray_bootstraps_and_launches_in_a_simulated_account(account: dict[str, A
     for kind in ready["available_node_types"].values():
         provider.create_node(kind["node_config"], {"ray-node-type": "worker"}, 1)
     found = {
-        node["InstanceType"]: (
-            node.get("InstanceLifecycle"),
-            node["IamInstanceProfile"]["Arn"].split("/")[1],
-            node["MetadataOptions"]["HttpTokens"],
-            [group["GroupId"] for group in node["SecurityGroups"]],
-        )
-        for reservation in account["ec2"].describe_instances()["Reservations"]
-        for node in reservation["Instances"]
+        node["InstanceType"]: (node.get("InstanceLifecycle"), node["IamInstanceProfile"]["Arn"].split("/")[1])
+        for node in instances(account)
     }
-    assert found == {
-        "m6i.2xlarge": (None, "cl2r-head", "required", [account["group"]]),
-        "p4d.24xlarge": ("spot", "cl2r-worker", "required", [account["group"]]),
-        "p4de.24xlarge": ("spot", "cl2r-worker", "required", [account["group"]]),
-    }
+    workers = dict.fromkeys(("p4d.24xlarge", "p4de.24xlarge"), ("spot", "cl2r-worker"))
+    assert found == {"m6i.2xlarge": (None, "cl2r-head"), **workers}
+    for node in instances(account):
+        assert node["MetadataOptions"]["HttpTokens"] == "required"
+        assert [group["GroupId"] for group in node["SecurityGroups"]] == [account["group"]]
 
 
 def test_rays_own_group_would_be_open(account: dict[str, Any]) -> None:

@@ -6,6 +6,7 @@ import re
 import shlex
 import sys
 import tomllib
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,6 @@ from packaging.utils import canonicalize_name
 
 from cl2r.cli.study import study_resources
 from cl2r.runtime.environment import ROOT
-from cl2r.study.resources import Resources
 from studies import ablation
 from tests.support.cluster_rules import CLUSTER, nodes_for, pins, ray_up, read
 
@@ -33,20 +33,13 @@ def test_pins_agree_with_the_project() -> None:
 
 
 def test_pins_agree_with_each_other() -> None:
-    """As far as they are installed here. What they need is pinned too: nothing is left to chance."""
-    fixed = pins()
+    """Checked for those that are installed here. What they need is pinned too."""
+    fixed, installed = pins(), {canonicalize_name(found.name): found for found in importlib.metadata.distributions()}
     for name, version in fixed.items():
-        for needed in map(Requirement, needs(name, version)):
+        found = installed.get(canonicalize_name(name))
+        for needed in map(Requirement, found.requires or []) if found and found.version == version else ():
             if needed.marker is None or needed.marker.evaluate({"extra": ""}):
                 assert fixed[canonicalize_name(needed.name)] in needed.specifier, f"{name} needs {needed}"
-
-
-def needs(name: str, version: str) -> list[str]:
-    try:
-        found = importlib.metadata.distribution(name)
-    except importlib.metadata.PackageNotFoundError:
-        return []
-    return (found.requires or []) if found.version == version else []
 
 
 def test_every_library_that_is_imported_is_pinned() -> None:
@@ -71,35 +64,22 @@ def test_images_have_the_pinned_ray() -> None:
     assert ">=3.11" in PROJECT["requires-python"]
 
 
-def commands() -> list[tuple[str, list[str]]]:
-    """Every call of a study in the files and the README."""
-    found = []
+def test_commands_are_accepted_and_fill_the_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every call of a study in the files and the README, as the study's own parser reads it."""
+    given: list[Mapping[str, Any]] = []
+    monkeypatch.setattr("cl2r.cli.study.run_recipe", lambda path, recipe, options: given.append(options) or 0)
+    calls = Counter[str]()
     for path in FILES:
         text = re.sub(r"\\\n#?", " ", path.read_text(encoding="utf-8"))
         text = re.sub(r"(ablation\.py[^\n]*)\n +(--gpus-per-worker)", r"\1 \2", text)
         for line in re.findall(r"python \S*studies/ablation\.py( --[^\n`|]*)", text):
-            found.append((path.name, shlex.split(line, comments=True)))
-    return found
-
-
-def parsed(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Resources]]:
-    """What the studies' own parser makes of them: the resources, by file."""
-    found: dict[str, list[Resources]] = {}
-    given: list[Mapping[str, Any]] = []
-    monkeypatch.setattr("cl2r.cli.study.run_recipe", lambda path, recipe, options: given.append(options) or 0)
-    for name, words in commands():
-        assert ablation.main(words) == 0
-        assert given[-1]["seeds"] == (0, 1, 2)
-        found.setdefault(name, []).append(study_resources(given[-1]))
-    return found
-
-
-def test_commands_are_accepted_and_fill_the_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = parsed(monkeypatch)
-    assert {name: len(entries) for name, entries in found.items()} == {"README.md": 2, "kuberay.yaml": 1, "slurm.sh": 1}
-    for resources in (entry for entries in found.values() for entry in entries):
-        demand = [resources.per_worker()] * (resources.max_concurrent or 16)
-        assert nodes_for(ray_up(read("a100.yaml")), demand) == ({"p4d": 2}, 0)
+            assert ablation.main(shlex.split(line, comments=True)) == 0
+            assert given[-1]["seeds"] == (0, 1, 2)
+            resources = study_resources(given[-1])
+            demand = [resources.per_worker()] * (resources.max_concurrent or 16)
+            assert nodes_for(ray_up(read("a100.yaml")), demand) == ({"p4d": 2}, 0)
+            calls[path.name] += 1
+    assert calls == {"README.md": 2, "kuberay.yaml": 1, "slurm.sh": 1}
 
 
 def test_the_readme_fills_in_every_placeholder() -> None:
@@ -107,7 +87,7 @@ def test_the_readme_fills_in_every_placeholder() -> None:
     filled = re.findall(r"s/([\w-]+)/\$", readme)
     assert filled == ["my-cl2r-bucket", "sg-00000000000000000", "ami-00000000000000000"]
     assert all(word in config for word in filled)
-    assert not re.search(r"\b(?:sg|ami|vpc|subnet)-(?!0{17})[0-9a-f]{8,}", config), "somebody's own"
+    assert not re.search(r"\b(?:sg|ami|vpc|subnet)-(?!0{17})[0-9a-f]{8,}", config), "an account's own"
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
