@@ -92,10 +92,10 @@ def run(
     [1, 2]
     """
     check_type("config", config, Config | str | Path | Mapping, "a Config, a preset, a YAML file or a mapping")
+    root = find_storage(storage)
     layer = config.model_dump(mode="json") if isinstance(config, Config) else config
     layer = layer if isinstance(layer, Mapping) else read_layer(str(layer))
     plan = plan_run(resolve([layer, *itertools.starmap(from_dotted, _entries("overrides", overrides).items())]))
-    root = find_storage(storage)
     progress = ProgressLine(len(plan.keys))
     try:
         result = execute(plan, root, progress)

@@ -127,22 +127,19 @@ class Source:
 def find_source(study: str | None, storage: "StoragePath") -> Source:
     """Return a study by its name below `storage`, its folder or its address; None is the only study there."""
     from analysis.study import find_study
-    from cl2r.storage.path import at
     from cl2r.study.status import studies
 
-    known = {folder.name: folder.path for folder in ([] if study and "://" in study else studies(storage))}
+    if study is not None and "://" in study:
+        return Source(find_study(study))
+    known = {folder.name: str(folder.path) for folder in studies(storage)}
     if study is None:
         if len(known) != 1:
             fault = f"which one? {', '.join(known)}" if known else "there are none"
             raise InputError(f"studies below {storage / 'studies'}: {fault}")
-        (path,) = known.values()
-    elif study in known:
-        path = known[study]
-    elif "://" in study or Path(study).is_dir():
-        path = at(study)
-    else:
+        (study,) = known
+    if study not in known and not Path(study).is_dir():
         raise InputError(f"no study {study!r} below {storage / 'studies'}{nearest(study, known)}, and no such folder")
-    return Source(find_study(str(path)))
+    return Source(find_study(known.get(study, study)))
 
 
 def page_path(source: Source, out: Path | None) -> Path:

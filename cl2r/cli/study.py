@@ -95,12 +95,10 @@ class StudyCommand(click.Command):
 class Recipe:
     """What the options of a study ask for."""
 
-    table: Table
-    """Returns the text to print when the runs have ended."""
+    table: Table  # returns the text to print when the runs have ended
     changes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """Entries of the specification to replace, key by key in `grid` and `search`."""
-    file: Path | None = None
-    """A specification other than the YAML file beside the recipe."""
+    file: Path | None = None  # a specification other than the YAML file beside the recipe
     check: Callable[["StudySpec"], None] = lambda spec: None
     """Raises InputError if the study makes no sense with this specification."""
 

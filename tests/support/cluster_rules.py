@@ -44,9 +44,9 @@ def environment(config: Mapping[str, Any]) -> dict[str, str]:
     return dict(value.split("=", 1) for flag, value in (pair for pair in options if len(pair) == 2) if flag == "-e")
 
 
-def faults(found: Mapping[str, object]) -> list[str]:
+def faults(*found: tuple[str, object]) -> list[str]:
     """Return the faults that are there."""
-    return [fault for fault, there in found.items() if there]
+    return [fault for fault, there in found if there]
 
 
 def start_faults(config: Mapping[str, Any]) -> list[str]:
@@ -54,7 +54,7 @@ def start_faults(config: Mapping[str, Any]) -> list[str]:
     setup, head = config["setup_commands"], config["head_start_ray_commands"][-1]
     pinned = any("-c" in line and "requirements.txt" in line for line in setup)
     hosts = re.findall(r"--dashboard-host[= ](\S+)", head)
-    return faults({"the dashboard must listen on 127.0.0.1": hosts != ["127.0.0.1"], "install the pins": not pinned})
+    return faults(("the dashboard must listen on 127.0.0.1", hosts != ["127.0.0.1"]), ("install the pins", not pinned))
 
 
 def variable_faults(variables: Mapping[str, str], mounts: Mapping[str, str]) -> list[str]:
@@ -62,11 +62,9 @@ def variable_faults(variables: Mapping[str, str], mounts: Mapping[str, str]) -> 
     home = variables.get("RAY_AUTH_TOKEN_PATH", "").replace("$HOME", "~").removesuffix("/auth_token")
     wait = float(variables.get("RAY_JOB_STOP_WAIT_TIME_S", 3))
     return faults(
-        {
-            "token authentication is off": variables.get("RAY_AUTH_MODE") != "token",
-            "the token does not reach the nodes": home not in mounts,
-            "`ray job stop` kills before the driver's grace is over": wait <= GRACE_SECONDS,
-        }
+        ("token authentication is off", variables.get("RAY_AUTH_MODE") != "token"),
+        ("the token does not reach the nodes", home not in mounts),
+        ("`ray job stop` kills before the driver's grace is over", wait <= GRACE_SECONDS),
     )
 
 
@@ -74,10 +72,8 @@ def aws_faults(config: Mapping[str, Any]) -> list[str]:
     """Return what is wrong with a file for AWS, beyond its form."""
     found = [*start_faults(config), *variable_faults(environment(config), config["file_mounts"])]
     found += faults(
-        {
-            "stopped nodes cost": config["provider"].get("cache_stopped_nodes", True),
-            "idle nodes must go": not 0 < config.get("idle_timeout_minutes", 0) <= 30,
-        }
+        ("stopped nodes cost", config["provider"].get("cache_stopped_nodes", True)),
+        ("idle nodes must go", not 0 < config.get("idle_timeout_minutes", 0) <= 30),
     )
     for name, kind in config["available_node_types"].items():
         found += [f"{name}: {fault}" for fault in node_faults(kind, head=name == config["head_node_type"])]
@@ -90,18 +86,16 @@ def node_faults(kind: Mapping[str, Any], head: bool) -> list[str]:
     metadata, disks = node.get("MetadataOptions", {}), [disk["Ebs"] for disk in node["BlockDeviceMappings"]]
     spot = node.get("InstanceMarketOptions", {}).get("MarketType") == "spot"
     return faults(
-        {
-            "Ray would make a group that lets the world in on port 22": not node.get("SecurityGroupIds"),
-            "IMDSv2 only": metadata.get("HttpTokens") != "required",
-            "one hop only": metadata.get("HttpPutResponseHopLimit") != 1,
-            "no role: it would need keys": "Name" not in node.get("IamInstanceProfile", {}),
-            "disks must be encrypted": not all(disk["Encrypted"] for disk in disks),
-            "disks must go with the node": not all(disk["DeleteOnTermination"] for disk in disks),
-            "costs while idle": kind.get("min_workers", 0) > 0,
-            "the head takes no trials": head and (any(resources.values()) or kind.get("max_workers") != 0),
-            "the head is on demand, workers are spot": spot == head,
-            "would not grow from zero": not head and not resources.get("accelerator_type:A100"),
-        }
+        ("Ray would make a group that lets the world in on port 22", not node.get("SecurityGroupIds")),
+        ("IMDSv2 only", metadata.get("HttpTokens") != "required"),
+        ("one hop only", metadata.get("HttpPutResponseHopLimit") != 1),
+        ("no role: it would need keys", "Name" not in node.get("IamInstanceProfile", {})),
+        ("disks must be encrypted", not all(disk["Encrypted"] for disk in disks)),
+        ("disks must go with the node", not all(disk["DeleteOnTermination"] for disk in disks)),
+        ("costs while idle", kind.get("min_workers", 0) > 0),
+        ("the head takes no trials", head and (any(resources.values()) or kind.get("max_workers") != 0)),
+        ("the head is on demand, workers are spot", spot == head),
+        ("would not grow from zero", not head and not resources.get("accelerator_type:A100")),
     )
 
 

@@ -6,7 +6,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -33,18 +32,12 @@ def small(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def run_examples(function: Any) -> None:
-    """Run the examples in a docstring."""
-    runner = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE)
-    (example,) = doctest.DocTestFinder(recurse=False).find(function, globs={})
-    assert example.examples
-    assert runner.run(example).failed == 0
-
-
 @pytest.mark.parametrize("name", ["run", "plan_study"])
 @pytest.mark.usefixtures("small")
 def test_examples(name: str) -> None:
-    run_examples(getattr(cl2r, name))
+    (example,) = doctest.DocTestFinder(recurse=False).find(getattr(cl2r, name), globs={})
+    assert example.examples
+    assert doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE).run(example).failed == 0
 
 
 @pytest.mark.usefixtures("small")

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -14,10 +15,11 @@ import pytest
 from analysis import Study, load_study, plots
 from cl2r.cli import report
 from cl2r.cli.report import find_source, watch_study
-from cl2r.errors import InputError
+from cl2r.runtime.progress import EpochReport
 from cl2r.storage.path import at
 from cl2r.study.folder import StudyFolder
 from cl2r.study.frames import write_frames
+from cl2r.study.live import LiveFile
 from tests.support.command_line import Command, refused
 from tests.support.made_ledger import Page, enter, made_folder
 from tests.support.made_study import made_study, write_made
@@ -46,10 +48,8 @@ def folder(tmp_path: Path, made: Study) -> StudyFolder:
     return made_folder(at(tmp_path), made)
 
 
-def load(folder: StudyFolder) -> Study:
-    found = find_source(str(folder.path), folder.storage).load()
-    assert found is not None
-    return found
+def load(folder: StudyFolder) -> Any:
+    return find_source(str(folder.path), folder.storage).load()
 
 
 def test_the_state_of_studies(cl2r: Command, tmp_path: Path) -> None:
@@ -232,12 +232,10 @@ Watch = Callable[..., tuple[int, Clock]]
 
 def report_progress(folder: StudyFolder, epoch: int) -> None:
     """Do what a training process does after an epoch."""
-    row = {"label": "er", "run": "er", "title": "er seed 0", "trunk": False, "prefix": False, "pid": 1, "host": "here"}
-    row |= {"time": time.time(), "task": 1, "tasks": 3, "epoch": epoch, "epochs": 9, "images_per_second": 1500.0}
-    live = Path(str(folder.live))
-    live.mkdir(exist_ok=True)
-    (live / "er.json").write_text(json.dumps(row | {"loss": 1.25, "seconds_left": 72.0}))
-    os.utime(live / "er.json", ns=(time.time_ns(), time.time_ns() + epoch))
+    live = LiveFile(folder.live, "er", "er", "er seed 0", tasks=3)
+    live.begin([1, 2, 3])
+    live.epoch(EpochReport(1, "train", epoch, 9, 0.1, 1500, 1.0, {"ce": 1.25}))
+    os.utime(live.path, ns=(time.time_ns(), time.time_ns() + epoch))
 
 
 def wait() -> None:
@@ -336,7 +334,7 @@ def copy(tmp_path: Path, made: Study) -> Path:
 def test_copied_frames_are_watched_until_about_says_that_the_study_has_ended(
     copy: Path, made: Study, pages: list[Page], watch: Watch
 ) -> None:
-    """A file that is only half copied is waited for."""
+    """The watch continues while a file cannot be read, e.g. because it is only half copied."""
     frame, about = copy / "matrix.parquet", copy / "about.json"
     whole = frame.read_bytes()
     frame.write_bytes(whole[:-20])
@@ -365,27 +363,3 @@ def test_a_study_that_cannot_be_read_at_its_end(
     code, clock = watch(copy, end, *([repair] if repaired else [wait] * 3))
     assert (code, clock.actions) == (0, [])
     assert [(len(page.runs), page.refresh) for page in pages] == [(1, 10), (4 if repaired else 1, None)]
-
-
-@pytest.mark.parametrize("fault", [OSError("away"), InputError("damaged")])
-def test_an_error_while_looking_for_the_driver_does_not_end_the_watch(
-    folder: StudyFolder,
-    made: Study,
-    pages: list[Page],
-    watch: Watch,
-    fault: Exception,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    enter(folder, made, 0)
-    answers: list[str | Exception] = ["running", fault, "running", "closed"]
-
-    def phase(_: object) -> str:
-        answer = answers.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    monkeypatch.setattr("cl2r.study.status.phase", phase)
-    monkeypatch.setattr("cl2r.study.status.counts", lambda _: "one of four")
-    assert watch(folder.path, wait, wait, wait)[0] == 0
-    assert [page.refresh for page in pages] == [10, None]

@@ -4,7 +4,7 @@ import copy
 import os
 import re
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -103,29 +103,6 @@ def test_the_stack_lets_nobody_open_it_to_the_world() -> None:
     assert not re.match(pattern, "0.0.0.0/0")
 
 
-@pytest.fixture
-def host(tmp_path: Path) -> Callable[[str, str], list[str]]:
-    """Run the initialisation of a host with stand-ins; gives what it would have done as root, and the download."""
-    (script,) = [line for line in read("a100.yaml")["initialization_commands"] if "\n" in line]
-
-    def run(disks: str, mounted: str) -> list[str]:
-        log = tmp_path / "log"
-        programs = {
-            "sudo": f'echo "$*" >> {log}',
-            "aws": f'echo "aws $*" >> {log}',
-            "lsblk": f"printf '{disks}'",
-            "mountpoint": f'[ "$2" = "{mounted}" ]',
-        }
-        for name, text in programs.items():
-            (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
-            (tmp_path / name).chmod(0o755)
-        path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
-        subprocess.run(["bash", "-c", f"({script})"], env={"PATH": path}, check=True, timeout=60)
-        return log.read_text().splitlines()
-
-    return run
-
-
 EIGHT = "".join(rf"/dev/nvme{i}n1 Amazon EC2 NVMe Instance Storage\n" for i in range(1, 9))
 ROOT_DISK = r"/dev/nvme0n1 Amazon Elastic Block Store\n"
 
@@ -140,10 +117,21 @@ ROOT_DISK = r"/dev/nvme0n1 Amazon Elastic Block Store\n"
     ],
     ids=["eight disks", "mounted by the image", "none: the head", "done before"],
 )
-def test_the_local_disks_become_one(
-    host: Callable[[str, str], list[str]], disks: str, mounted: str, done: str, left: list[str]
-) -> None:
-    lines = host(disks, mounted)
+def test_the_local_disks_become_one(tmp_path: Path, disks: str, mounted: str, done: str, left: list[str]) -> None:
+    """Stand-ins record what the initialisation of a host would do as root, and the download."""
+    (script,) = [line for line in read("a100.yaml")["initialization_commands"] if "\n" in line]
+    programs = {
+        "sudo": f'echo "$*" >> {tmp_path}/log',
+        "aws": f'echo "aws $*" >> {tmp_path}/log',
+        "lsblk": f"printf '{disks}'",
+        "mountpoint": f'[ "$2" = "{mounted}" ]',
+    }
+    for name, text in programs.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    subprocess.run(["bash", "-c", f"({script})"], env={"PATH": path}, check=True, timeout=60)
+    lines = (tmp_path / "log").read_text().splitlines()
     assert any(line.startswith(done) for line in lines)
     assert not [line for line in lines for word in left if word in line]
     assert not [line for line in lines if "nvme0n1" in line], "the root disk"
