@@ -178,18 +178,10 @@ grace_option = click.option(
 verbose_option = click.option("-v", "--verbose", is_flag=True, help="Show Ray's own messages too.")
 
 
-CONFIG_FIELDS = {
-    "data_name": "data.name",
-    "data_root": "data.root",
-    "tasks": "scenario.n_tasks",
-    "method": "method.name",
-}
-"""Config fields that have an option of their own, by the option's parameter."""
-
-
 def build_config(preset: str, overrides: Sequence[str], **options: Any) -> "Config":
     """Return the config of a preset with options (None: not given) and overrides, which win."""
     from cl2r.config.layers import from_dotted, override, read_layer, resolve
 
-    given = {CONFIG_FIELDS.get(name, name): value for name, value in options.items() if value is not None}
+    fields = {"data_name": "data.name", "data_root": "data.root", "tasks": "scenario.n_tasks", "method": "method.name"}
+    given = {fields.get(name, name): value for name, value in options.items() if value is not None}
     return resolve([read_layer(preset), *(from_dotted(*entry) for entry in given.items()), *map(override, overrides)])

@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -101,20 +100,6 @@ def test_completion_scripts(cl2r: Command, shell: str) -> None:
     assert ("COMP_WORDBREAKS" in out) == (shell == "bash"), "bash splits words at @ unless told otherwise"
 
 
-@pytest.fixture
-def completed(cl2r: Command, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list[str]]:
-    """Return what the shell offers for the last word of a line."""
-
-    def offered(line: str) -> list[str]:
-        monkeypatch.setenv("_CL2R_COMPLETE", "bash_complete")
-        monkeypatch.setenv("COMP_WORDS", f"cl2r {line}")
-        monkeypatch.setenv("COMP_CWORD", str(len(line.split()) + line.endswith(" ")))
-        _, out, _ = cl2r()
-        return [row.split(",", 1)[1] for row in out.splitlines() if row]
-
-    return offered
-
-
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
@@ -149,17 +134,17 @@ def completed(cl2r: Command, monkeypatch: pytest.MonkeyPatch) -> Callable[[str],
     ],
 )
 def test_the_shell_completes(
-    completed: Callable[[str], list[str]],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    line: str,
-    expected: list[str],
+    cl2r: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, expected: list[str]
 ) -> None:
     storage = tmp_path / "elsewhere"
     monkeypatch.setenv("CL2R_STORAGE", str(storage))
     StudyFolder(storage, "sizes").claim_name({"seeds": [0]})
+    StudyFolder(tmp_path / "other", "mine").claim_name({"seeds": [0]})
     run = storage / "runs" / "tiny-er-T2-s0-01234567"
     run.mkdir(parents=True)
     (run / "config.yaml").write_text("{}")
-    StudyFolder(tmp_path / "other", "mine").claim_name({"seeds": [0]})
-    assert completed(line.replace("OTHER", str(tmp_path / "other"))) == expected
+    monkeypatch.setenv("_CL2R_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", f"cl2r {line.replace('OTHER', str(tmp_path / 'other'))}")
+    monkeypatch.setenv("COMP_CWORD", str(len(line.split()) + line.endswith(" ")))
+    _, out, _ = cl2r()
+    assert [row.split(",", 1)[1] for row in out.splitlines() if row] == expected

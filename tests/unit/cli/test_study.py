@@ -12,15 +12,12 @@ import yaml
 
 from cl2r.cli import study as command
 from cl2r.cli.study import Recipe, compare_methods, list_option, load_command, study_command, study_names
-from cl2r.config.layers import override, read_layer, resolve
 from cl2r.config.methods import METHODS
-from cl2r.engine.plan import plan_run
 from cl2r.rayrun.driver import Outcome
 from cl2r.study.frames import write_frames
 from tests.support.command_line import Command, quick_options
 from tests.support.made_ledger import Page, enter, made_folder
 from tests.support.made_study import made_study
-from tests.support.quick import flat_quick
 from tests.support.small_study import tree
 
 Given = list[tuple[Path, Recipe, Mapping[str, Any]]]
@@ -125,23 +122,6 @@ def test_a_plan_of_a_sweep_and_of_a_file(cl2r: Command, tiny: Path, tmp_path: Pa
         assert (code, err) == (0, "")
         assert all(part in out for part in ("study mine-tiny-", "4 points", "9 to train, 0 of 9 present"))
     assert tree(tmp_path) == before
-
-
-@pytest.mark.usefixtures("no_ray")
-def test_the_storage_can_come_from_the_environment(
-    cl2r: Command, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A finished link in there is found by the plan."""
-    words = ["plan", "ablation", *quick_options(tiny), "--cells", "er"]
-    assert "0 of 3 present" in cl2r(*words)[1]
-    texts = [f"{key}={value}" for key, value in (flat_quick() | {"data.name": tiny}).items()]
-    config = resolve([read_layer("icons"), *map(override, texts), {"method": {"name": "er"}}])
-    link = tmp_path / "elsewhere" / "links" / plan_run(config).keys[0]
-    link.mkdir(parents=True)
-    (link / "manifest.json").write_text("{}")
-    monkeypatch.setenv("CL2R_STORAGE", str(tmp_path / "elsewhere"))
-    assert "1 of 3 present" in cl2r(*words)[1]
-    assert "0 of 3 present" in cl2r(*words, "--storage", "results")[1]
 
 
 End = Callable[..., tuple[int, str]]
