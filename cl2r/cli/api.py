@@ -150,7 +150,8 @@ def run_study(
 
     `spec` is the name of a study, a YAML file or a mapping like the content of one; `changes` replace entries of it,
     key by key in `grid` and `search`. `resources` are the fields of `cl2r.study.resources.Resources`: workers,
-    cpus_per_worker, gpus_per_worker, accelerator, max_concurrent, sync_batchnorm, retries. Run it again to resume.
+    cpus_per_worker, gpus_per_worker, accelerator, max_concurrent, sync_batchnorm, retries; one that is not given comes
+    from the environment, e.g. $CL2R_WORKERS, or has its default. Run it again to resume.
 
     >>> from cl2r import run_study
     >>> spec = {"preset": "small.yaml", "seeds": [0, 1], "grid": {"method.name": ["er", "cl2r"]}}

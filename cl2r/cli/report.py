@@ -212,12 +212,13 @@ def watch_study(source: Source, path: Path, interval: float) -> int:
             began, line = time.monotonic(), ""
             try:
                 # Without a ledger only about.json says whether the study has ended.
-                ended = read_about(source.path).get("ended") if folder is None else state.phase(folder) != "running"
-                running = not ended
+                running = state.phase(folder) == "running" if folder else read_about(source.path).get("ended") is None
                 files = sorted(file for file in source.path.walk() if file.path.startswith(WATCHED))
                 if files != built:
                     study, built = source.load(), files
-                    if running and study is not None:
+                    if running and study is None:
+                        line = f"no run of {source.name} has ended yet: waiting for the first"
+                    elif running and study is not None:
                         live = [state.counts(folder), *state.running(folder)] if folder else []
                         write_report(study, path, live, interval)
                         line = f"report: {path} (rebuilt while the study runs)"

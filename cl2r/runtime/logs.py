@@ -96,7 +96,7 @@ def redact(record: logging.LogRecord) -> bool:
 
 
 class LibraryHandler(Handler):
-    """The handler of a program that imports this project: writes only the warnings for which it has no handler."""
+    """The handler in a program that imports this project: writes only warnings that the program has no handler for."""
 
     def emit(self, record: logging.LogRecord) -> None:
         others = [*logging.getLogger(record.name.partition(".")[0]).handlers, *logging.root.handlers]

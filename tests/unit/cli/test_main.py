@@ -103,6 +103,7 @@ def test_completion_scripts(cl2r: Command, shell: str) -> None:
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
+        (" ", list(COMMANDS)),
         ("me", ["methods"]),
         ("run ico", ["icons"]),
         ("run --set optim.m", ["optim.momentum=", "optim.milestones="]),
