@@ -13,8 +13,8 @@ import yaml
 from pyarrow import parquet
 
 from analysis.groups import finished, pair_column, pivot
-from cl2r.errors import InputError
-from cl2r.storage.path import StoragePath, at
+from cl2r.errors import InputError, check_type
+from cl2r.storage.path import ObjectPath, StoragePath, at
 
 FRAMES = ("runs", "tasks", "matrix", "curves")
 """In the order of reading: drivers write `runs` last, so other frames have the rows of all its runs."""
@@ -82,6 +82,7 @@ def load_study(path_or_uri: str | Path) -> Study:
     The folder may be a path, a file:// URI or s3://bucket/prefix?region=..&endpoint_override=host%3Aport. Rows of runs
     that `runs` does not have yet are left out.
     """
+    check_type("path_or_uri", path_or_uri, str | Path | ObjectPath, "the folder or the address of a study")
     path = find_study(path_or_uri)
     frames = {name: _read_frame(path, f"{name}.parquet") for name in FRAMES}
     runs = frames["runs"]

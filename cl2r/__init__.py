@@ -18,6 +18,8 @@ import importlib
 import sys
 from typing import TYPE_CHECKING, Any
 
+from cl2r.runtime.logs import redact_library_logs
+
 if TYPE_CHECKING:
     from analysis.study import load_study
     from cl2r.cli.api import plan_study, run, run_study
@@ -28,6 +30,8 @@ __all__ = ["Config", "__version__", "load_study", "plan_study", "run", "run_stud
 
 _HOMES = {"Config": "cl2r.config.schema", "load_study": "analysis.study"}
 _HOMES |= dict.fromkeys(("plan_study", "run", "run_study"), "cl2r.cli.api")
+
+redact_library_logs()
 
 
 def __getattr__(name: str) -> Any:

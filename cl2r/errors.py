@@ -2,6 +2,7 @@
 
 import difflib
 from collections.abc import Iterable
+from types import UnionType
 
 REQUEUE = 75
 """EX_TEMPFAIL: the program was stopped from outside; run the same command again to resume."""
@@ -27,3 +28,9 @@ def nearest(word: str, known: Iterable[str]) -> str:
     """Return ` (did you mean 'x'?)`, or an empty text if no known name is similar."""
     close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
     return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def check_type(name: str, value: object, kinds: type | UnionType, expected: str) -> None:
+    """Raise InputError, which names an argument of the Python API, if its value is of another type."""
+    if not isinstance(value, kinds):
+        raise InputError(f"{name}: give {expected} (got a value of type {type(value).__name__})")

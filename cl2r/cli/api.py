@@ -1,6 +1,9 @@
 """The Python API: `run`, `plan_study` and `run_study`, which `from cl2r import ...` offers."""
 
+import dataclasses
+import itertools
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -8,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from analysis.study import Frames, Study, load_study
+from analysis.study import FRAMES, Frames, Study, load_study
 from cl2r.cli.options import find_storage
 from cl2r.cli.study import study_file
 from cl2r.config.layers import from_dotted, read_layer, resolve
@@ -16,6 +19,7 @@ from cl2r.config.schema import Config
 from cl2r.engine.chain import execute
 from cl2r.engine.frames import write_run
 from cl2r.engine.plan import plan_run
+from cl2r.errors import InputError, check_type, nearest
 from cl2r.rayrun import driver
 from cl2r.runtime.progress import ProgressLine
 from cl2r.runtime.stop import Termination
@@ -87,20 +91,18 @@ def run(
     >>> list(result.frames.tasks["task"])
     [1, 2]
     """
-    if isinstance(config, Config):
-        layer: Mapping[str, Any] = config.model_dump(mode="json")
-    else:
-        layer = config if isinstance(config, Mapping) else read_layer(str(config))
-    plan = plan_run(resolve([layer, *(from_dotted(name, value) for name, value in (overrides or {}).items())]))
+    check_type("config", config, Config | str | Path | Mapping, "a Config, a preset, a YAML file or a mapping")
     root = find_storage(storage)
+    layer = config.model_dump(mode="json") if isinstance(config, Config) else config
+    layer = layer if isinstance(layer, Mapping) else read_layer(str(layer))
+    plan = plan_run(resolve([layer, *itertools.starmap(from_dotted, _entries("overrides", overrides).items())]))
     progress = ProgressLine(len(plan.keys))
     try:
         result = execute(plan, root, progress)
     finally:
         progress.close()
     folder = write_run(result, root)
-    names = ("runs", "tasks", "matrix", "curves")
-    frames = {name: pd.read_parquet(BytesIO((folder / f"{name}.parquet").read_bytes())) for name in names}
+    frames = {name: pd.read_parquet(BytesIO((folder / f"{name}.parquet").read_bytes())) for name in FRAMES}
     return Run(plan.config, result.report.matrix, dict(result.report.values), Frames(**frames), folder)
 
 
@@ -124,16 +126,15 @@ def plan_study(
     >>> print(plan.text)  # doctest: +ELLIPSIS
     study ...
     """
-    loaded = StudySpec.load(study_file(spec), **(changes or {}))
-    root = find_storage(storage).absolute()
-    with StudySession.open(loaded, root, Resources(**resources), name=name, lock=False) as session:
+    check_type("gpu_price", gpu_price, float | int, "a number")
+    with _open(spec, storage, name, changes, resources, lock=False) as session:
         total = session.expected_runs()
         text = plan_text(session, gpu_price)
         finished = sum(event.kind == "finished" for event in session.ledger.outcomes().values())
-        if loaded.is_sweep:
-            return StudyPlan(session.folder.name, total, finished, None, None, text)
         keys = {key for job in session.jobs for run in job.runs for key in run.keys}
-        return StudyPlan(session.folder.name, total, finished, len(keys), len(keys - session.store.keys()), text)
+        counts = None if session.spec.is_sweep else (len(keys), len(keys - session.store.keys()))
+        links, missing = counts or (None, None)
+        return StudyPlan(session.folder.name, total, finished, links, missing, text)
 
 
 def run_study(
@@ -149,7 +150,8 @@ def run_study(
 
     `spec` is the name of a study, a YAML file or a mapping like the content of one; `changes` replace entries of it,
     key by key in `grid` and `search`. `resources` are the fields of `cl2r.study.resources.Resources`: workers,
-    cpus_per_worker, gpus_per_worker, accelerator, max_concurrent, sync_batchnorm, retries. Run it again to resume.
+    cpus_per_worker, gpus_per_worker, accelerator, max_concurrent, sync_batchnorm, retries; one that is not given comes
+    from the environment, e.g. $CL2R_WORKERS, or has its default. Run it again to resume.
 
     >>> from cl2r import run_study
     >>> spec = {"preset": "small.yaml", "seeds": [0, 1], "grid": {"method.name": ["er", "cl2r"]}}
@@ -159,11 +161,30 @@ def run_study(
     >>> study.pivot("BC").shape
     (2, 1)
     """
-    loaded = StudySpec.load(study_file(spec), **(changes or {}))
-    root = find_storage(storage).absolute()
     with (
         Termination().listening() as stop,
-        StudySession.open(loaded, root, Resources(**resources), name=name, stop=stop, verbose=verbose) as session,
+        _open(spec, storage, name, changes, resources, stop=stop, verbose=verbose) as session,
     ):
         driver.run(session)
         return load_study(str(session.folder.path))
+
+
+def _open(
+    spec: Spec, storage: Any, name: Any, changes: Any, resources: dict[str, Any], **settings: Any
+) -> AbstractContextManager[StudySession]:
+    """Check the arguments that `plan_study` and `run_study` share, and open the study."""
+    check_type("name", name, str | None, "the name of a folder")
+    known = [field.name for field in dataclasses.fields(Resources)]
+    for unknown in sorted(resources.keys() - set(known)):
+        raise InputError(f"no argument {unknown!r}{nearest(unknown, known)}; resources: {', '.join(known)}")
+    loaded = StudySpec.load(study_file(spec), **_entries("changes", changes))
+    root = find_storage(storage).absolute()
+    return StudySession.open(loaded, root, Resources.from_options(resources), name=name, **settings)
+
+
+def _entries(argument: str, values: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    values = {} if values is None else values
+    check_type(argument, values, Mapping, "a mapping")
+    for key in values:
+        check_type(f"{argument}: {key!r}", key, str, "a text as key")
+    return values

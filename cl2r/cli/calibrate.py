@@ -1,5 +1,7 @@
 """`cl2r calibrate`: measure which settings train a run fastest on this machine."""
 
+from typing import Any
+
 import click
 
 from cl2r.cli.options import build_config, data_option, data_root_option, method_option, preset_argument, set_option
@@ -13,21 +15,13 @@ from cl2r.cli.options import build_config, data_option, data_root_option, method
 @set_option
 @click.option("--runs", type=click.IntRange(1), default=1, show_default=True, help="Number of equal runs of a study.")
 @click.option("--threads", type=click.IntRange(1), help="Threads of one run (default: all cores).")
-def calibrate(
-    preset: str,
-    data_name: str | None,
-    data_root: str | None,
-    method: str | None,
-    overrides: tuple[str, ...],
-    runs: int,
-    threads: int | None,
-) -> None:
+def calibrate(preset: str, overrides: tuple[str, ...], runs: int, threads: int | None, **options: Any) -> None:
     """Measure the fastest settings on this machine.
 
     Compares precisions, compilation, and trials × threads, and trains nothing. Prints options for `cl2r run` and for
     studies. They change rounding: use the same ones for all runs of a comparison.
     """
-    config = build_config(preset, overrides, data__name=data_name, data__root=data_root, method__name=method)
+    config = build_config(preset, overrides, **options)
     import torch
 
     from cl2r.engine.plan import plan_run

@@ -91,14 +91,12 @@ def check(name: str, root: Path | None, full: bool) -> int:
 
     root = data_root(root)
     result = check_dataset(name, root, full, echo)
-    for line in result.found:
-        echo(f"ok     {line}")
-    for line in result.problems:
-        echo(f"wrong  {line}")
+    lines = [*(f"ok     {line}" for line in result.found), *(f"wrong  {line}" for line in result.problems)]
+    summary = "complete"
     if not result.complete:
-        echo(f"get it {find_dataset(name).instructions}")
-    problems = f"{len(result.problems)} problem{'s' if len(result.problems) > 1 else ''}"
-    echo(f"{name} in {root}: {'complete' if result.complete else problems}")
+        lines.append(f"get it {find_dataset(name).instructions}")
+        summary = f"{len(result.problems)} problem{'s' if len(result.problems) > 1 else ''}"
+    echo("\n".join([*lines, f"{name} in {root}: {summary}"]))
     return 0 if result.complete else 2
 
 

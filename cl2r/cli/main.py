@@ -6,7 +6,7 @@ import click
 from click.shell_completion import get_completion_class
 
 from cl2r import __version__
-from cl2r.cli.options import run_program
+from cl2r.cli.options import HelpGroup, run_program
 from cl2r.errors import nearest
 
 COMMANDS = {
@@ -25,11 +25,10 @@ COMMANDS = {
     "export": "cl2r.cli.gallery:export_model",
     "serve": "cl2r.cli.gallery:serve",
     "completion": "cl2r.cli.main:completion",
-}
-"""Module and variable of every command, by the name the user types."""
+}  # module and variable of every command, by the name the user types
 
 
-class LazyGroup(click.Group):
+class LazyGroup(HelpGroup):
     """The group of COMMANDS; imports a command's module when the command is asked for."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -52,15 +51,12 @@ class LazyGroup(click.Group):
 
 @click.group(
     cls=LazyGroup,
-    invoke_without_command=True,
+    subcommand_metavar="[COMMAND] [ARGS]...",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
 )
 @click.version_option(__version__, prog_name="cl2r", message="%(prog)s %(version)s")
-@click.pass_context
-def cli(context: click.Context) -> None:
+def cli() -> None:
     """Train chains of models, search old galleries with new models, and measure whether that still works."""
-    if context.invoked_subcommand is None:
-        click.echo(context.get_help())
 
 
 @click.command()

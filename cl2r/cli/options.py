@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 from click.shell_completion import CompletionItem
 
-from cl2r.errors import InputError
-from cl2r.runtime.logs import exit_code
+from cl2r.errors import InputError, check_type
+from cl2r.runtime.logs import configure, exit_code
 
 if TYPE_CHECKING:
     from cl2r.config.schema import Config
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 def run_program(command: click.Command, name: str) -> NoReturn:
     """Run `command` with the words of the command line and exit; an error of the user is one line."""
+    configure()
     sys.exit(exit_code(name, lambda: call(command, None, name)))
 
 
@@ -34,7 +35,11 @@ def call(command: click.Command, words: Sequence[str] | None, name: str) -> int:
         raise KeyboardInterrupt from error
 
 
-# ---------------------------------------------------------------- types
+class HelpGroup(click.Group):
+    """A group of commands that shows its help if no command is given."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, args or ["--help"])
 
 
 class PathType(click.ParamType):  # type: ignore[type-arg]  # generic in recent click only
@@ -48,23 +53,15 @@ class PathType(click.ParamType):  # type: ignore[type-arg]  # generic in recent 
         return at(value) if isinstance(value, str) else value
 
 
-class StorageType(PathType):
-    """Where runs, links and studies are kept."""
-
-    name = "storage"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        return find_storage(value)
-
-
 def find_storage(given: "str | Path | StoragePath | None" = None) -> "StoragePath":
     """Return where runs, links and studies are kept: `given`, else $CL2R_STORAGE, else `results`.
 
     The working directory of a Ray job vanishes with the cluster: there the default is ~/cl2r-results, and relative
     paths are refused.
     """
-    from cl2r.storage.path import at
+    from cl2r.storage.path import ObjectPath, at
 
+    check_type("storage", given, str | Path | ObjectPath | None, "a folder or an address such as s3://bucket/folder")
     uploaded = any(part.startswith("_ray_pkg_") for part in Path.cwd().parts)
     default = Path.home() / "cl2r-results" if uploaded else "results"
     storage = at(given or os.environ.get("CL2R_STORAGE") or default)
@@ -154,8 +151,6 @@ class ModelName(NameType):
         return [f"{name}@{t}" for name, tasks in found if tasks for t in range(1, int(tasks[1]) + 1)]
 
 
-# ---------------------------------------------------------------- options
-
 preset_argument = click.argument("preset", default="icons", type=PresetType())
 data_option = click.option("--data", "data_name", metavar="PATH", help="A data set by name, an .npz file or a folder.")
 data_root_option = click.option(
@@ -168,8 +163,7 @@ set_option = click.option(
 )
 storage_option = click.option(
     "--storage",
-    type=StorageType(),
-    default=find_storage,
+    callback=lambda ctx, param, value: find_storage(value),
     show_default="$CL2R_STORAGE, or results",
     metavar="DIR",
     help="Runs, links and studies: a folder or s3://bucket/folder.",
@@ -184,9 +178,10 @@ grace_option = click.option(
 verbose_option = click.option("-v", "--verbose", is_flag=True, help="Show Ray's own messages too.")
 
 
-def build_config(preset: str, overrides: Sequence[str], **fields: Any) -> "Config":
-    """Return the config of a preset with options (`method__name` for method.name; None: not given) and overrides."""
+def build_config(preset: str, overrides: Sequence[str], **options: Any) -> "Config":
+    """Return the config of a preset with options (None: not given) and overrides, which win."""
     from cl2r.config.layers import from_dotted, override, read_layer, resolve
 
-    given = [from_dotted(name.replace("__", "."), value) for name, value in fields.items() if value is not None]
-    return resolve([read_layer(preset), *given, *map(override, overrides)])
+    fields = {"data_name": "data.name", "data_root": "data.root", "tasks": "scenario.n_tasks", "method": "method.name"}
+    given = {fields.get(name, name): value for name, value in options.items() if value is not None}
+    return resolve([read_layer(preset), *(from_dotted(*entry) for entry in given.items()), *map(override, overrides)])

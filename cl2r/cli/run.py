@@ -35,16 +35,7 @@ if TYPE_CHECKING:
 @grace_option
 @click.option("--show-config", is_flag=True, help="Print the resolved config and stop.")
 def run(
-    preset: str,
-    data_name: str | None,
-    data_root: str | None,
-    tasks: int | None,
-    method: str | None,
-    seed: int | None,
-    overrides: tuple[str, ...],
-    storage: "StoragePath",
-    grace: float,
-    show_config: bool,
+    preset: str, overrides: tuple[str, ...], storage: "StoragePath", grace: float, show_config: bool, **options: Any
 ) -> None:
     """Train one chain of models; print its matrix and metrics.
 
@@ -52,15 +43,7 @@ def run(
     """
     from cl2r.config.methods import method_info, sections
 
-    config = build_config(
-        preset,
-        overrides,
-        data__name=data_name,
-        data__root=data_root,
-        scenario__n_tasks=tasks,
-        method__name=method,
-        seed=seed,
-    )
+    config = build_config(preset, overrides, **options)
     own = method_info(config.method.name).section
     for text in overrides:  # a study may set options that only some of its methods have; a run has one method
         section = text.partition(".")[0].strip()
@@ -68,32 +51,15 @@ def run(
             raise InputError(f"--set {text}: {config.method.name} has no section {section!r}")
     if show_config:
         click.echo(config_text(config))
-    else:
-        _train(config, storage, grace)
-
-
-def config_text(config: "Config") -> str:
-    """Return the resolved config as YAML, one line per section."""
-    import yaml
-
-    def inline(value: Any) -> str:
-        text = yaml.safe_dump(value, sort_keys=False, default_flow_style=True, width=1000)
-        return text.removesuffix("...\n").rstrip()
-
-    return "\n".join(f"{name}: {inline(value)}" for name, value in config.model_dump(mode="json").items())
-
-
-def _train(config: "Config", storage: "StoragePath", grace: float) -> None:
+        return
     from cl2r.engine.chain import execute
     from cl2r.engine.frames import write_run
     from cl2r.engine.plan import plan_run
     from cl2r.runtime.environment import peak_bytes
-    from cl2r.runtime.logs import configure
     from cl2r.runtime.progress import ProgressLine
     from cl2r.runtime.stop import Termination
     from cl2r.runtime.text import megabytes
 
-    configure()
     with Termination(grace).listening() as termination:
         plan = plan_run(config)
         click.echo(config_text(config))
@@ -110,6 +76,17 @@ def _train(config: "Config", storage: "StoragePath", grace: float) -> None:
         click.echo(f"{matrix_table(report)}\n\n{metrics_table(report)}")
     trained = sum(not link.reused for link in result.links)
     click.echo(f"\n{trained} links trained, {result.seconds:.0f} s, at most {megabytes(peak_bytes())}; {folder}")
+
+
+def config_text(config: "Config") -> str:
+    """Return the resolved config as YAML, one line per section."""
+    import yaml
+
+    def inline(value: Any) -> str:
+        text = yaml.safe_dump(value, sort_keys=False, default_flow_style=True, width=1000)
+        return text.removesuffix("...\n").rstrip()
+
+    return "\n".join(f"{name}: {inline(value)}" for name, value in config.model_dump(mode="json").items())
 
 
 def matrix_table(evaluation: "Evaluation") -> str:

@@ -19,6 +19,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from cl2r.cli.options import (
+    HelpGroup,
     MethodType,
     PresetType,
     call,
@@ -31,7 +32,7 @@ from cl2r.cli.options import (
     tasks_option,
     verbose_option,
 )
-from cl2r.errors import InputError, nearest
+from cl2r.errors import InputError, check_type, nearest
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -42,11 +43,9 @@ if TYPE_CHECKING:
 
 Frames = dict[str, "pd.DataFrame"]
 Table = Callable[["StudySession", Frames], str]
-_PLAN = "cl2r.plan"
-_OPEN_LIST = "cl2r.open_list"
-
-
-# ---------------------------------------------------------------- commands with lists of values
+STUDIES = Path(str(package_files.files("studies")))
+YAML = (".yaml", ".yml")
+_PLAN, _OPEN_LIST = "cl2r.plan", "cl2r.open_list"  # keys of a context's `meta`
 
 
 class ListOption(click.Option):
@@ -92,19 +91,14 @@ class StudyCommand(click.Command):
         run_program(self, str(self.name))
 
 
-# ---------------------------------------------------------------- recipes
-
-
 @dataclasses.dataclass(frozen=True)
 class Recipe:
     """What the options of a study ask for."""
 
-    table: Table
-    """Returns the text to print when the runs have ended."""
+    table: Table  # returns the text to print when the runs have ended
     changes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """Entries of the specification to replace, key by key in `grid` and `search`."""
-    file: Path | None = None
-    """A specification other than the YAML file beside the recipe."""
+    file: Path | None = None  # a specification other than the YAML file beside the recipe
     check: Callable[["StudySpec"], None] = lambda spec: None
     """Raises InputError if the study makes no sense with this specification."""
 
@@ -186,6 +180,11 @@ class _CpusType(click.ParamType):  # type: ignore[type-arg]  # generic in recent
         return value if value == "auto" else click.INT.convert(value, param, ctx)
 
 
+def resource_option(name: str, **settings: Any) -> Callable[[Any], Any]:
+    """Return an option whose default is a variable of the environment, e.g. $CL2R_WORKERS."""
+    return click.option(name, envvar=f"CL2R_{name.strip('-').replace('-', '_').upper()}", **settings)
+
+
 @click.option("--preset", type=PresetType(), metavar="NAME", help="A preset, or a YAML file of config sections.")
 @data_option
 @data_root_option
@@ -194,8 +193,8 @@ class _CpusType(click.ParamType):  # type: ignore[type-arg]  # generic in recent
 @set_option
 @storage_option
 @click.option("--name", help="Name of the study (default: its file, its data and a digest of its specification).")
-@click.option("--workers", type=int, default=1, show_default=True, metavar="N", help="Processes per run.")
-@click.option(
+@resource_option("--workers", type=int, default=1, show_default=True, metavar="N", help="Processes per run.")
+@resource_option(
     "--cpus-per-worker",
     type=_CpusType(),
     default=1,
@@ -203,11 +202,11 @@ class _CpusType(click.ParamType):  # type: ignore[type-arg]  # generic in recent
     metavar="N|auto",
     help="Threads per process; auto measures which trials × threads are fastest on this machine.",
 )
-@click.option("--gpus-per-worker", type=float, default=0.0, metavar="N", help="GPUs per process.")
-@click.option("--accelerator", metavar="NAME", help="Use only nodes with this accelerator, e.g. A100.")
-@click.option("--max-concurrent", type=int, metavar="N", help="Trials at a time (default: as many as fit).")
-@click.option("--sync-batchnorm", is_flag=True, help="Batch norm over all workers (GPUs only).")
-@click.option(
+@resource_option("--gpus-per-worker", type=float, default=0.0, metavar="N", help="GPUs per process.")
+@resource_option("--accelerator", metavar="NAME", help="Use only nodes with this accelerator, e.g. A100.")
+@resource_option("--max-concurrent", type=int, metavar="N", help="Trials at a time (default: as many as fit).")
+@resource_option("--sync-batchnorm", is_flag=True, help="Batch norm over all workers (GPUs only).")
+@resource_option(
     "--retries", type=int, default=2, show_default=True, metavar="N", help="Retries after crashes without progress."
 )
 @grace_option
@@ -256,8 +255,9 @@ def study_resources(options: Mapping[str, Any]) -> "Resources":
     """Return the resources that the options ask for; `--cpus-per-worker auto` is 1 until it has been measured."""
     from cl2r.study.resources import Resources
 
-    wanted = {field.name: options[field.name] for field in dataclasses.fields(Resources) if field.name in options}
-    return Resources(**{**wanted, "cpus_per_worker": 1} if wanted["cpus_per_worker"] == "auto" else wanted)
+    return Resources.from_options(
+        {**options, "cpus_per_worker": 1} if options["cpus_per_worker"] == "auto" else options
+    )
 
 
 def _run(session: "StudySession", table: Table) -> int:
@@ -292,41 +292,35 @@ def _run(session: "StudySession", table: Table) -> int:
     return 1 if outcome.failed or outcome.missing else 0
 
 
-# ---------------------------------------------------------------- cl2r study, cl2r plan
-
-
 def study_names(suffix: str = ".py") -> list[str]:
     """Return the names of the studies that come with the project; with `.yaml`, of those that can be planned."""
-    return sorted(path.stem for path in _study_folder().glob(f"[!_]*{suffix}"))
-
-
-def _study_folder() -> Path:
-    return Path(str(package_files.files("studies")))
+    return sorted(path.stem for path in STUDIES.glob(f"[!_]*{suffix}"))
 
 
 def study_file(spec: str | Path | Mapping[str, Any]) -> Path | Mapping[str, Any]:
     """Return the YAML file of a study by its name; a file or a mapping is returned as it is."""
-    if isinstance(spec, Mapping | Path) or Path(spec).suffix in (".yaml", ".yml"):
-        return spec if isinstance(spec, Mapping) else Path(spec)
-    _check_name(spec, study_names(".yaml"))
-    return _study_folder() / f"{spec}.yaml"
+    check_type("spec", spec, str | Path | Mapping, "the name of a study, a YAML file or a mapping")
+    if isinstance(spec, str):
+        return Path(spec) if spec.endswith(YAML) else _known_study(spec, ".yaml")
+    return spec
 
 
 def load_command(name: str) -> StudyCommand:
     """Return the command of a study by its name, or of a YAML file. Raise InputError if there is no such study."""
-    if Path(name).suffix in (".yaml", ".yml"):
+    if name.endswith(YAML):
         return study_command(name, f"Run the study of {name}.")(lambda: Recipe(points_table, file=Path(name)))
-    _check_name(name, study_names())
-    command: StudyCommand = importlib.import_module(f"studies.{name}").main
+    command: StudyCommand = importlib.import_module(f"studies.{_known_study(name, '.py').stem}").main
     return command
 
 
-def _check_name(name: str, known: Sequence[str]) -> None:
+def _known_study(name: str, suffix: str) -> Path:
+    known = study_names(suffix)
     if name not in known:
         raise InputError(f"no study {name!r}{nearest(name, known)}; studies: {', '.join(known)}")
+    return STUDIES / f"{name}{suffix}"
 
 
-class StudyGroup(click.Group):
+class StudyGroup(HelpGroup):
     """One command per study, imported when it is used; the name of a YAML file is a command too."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -343,7 +337,7 @@ class StudyGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         # Reads the first lines of the recipes: to import them all would take longer.
-        sources = {name: (_study_folder() / f"{name}.py").read_text() for name in self.list_commands(ctx)}
+        sources = {name: (STUDIES / f"{name}.py").read_text() for name in self.list_commands(ctx)}
         docs = {name: ast.get_docstring(ast.parse(source)) or "" for name, source in sources.items()}
         with formatter.section("Studies"):
             formatter.write_dl([(name, " ".join(doc.split("\n\n")[0].split())) for name, doc in docs.items()])
@@ -354,9 +348,8 @@ class StudyGroup(click.Group):
         return [CompletionItem(name) for name in names] or files
 
 
-@click.group("study", cls=StudyGroup, invoke_without_command=True, subcommand_metavar="NAME|FILE.yaml [OPTIONS]")
-@click.pass_context
-def study(context: click.Context) -> None:
+@click.group("study", cls=StudyGroup, subcommand_metavar="NAME|FILE.yaml [OPTIONS]")
+def study() -> None:
     """Run a study by name or from a YAML file.
 
     \b
@@ -364,18 +357,13 @@ def study(context: click.Context) -> None:
     cl2r study my.yaml
     cl2r study ablation --help          # its options
     """
-    if context.invoked_subcommand is None:
-        click.echo(context.get_help())
 
 
-@click.group("plan", cls=StudyGroup, invoke_without_command=True, subcommand_metavar="NAME|FILE.yaml [OPTIONS]")
-@click.pass_context
-def plan(context: click.Context) -> None:
+@click.group("plan", cls=StudyGroup, subcommand_metavar="NAME|FILE.yaml [OPTIONS]")
+def plan() -> None:
     """Print what a study would cost; start nothing.
 
     \b
     cl2r plan ablation --seeds 0 1 2
     cl2r plan my.yaml
     """
-    if context.invoked_subcommand is None:
-        click.echo(context.get_help())

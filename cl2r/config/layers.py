@@ -154,4 +154,5 @@ def error_line(error: ValidationError, keys: Sequence[str], *prefix: str) -> str
         near = nearest(dotted, keys) or nearest(path[-1], [key.split(".")[-1] for key in keys])
         return f"unknown key {dotted!r}{near}"
     message = first["msg"].removeprefix("Value error, ")
-    return f"{dotted}: {message} (got {first['input']!r})" if dotted else message
+    got = f" (got {first['input']!r})" if dotted and first["type"] != "missing" else ""
+    return f"{dotted}: {message}{got}" if dotted else message

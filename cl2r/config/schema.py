@@ -9,12 +9,20 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import Field, SerializeAsAny, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import (
+    Field,
+    SerializeAsAny,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
 from pydantic.fields import FieldInfo
 
 from cl2r.config.builtin import ABLATION_CELLS
 from cl2r.config.methods import METHODS, OWN_FIELDS, method_info, sections
 from cl2r.config.section import Section, first_task, keyed_from, not_keyed
+from cl2r.errors import InputError
 
 LambdaRule = Literal["new_over_old", "old_over_new", "total_over_new", "const"]
 
@@ -179,6 +187,19 @@ class Config(Section):
     options: SerializeAsAny[Section] | None = None
     """The section of the method; written and read under the section's own name."""
 
+    def __init__(self, *values: Any, **fields: Any) -> None:
+        """Raise InputError, one line that names the field, for bad input."""
+        from cl2r.config.layers import error_line
+
+        if values:
+            raise InputError("Config: give fields by name, e.g. Config(seed=1, method=...)")
+        try:
+            super().__init__(**fields)
+        except ValidationError as error:
+            raise InputError(f"Config: {error_line(error, field_keys())}") from error
+
+    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]  # `model_validate` does not call it
+
     @model_validator(mode="before")
     @classmethod
     def _take_options(cls, values: Any) -> Any:
@@ -187,9 +208,9 @@ class Config(Section):
             return values
         known, method = sections(), values.get("method", {})
         given = {name: kind.model_validate(values.get(name, {})) for name, kind in known.items()}
-        name = method.get("name", "cl2r") if isinstance(method, Mapping) else method.name
+        name = method.get("name", "cl2r") if isinstance(method, Mapping) else getattr(method, "name", "cl2r")
         rest = {key: value for key, value in values.items() if key not in known}
-        return {**rest, "options": given.get(method_info(name).section)}
+        return {**rest, "options": given.get(method_info(str(name)).section)}
 
     @model_serializer(mode="wrap")
     def _name_options(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:

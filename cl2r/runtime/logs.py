@@ -84,6 +84,24 @@ def redact(record: logging.LogRecord) -> bool:
     return True
 
 
+class LibraryHandler(Handler):
+    """The handler in a program that imports this project: writes only warnings that the program has no handler for."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        others = [*logging.getLogger(record.name.partition(".")[0]).handlers, *logging.root.handlers]
+        if record.levelno >= logging.WARNING and all(isinstance(other, Handler) for other in others):
+            super().emit(record)
+
+
+def redact_library_logs() -> None:
+    """Remove secrets from the project's log records before a handler of the program sees them; change nothing else.
+
+    A filter of a logger does not see records of the loggers below it; a filter of its first handler does.
+    """
+    for name in PROJECT:
+        logging.getLogger(name).handlers.insert(0, LibraryHandler())
+
+
 def exit_code(name: str, main: Callable[[], int]) -> int:
     """Run `main` and return its exit code. Errors the user can fix end in one line without a traceback or secrets."""
     try:

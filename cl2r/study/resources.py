@@ -1,8 +1,12 @@
 """What a run may use of the cluster. None of it identifies a study: it may change between two commands."""
 
+import dataclasses
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from pydantic import TypeAdapter, ValidationError
 
 from cl2r.errors import InputError
 
@@ -44,6 +48,26 @@ class Resources:
             raise InputError(f"--gpus-per-worker {self.gpus_per_worker:g}: workers of one run cannot share a GPU")
         if self.sync_batchnorm and not (self.workers > 1 and self.gpus_per_worker):
             raise InputError("--sync-batchnorm needs several workers with GPUs: torch has none on the CPU")
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, Any]) -> Self:
+        """Return resources from options of a command line; other options are ignored.
+
+        A field whose option is None or absent is read from the environment, e.g. $CL2R_WORKERS, or has its default.
+        """
+        given: dict[str, Any] = {}
+        for name in (field.name for field in dataclasses.fields(cls)):
+            value = options.get(name)
+            value = os.environ.get(f"CL2R_{name.upper()}") if value is None else value
+            given |= {} if value is None else {name: value}
+        try:
+            return TypeAdapter(cls).validate_python(given)
+        except ValidationError as error:
+            first = error.errors()[0]
+            if not first["loc"]:  # raised by __post_init__
+                raise InputError(first["msg"].removeprefix("Value error, ")) from error
+            name = str(first["loc"][0])
+            raise InputError(f"--{name.replace('_', '-')}: {first['msg']} (got {first['input']!r})") from error
 
     def device(self) -> "torch.device":
         """Return where a worker trains: a GPU only if one was asked for, because Ray does not hide other GPUs."""

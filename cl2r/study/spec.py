@@ -94,7 +94,7 @@ class StudySpec(Section):
         return self
 
     @classmethod
-    def load(cls, source: Path | Mapping[str, Any], overrides: Sequence[str] = (), **changes: Any) -> Self:
+    def load(cls, source: Path | Mapping[str, Any], overrides: Sequence[str] = (), /, **changes: Any) -> Self:
         """Return the checked specification of a YAML file or of a mapping; InputError names the file and the key.
 
         `overrides` are `KEY=VALUE` texts for every run. `changes` replace entries, key by key in `grid` and `search`;
@@ -104,7 +104,7 @@ class StudySpec(Section):
         content = read_content(source) if isinstance(source, Path) else dict(source)
         tasks = changes.pop("tasks", None)
         for key, value in changes.items():
-            if key not in ("grid", "search"):
+            if key not in ("grid", "search") or not isinstance(value, Mapping):
                 content |= {key: value} if value is not None else {}
             elif isinstance(entry := content.get(key, {}), Mapping):  # anything else is refused below
                 content[key] = {**entry, **{name: choice for name, choice in value.items() if choice is not None}}

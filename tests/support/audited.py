@@ -78,10 +78,10 @@ def read_all(folder: Path) -> None:
     assert len(listener.reports) == 1, "it resumed after the first epoch of the second task"
     assert all(link.reused for link in train(config(folder), folder / "runs").links)
     storage = at(folder / "storage")
-    source = find_source("made", storage)
-    study = load_study(folder / "storage")
-    write_report(source.load(), folder / "page.html")
-    assert len(study.runs)
+    found = find_source("made", storage).load()
+    assert found is not None
+    write_report(found, folder / "page.html")
+    assert len(load_study(folder / "storage").runs)
     assert "runs finished" in status.status(storage, "made")
     assert check_dataset("cifar100", folder).complete
     assert len(read_packed(folder / "lfw.bin").same) == 10

@@ -1,144 +1,76 @@
-"""The fields of ray.io/v1 that KubeRay v1.6.2 publishes (docs/reference/api.md of ray-project/kuberay at that release).
+"""The fields of ray.io/v1 that cluster/kuberay.yaml uses, as KubeRay v1.6.2 publishes them (its docs/reference/api.md).
 
 Kubernetes drops fields it does not know: a misspelt `shutdownAfterJobFinishes` would cost money, not raise an error.
-Pods are held against the part of core/v1 that the documents use.
 """
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 Fields = Mapping[str, Any]
-"""Field to: None (any value), a type, a tuple of allowed words, fields, or a list of one of these (a list of such)."""
+"""Field to: a type, a tuple of allowed words, fields, or a list of one of these (a list of such)."""
 
-RESOURCES: Fields = {"limits": dict, "requests": dict}
 CONTAINER: Fields = {
     "name": str,
     "image": str,
     "securityContext": {"allowPrivilegeEscalation": bool, "capabilities": {"drop": [str]}},
     "env": [{"name": str, "value": str, "valueFrom": {"secretKeyRef": {"name": str, "key": str, "optional": bool}}}],
-    "resources": RESOURCES,
+    "resources": {"limits": dict, "requests": dict},
     "volumeMounts": [{"name": str, "mountPath": str, "readOnly": bool}],
 }
+CLAIM: Fields = {"claimName": str, "readOnly": bool}
 POD: Fields = {
-    "metadata": {"labels": dict, "annotations": dict},
-    "spec": {
-        "serviceAccountName": str,
-        "terminationGracePeriodSeconds": int,
-        "securityContext": {
-            "runAsNonRoot": bool,
-            "runAsUser": int,
-            "runAsGroup": int,
-            "fsGroup": int,
-            "seccompProfile": {"type": ("RuntimeDefault",)},
-        },
-        "tolerations": [{"key": str, "operator": ("Exists", "Equal"), "effect": str, "value": str}],
-        "nodeSelector": dict,
-        "containers": [CONTAINER],
-        "volumes": [
-            {
-                "name": str,
-                "persistentVolumeClaim": {"claimName": str, "readOnly": bool},
-                "emptyDir": {"medium": ("Memory",), "sizeLimit": str},
-            }
-        ],
+    "serviceAccountName": str,
+    "terminationGracePeriodSeconds": int,
+    "securityContext": {
+        "runAsNonRoot": bool,
+        **dict.fromkeys(("runAsUser", "runAsGroup", "fsGroup"), int),
+        "seccompProfile": {"type": ("RuntimeDefault",)},
     },
+    "tolerations": [{"key": str, "operator": ("Exists", "Equal"), "effect": str}],
+    "nodeSelector": dict,
+    "containers": [CONTAINER],
+    "volumes": [{"name": str, "persistentVolumeClaim": CLAIM, "emptyDir": {"medium": ("Memory",), "sizeLimit": str}}],
 }
-HEAD_GROUP: Fields = {
-    "template": POD,
-    "headService": dict,
-    "enableIngress": bool,
-    "resources": dict,
-    "labels": dict,
-    "rayStartParams": dict,
-    "serviceType": ("ClusterIP", "NodePort", "LoadBalancer"),
-}
-WORKER_GROUP: Fields = {
-    "suspend": bool,
-    "groupName": str,
-    "replicas": int,
-    "minReplicas": int,
-    "maxReplicas": int,
-    "idleTimeoutSeconds": int,
-    "resources": dict,
-    "labels": dict,
-    "rayStartParams": dict,
-    "template": POD,
-    "scaleStrategy": {"workersToDelete": [str]},
-    "numOfHosts": int,
-}
-AUTOSCALER: Fields = {
-    "resources": RESOURCES,
-    "image": str,
-    "imagePullPolicy": str,
-    "securityContext": dict,
-    "idleTimeoutSeconds": int,
-    "upscalingMode": ("Default", "Aggressive", "Conservative"),
-    "version": ("v1", "v2"),
-    "env": list,
-    "envFrom": list,
-    "volumeMounts": list,
-}
+GROUP: Fields = {"template": {"spec": POD}, "rayStartParams": dict}
+MODES, VERSIONS = ("Default", "Aggressive", "Conservative"), ("v1", "v2")
 RAY_CLUSTER: Fields = {
-    "upgradeStrategy": {"type": ("Recreate", "None")},
-    "authOptions": {"enableK8sTokenAuth": bool, "secretName": str, "mode": ("disabled", "token")},
-    "suspend": bool,
-    "managedBy": str,
-    "autoscalerOptions": AUTOSCALER,
-    "headServiceAnnotations": dict,
+    "authOptions": {"mode": ("disabled", "token")},
+    "autoscalerOptions": {"idleTimeoutSeconds": int, "upscalingMode": MODES, "version": VERSIONS},
     "enableInTreeAutoscaling": bool,
-    "gcsFaultToleranceOptions": dict,
-    "headGroupSpec": HEAD_GROUP,
+    "headGroupSpec": GROUP | {"serviceType": ("ClusterIP", "NodePort", "LoadBalancer"), "enableIngress": bool},
     "rayVersion": str,
-    "workerGroupSpecs": [WORKER_GROUP],
+    "workerGroupSpecs": [
+        GROUP | {"groupName": str} | dict.fromkeys(("replicas", "minReplicas", "maxReplicas"), int),
+    ],
 }
 RAY_JOB: Fields = {
-    "activeDeadlineSeconds": int,
-    "backoffLimit": int,
-    "rayClusterSpec": RAY_CLUSTER,
-    "submitterPodTemplate": POD,
-    "metadata": dict,
-    "clusterSelector": dict,
-    "submitterConfig": {"backoffLimit": int},
-    "managedBy": str,
-    "deletionStrategy": dict,
     "entrypoint": str,
-    "runtimeEnvYAML": str,
-    "jobId": str,
+    "rayClusterSpec": RAY_CLUSTER,
     "submissionMode": ("K8sJobMode", "HTTPMode", "InteractiveMode", "SidecarMode"),
-    "entrypointResources": str,
-    "entrypointNumCpus": float,
-    "entrypointNumGpus": float,
-    "ttlSecondsAfterFinished": int,
-    "preRunningDeadlineSeconds": int,
+    "submitterConfig": {"backoffLimit": int},
     "shutdownAfterJobFinishes": bool,
-    "suspend": bool,
+    "backoffLimit": int,
+    "activeDeadlineSeconds": int,
+    "preRunningDeadlineSeconds": int,
+    "ttlSecondsAfterFinished": int,
 }
 SPECS = {"RayCluster": RAY_CLUSTER, "RayJob": RAY_JOB}
 
 
 def unknown(value: Any, allowed: Any, path: str) -> Iterator[str]:
-    """Every field or value that the CRD does not have, with its path."""
-    if isinstance(allowed, Mapping):
-        if not isinstance(value, dict):
-            yield f"{path}: must have fields"
-            return
-        for key, entry in value.items():
-            if key in allowed:
-                yield from unknown(entry, allowed[key], f"{path}.{key}")
-            else:
-                yield f"{path}.{key}: no such field"
-    elif isinstance(allowed, list):
-        if not isinstance(value, list):
-            yield f"{path}: must be a list"
-            return
-        for index, entry in enumerate(value):
-            yield from unknown(entry, allowed[0], f"{path}[{index}]")
-    elif isinstance(allowed, tuple):
+    """Yield every field or value that the resource does not have, with its path."""
+    expected = dict if isinstance(allowed, Mapping) else type(allowed) if isinstance(allowed, list) else allowed
+    if isinstance(allowed, tuple):
         if value not in allowed:
             yield f"{path}: {value} is none of {', '.join(allowed)}"
-    elif type(value) is not allowed:
-        yield f"{path}: {value!r} is no {allowed.__name__}"
-    elif allowed is dict:
-        yield from (
-            f"{path}.{key}: {entry!r} is no string" for key, entry in value.items() if not isinstance(entry, str)
-        )
+    elif type(value) is not expected:
+        yield f"{path}: {value!r} is no {expected.__name__}"
+    elif isinstance(allowed, list):
+        for index, entry in enumerate(value):
+            yield from unknown(entry, allowed[0], f"{path}[{index}]")
+    elif expected is dict:  # without fields of its own: names to texts
+        for key, entry in value.items():
+            if isinstance(allowed, Mapping) and key not in allowed:
+                yield f"{path}.{key}: no such field"
+            else:
+                yield from unknown(entry, allowed[key] if isinstance(allowed, Mapping) else str, f"{path}.{key}")

@@ -16,9 +16,6 @@ def test_methods_are_listed_with_papers_and_options(cl2r: Command) -> None:
         assert info.paper in listed
         for option in info.options.model_fields if info.options else ():
             assert f"{info.section}.{option}=" in listed
-
-
-def test_one_method_with_its_adapter(cl2r: Command) -> None:
     code, out, _ = cl2r("methods", "lucir+slerp")
     assert code == 0
     assert [line.split()[0] for line in out.splitlines() if not line.startswith(" ")] == ["lucir", "+slerp"]
@@ -41,9 +38,6 @@ def test_a_check_names_what_is_missing_and_how_to_get_it(cl2r: Command, tmp_path
     assert any(line.startswith("wrong  ") for line in out.splitlines())
     assert "get it CASIA-WebFace" in out
     assert not list(empty.iterdir())
-
-
-def test_a_check_of_a_data_set_that_can_be_used(cl2r: Command) -> None:
     code, out, _ = cl2r("datasets", "check", "icons")
     assert code == 0
     assert "complete" in out

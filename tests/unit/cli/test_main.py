@@ -20,29 +20,17 @@ PROGRAM = "from cl2r.cli.main import main; main()"
 HEAVY = {"torch", "pandas", "ray", "numpy", "matplotlib", "plotly", "optuna"}
 
 
-def program(folder: Path, *words: str, script: str = PROGRAM) -> subprocess.CompletedProcess[str]:
-    """Run the program in a process of its own, from a script that lies in another folder than `folder`."""
-    path = folder.parent / "bin" / "cl2r"
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(script)
-    return started(folder, str(path), *words)
-
-
 def started(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run Python in `folder`."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.run(
-        [sys.executable, *words], cwd=folder, env=environment, capture_output=True, text=True, check=False
-    )
-
-
-def test_version(cl2r: Command) -> None:
-    assert cl2r("--version") == (0, f"cl2r {__version__}\n", "")
+    return subprocess.run([sys.executable, *words], cwd=folder, env=environment, capture_output=True, text=True)
 
 
 def test_no_command_shows_help(cl2r: Command) -> None:
     code, out, err = cl2r()
     assert (code, err) == (0, "")
     assert all(f"  {command} " in out for command in COMMANDS)
+    assert cl2r("--version") == (0, f"cl2r {__version__}\n", "")
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -60,8 +48,6 @@ def test_the_exit_code_of_the_process(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-# ---------------------------------------------------------------- imports
-
 IMPORTS = """
 import contextlib, sys
 from cl2r.cli.main import main
@@ -78,33 +64,32 @@ def test_help_and_mistyped_options_wait_for_no_large_library(tmp_path: Path) -> 
     """This keeps them under a second."""
     lines = [["--help"], ["studdy"], ["study", "--help"], ["study", "nowhere"], ["run", "--colour", "red"]]
     lines += [["study", name, option] for name in study_names() for option in ("--help", "--sedes")]
-    done = program(tmp_path, script=IMPORTS.format(words=lines, heavy=HEAVY))
+    done = started(tmp_path, "-c", IMPORTS.format(words=lines, heavy=HEAVY))
     assert done.returncode == 0, done.stderr
 
 
 def test_page_and_tables_need_neither_torch_nor_ray(tmp_path: Path) -> None:
     folder = write_made(made_study(name="made"), tmp_path / "results" / "studies" / "made")
     lines = [["report", "made"], ["report", "made", "--tables", "csv"], ["status"]]
-    done = program(tmp_path, script=IMPORTS.format(words=lines, heavy={"torch", "ray"}))
+    done = started(tmp_path, "-c", IMPORTS.format(words=lines, heavy={"torch", "ray"}))
     assert (done.returncode, done.stderr) == (0, "")
     assert "</html>" in (folder / "report.html").read_text()
     assert "BC" in done.stdout
 
 
-@pytest.mark.parametrize("start", ["program", "module"])
-def test_modules_of_the_user_are_not_taken_for_those_of_the_project(tmp_path: Path, start: str) -> None:
+@pytest.mark.parametrize("start", [["bin/cl2r"], ["-m", "cl2r"]])
+def test_modules_of_the_user_are_not_taken_for_those_of_the_project(tmp_path: Path, start: list[str]) -> None:
     """The working directory holds an analysis.py and a package `studies`; commands need the project's own ones."""
     folder = tmp_path / "mine"
+    (folder / "bin").mkdir(parents=True)
+    (folder / "bin" / "cl2r").write_text(PROGRAM)
     write_made(made_study(name="made"), folder / "results" / "studies" / "made")
     (folder / "studies").mkdir()
     for path in (folder / "analysis.py", folder / "studies" / "__init__.py"):
         path.write_text("raise SystemExit('the module of the user was imported')")
     for words in (["study", "ablation", "--help"], ["report", "made", "--tables", "csv"]):
-        done = program(folder, *words) if start == "program" else started(folder, "-m", "cl2r", *words)
+        done = started(folder, *start, *words)
         assert (done.returncode, done.stderr) == (0, ""), words
-
-
-# ---------------------------------------------------------------- completion
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
@@ -115,27 +100,15 @@ def test_completion_scripts(cl2r: Command, shell: str) -> None:
     assert ("COMP_WORDBREAKS" in out) == (shell == "bash"), "bash splits words at @ unless told otherwise"
 
 
-@pytest.fixture
-def completed(cl2r: Command, monkeypatch: pytest.MonkeyPatch) -> "Command":
-    """Return what the shell offers for the last word of a line."""
-
-    def offered(line: str) -> list[str]:
-        monkeypatch.setenv("_CL2R_COMPLETE", "bash_complete")
-        monkeypatch.setenv("COMP_WORDS", f"cl2r {line}")
-        monkeypatch.setenv("COMP_CWORD", str(len(line.split()) + line.endswith(" ")))
-        _, out, _ = cl2r()
-        return [row.split(",", 1)[1] for row in out.splitlines() if row]
-
-    return offered  # type: ignore[return-value]
-
-
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
+        (" ", list(COMMANDS)),
         ("me", ["methods"]),
         ("run ico", ["icons"]),
         ("run --set optim.m", ["optim.momentum=", "optim.milestones="]),
         ("run --set sim", ["simplex.scale="]),
+        ("run --set ", [f"{key}=" for key in field_keys()]),
         ("run --method fi", ["fixed", "fixed_fd"]),
         ("run --method er+p", ["er+procrustes"]),
         ("methods luc", ["lucir"]),
@@ -154,28 +127,25 @@ def completed(cl2r: Command, monkeypatch: pytest.MonkeyPatch) -> "Command":
         ("study ablation --set optim.mom", ["optim.momentum="]),
         ("study nowhere --see", []),
         ("report s", ["sizes"]),
+        ("report --storage OTHER m", ["mine"]),
+        ("report m", []),
         ("status s", ["sizes"]),
         ("search gallery --model tiny-", ["tiny-er-T2-s0-01234567@1", "tiny-er-T2-s0-01234567@2"]),
         ("export tiny-er-T2-s0-01234567@", ["tiny-er-T2-s0-01234567@1", "tiny-er-T2-s0-01234567@2"]),
     ],
 )
 def test_the_shell_completes(
-    completed: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, expected: list[str]
+    cl2r: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, expected: list[str]
 ) -> None:
     storage = tmp_path / "elsewhere"
     monkeypatch.setenv("CL2R_STORAGE", str(storage))
     StudyFolder(storage, "sizes").claim_name({"seeds": [0]})
+    StudyFolder(tmp_path / "other", "mine").claim_name({"seeds": [0]})
     run = storage / "runs" / "tiny-er-T2-s0-01234567"
     run.mkdir(parents=True)
     (run / "config.yaml").write_text("{}")
-    assert completed(line) == expected
-
-
-def test_every_field_completes(completed: Command) -> None:
-    assert completed("run --set ") == [f"{key}=" for key in field_keys()]
-
-
-def test_completion_looks_into_the_storage_of_the_command_line(completed: Command, tmp_path: Path) -> None:
-    StudyFolder(tmp_path / "other", "mine").claim_name({"seeds": [0]})
-    assert completed(f"report --storage {tmp_path / 'other'} m") == ["mine"]
-    assert completed("report m") == []
+    monkeypatch.setenv("_CL2R_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", f"cl2r {line.replace('OTHER', str(tmp_path / 'other'))}")
+    monkeypatch.setenv("COMP_CWORD", str(len(line.split()) + line.endswith(" ")))
+    _, out, _ = cl2r()
+    assert [row.split(",", 1)[1] for row in out.splitlines() if row] == expected

@@ -29,6 +29,6 @@ def test_the_storage_of_a_ray_job_is_not_in_its_working_directory(
 
 
 def test_options_win_over_the_preset_and_overrides_over_options() -> None:
-    config = build_config("icons", ["seed=5", "optim.lr=0.2"], scenario__n_tasks=3, method__name=None, seed=2)
+    config = build_config("icons", ["seed=5", "optim.lr=0.2"], tasks=3, method=None, seed=2)
     assert (config.seed, config.scenario.n_tasks, config.optim.lr) == (5, 3, 0.2)
     assert config.method.name == build_config("icons", []).method.name

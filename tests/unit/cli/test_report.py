@@ -4,21 +4,22 @@ import contextlib
 import dataclasses
 import json
 import os
-import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
 
-from analysis import Study, load_study
+from analysis import Study, load_study, plots
 from cl2r.cli import report
-from cl2r.cli.report import Watch, find_source
-from cl2r.errors import InputError
+from cl2r.cli.report import find_source, watch_study
+from cl2r.runtime.progress import EpochReport
 from cl2r.storage.path import at
 from cl2r.study.folder import StudyFolder
 from cl2r.study.frames import write_frames
+from cl2r.study.live import LiveFile
 from tests.support.command_line import Command, refused
 from tests.support.made_ledger import Page, enter, made_folder
 from tests.support.made_study import made_study, write_made
@@ -37,8 +38,8 @@ def storage(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def made() -> Study:
-    """Two runs."""
-    return made_study(("er", "cl2r"), (0,), name="young")
+    """A study of four runs."""
+    return made_study(name="young")
 
 
 @pytest.fixture
@@ -47,7 +48,8 @@ def folder(tmp_path: Path, made: Study) -> StudyFolder:
     return made_folder(at(tmp_path), made)
 
 
-# ---------------------------------------------------------------- status
+def load(folder: StudyFolder) -> Any:
+    return find_source(str(folder.path), folder.storage).load()
 
 
 def test_the_state_of_studies(cl2r: Command, tmp_path: Path) -> None:
@@ -59,29 +61,20 @@ def test_the_state_of_studies(cl2r: Command, tmp_path: Path) -> None:
     code, out, err = cl2r("status")
     assert (code, err) == (0, "")
     assert out.startswith("sizes  0 of 2 runs finished, 1 failed")
-    code, out, err = cl2r("status", "sizes", "--storage", tmp_path / "cwd" / "results")
-    assert (code, err) == (0, "")
-    assert [line for line in out.splitlines() if "its process died" in line]
+    assert "its process died" in cl2r("status", "sizes", "--storage", tmp_path / "cwd" / "results")[1]
 
 
-# ---------------------------------------------------------------- which study, and where its page goes
-
-
-def test_a_study_by_name_by_folder_and_by_address(cl2r: Command, storage: Path, pages: list[Page]) -> None:
+def test_a_study_by_name_by_folder_and_by_address(
+    cl2r: Command, storage: Path, pages: list[Page], monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = storage / "studies" / "sizes"
     for words in (["sizes", "--storage", storage], [folder], [f"{folder}/"], [folder.as_uri()]):
         (folder / "report.html").unlink(missing_ok=True)
         assert cl2r("report", *words) == (0, f"report: {folder}/report.html\n", "")
         assert (folder / "report.html").exists()
-    assert [page.name for page in pages] == ["sizes"] * 4
-    assert {(page.refresh, *page.live) for page in pages} == {(None,)}
-
-
-def test_the_storage_can_come_from_the_environment(
-    cl2r: Command, storage: Path, pages: list[Page], monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.setenv("CL2R_STORAGE", str(storage))
-    assert cl2r("report", "ablation")[1] == f"report: {storage}/studies/ablation/report.html\n"
+    assert cl2r("report", "sizes")[1] == f"report: {folder}/report.html\n"
+    assert [(page.name, page.live, page.refresh) for page in pages] == [("sizes", [], None)] * 5
 
 
 def test_without_a_name_there_must_be_one_study(cl2r: Command, tmp_path: Path, pages: list[Page]) -> None:
@@ -103,23 +96,21 @@ def test_a_name_wins_over_a_folder(cl2r: Command, storage: Path, tmp_path: Path,
 @pytest.mark.parametrize(
     ("words", "fault"),
     [
-        (["size"], "'sizes'"),
-        (["nothing/here"], "nothing/here"),
-        (["sizes", "--interval", "0.5"], "0.5"),
-        (["sizes", "--tables", "word"], "word"),
-        (["sizes", "--tables", "csv", "--watch"], "--tables csv"),
-        (["sizes", "--tables", "csv", "--out", "x.html"], "--tables csv"),
-        (["sizes", "--watch", "--figures", "figures"], "--figures"),
-        (["sizes", "--out", "."], "--out ."),
-        (["sizes", "--out", "taken/new/x.html"], "cwd/taken"),
-        (["gopher://host/study"], "gopher://host"),
+        ("size", "'sizes'"),
+        ("nothing/here", "nothing/here"),
+        ("sizes --interval 0.5", "0.5"),
+        ("sizes --tables word", "word"),
+        ("sizes --tables csv --watch", "--tables csv"),
+        ("sizes --tables csv --out x.html", "--tables csv"),
+        ("sizes --watch --figures figures", "--figures"),
+        ("sizes --out .", "--out ."),
+        ("sizes --out taken/new/x.html", "cwd/taken"),
+        ("gopher://host/study", "gopher://host"),
     ],
 )
-def test_bad_input(
-    cl2r: Command, storage: Path, tmp_path: Path, words: list[str], fault: str, pages: list[Page]
-) -> None:
+def test_bad_input(cl2r: Command, storage: Path, tmp_path: Path, words: str, fault: str, pages: list[Page]) -> None:
     Path("taken").touch()
-    assert fault in refused(cl2r, tmp_path, "report", *words, "--storage", storage)
+    assert fault in refused(cl2r, tmp_path, "report", *words.split(), "--storage", storage)
     assert pages == []
 
 
@@ -129,26 +120,19 @@ def test_a_folder_that_is_no_study(cl2r: Command, tmp_path: Path) -> None:
     assert str(tmp_path) in err
 
 
-def test_the_page_goes_where_it_is_asked_for(cl2r: Command, storage: Path, tmp_path: Path, pages: list[Page]) -> None:
-    assert cl2r("report", "sizes", "--storage", storage, "--out", "mine.html") == (0, "report: mine.html\n", "")
-    assert (tmp_path / "cwd" / "mine.html").exists()
+@pytest.mark.parametrize(("words", "name"), [(["--out", "mine.html"], "mine.html"), ([], "sizes-report.html")])
+def test_the_page_goes_where_it_is_asked_for_or_to_the_working_directory_if_the_folder_cannot_be_written(
+    cl2r: Command, storage: Path, pages: list[Page], words: list[str], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK)
+    assert cl2r("report", "sizes", "--storage", storage, *words) == (0, f"report: {name}\n", "")
+    assert Path(name).exists()
     assert not (storage / "studies" / "sizes" / "report.html").exists()
 
 
-def test_the_page_of_a_folder_that_cannot_be_written_goes_to_the_working_directory(
-    cl2r: Command, storage: Path, tmp_path: Path, pages: list[Page], monkeypatch: pytest.MonkeyPatch
+def test_runs_that_the_frames_do_not_have_yet(
+    cl2r: Command, folder: StudyFolder, made: Study, tmp_path: Path, pages: list[Page]
 ) -> None:
-    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK)
-    assert cl2r("report", "sizes", "--storage", storage) == (0, "report: sizes-report.html\n", "")
-    assert (tmp_path / "cwd" / "sizes-report.html").exists()
-
-
-# ---------------------------------------------------------------- what there is of a study
-
-
-def test_runs_that_the_frames_do_not_have_yet(cl2r: Command, tmp_path: Path, pages: list[Page]) -> None:
-    made = made_study(name="young")
-    folder = made_folder(at(tmp_path), made)
     assert "young" in refused(cl2r, tmp_path, "report", folder.path)
     enter(folder, made, 0)
     assert cl2r("report", folder.path)[0] == 0
@@ -161,12 +145,10 @@ def test_runs_that_the_frames_do_not_have_yet(cl2r: Command, tmp_path: Path, pag
     assert (folder.path / "runs.parquet").read_bytes() == before, "a report changes no frames"
 
 
-def test_frames_from_the_ledger_equal_those_that_the_driver_writes(tmp_path: Path) -> None:
-    made = made_study(name="young")
-    folder = made_folder(at(tmp_path), made)
+def test_frames_from_the_ledger_equal_those_that_the_driver_writes(folder: StudyFolder, made: Study) -> None:
     for number in range(3):
         enter(folder, made, number)
-    joined = find_source(str(folder.path), at(tmp_path)).load()
+    joined = load(folder)
     write_frames(folder)
     written = load_study(str(folder.path))
     for name in FRAMES:
@@ -174,21 +156,18 @@ def test_frames_from_the_ledger_equal_those_that_the_driver_writes(tmp_path: Pat
     assert (joined.name, joined.specification, joined.about) == ("young", written.specification, written.about)
 
 
-def test_a_run_that_failed_and_then_finished(folder: StudyFolder, made: Study, tmp_path: Path) -> None:
+def test_a_run_that_failed_and_then_finished(folder: StudyFolder, made: Study) -> None:
     enter(folder, made, 0, failed="its process died")
     write_frames(folder)
     enter(folder, made, 0)
-    assert find_source(str(folder.path), at(tmp_path)).load().runs["status"].tolist() == ["finished"]
+    assert load(folder).runs["status"].tolist() == ["finished"]
 
 
-def test_frames_beside_an_older_ledger(tmp_path: Path) -> None:
-    """Copied by hand: the frames count."""
-    made = made_study(name="copied")
-    folder = made_folder(at(tmp_path), made)
+def test_frames_that_were_copied_beside_an_older_ledger_count(folder: StudyFolder, made: Study) -> None:
     enter(folder, made, 1)
     for name in FRAMES:
         getattr(made, name).to_parquet(folder.path / f"{name}.parquet", index=False)
-    assert len(find_source(str(folder.path), at(tmp_path)).load().runs) == 4
+    assert len(load(folder).runs) == 4
 
 
 @pytest.mark.parametrize(("form", "mark"), [("markdown", "|---|"), ("latex", r"\begin{tabular}")])
@@ -202,15 +181,16 @@ def test_tables_are_printed(cl2r: Command, storage: Path, form: str, mark: str) 
 def test_figures_are_drawn_where_they_are_asked_for(
     cl2r: Command, storage: Path, pages: list[Page], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    drawn: list[Path] = []
-    files = [Path(f"{name}.{kind}") for name in ("bc", "cost") for kind in ("png", "svg", "pdf")]
-    monkeypatch.setattr("analysis.plots.write_figures", lambda study, folder: drawn.append(folder) or files)
+    monkeypatch.setattr(plots, "PLOTS", {name: plots.PLOTS[name] for name in ("bc_curves", "lambda")})
     words = ["report", "sizes", "--storage", storage, "--figures", "pictures"]
-    assert "figures: pictures (2)" in cl2r(*words)[1]
+    code, out, err = cl2r(*words)
+    assert code == 0
+    assert "figures: pictures (1)" in out
+    assert err.startswith("no plot lambda: "), "the reason for a missing plot is shown"
     code, out, err = cl2r(*words, "--tables", "csv")
-    assert (code, err) == (0, "figures: pictures (2)\n")
+    assert code == 0
+    assert "figures: pictures (1)\n" in err
     assert "figures" not in out, "tables can be piped"
-    assert drawn == [Path("pictures")] * 2
     assert len(pages) == 1
 
 
@@ -219,17 +199,11 @@ def test_a_study_without_runs_has_no_table(cl2r: Command, folder: StudyFolder, t
     assert "young" in refused(cl2r, tmp_path, "report", folder.path, "--tables", "csv")
 
 
-# ---------------------------------------------------------------- --watch
+class Clock:
+    """Stands in for the module `time`; in every pause the next of `actions` happens."""
 
-
-class Follower:
-    """Watches a study with a clock of its own; in every pause the next of `actions` happens."""
-
-    def __init__(self, path: object, *actions: Action, monkeypatch: pytest.MonkeyPatch, interval: float = 10) -> None:
-        self.actions, self.pauses, self.now = list(actions), list[float](), 0.0
-        monkeypatch.setattr(report, "time", self)
-        source = find_source(str(path), at(str(path)))
-        self.watch = Watch(source, Path(str(path)) / "report.html", interval)
+    def __init__(self, actions: list[Action]) -> None:
+        self.actions, self.pauses, self.now = actions, list[float](), 0.0
 
     def sleep(self, seconds: float) -> None:
         assert self.actions, "nothing more will happen"
@@ -240,23 +214,32 @@ class Follower:
         return self.now
 
 
-Follow = Callable[..., Follower]
-
-
 @pytest.fixture
-def follow(monkeypatch: pytest.MonkeyPatch) -> Follow:
-    """Make a Follower."""
-    return lambda path, *actions, **settings: Follower(path, *actions, monkeypatch=monkeypatch, **settings)
+def watch(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, Clock]]:
+    """Watch the study in a folder while `actions` happen; return the exit code and the clock."""
+
+    def watched(path: object, *actions: Action, interval: float = 10) -> tuple[int, Clock]:
+        clock = Clock(list(actions))
+        monkeypatch.setattr(report, "time", clock)
+        source = find_source(str(path), at(str(path)))
+        return watch_study(source, Path(str(path)) / "report.html", interval), clock
+
+    return watched
+
+
+Watch = Callable[..., tuple[int, Clock]]
 
 
 def report_progress(folder: StudyFolder, epoch: int) -> None:
     """Do what a training process does after an epoch."""
-    row = {"label": "er", "run": "er", "title": "er seed 0", "trunk": False, "prefix": False, "pid": 1, "host": "here"}
-    row |= {"time": time.time(), "task": 1, "tasks": 3, "epoch": epoch, "epochs": 9, "images_per_second": 1500.0}
-    live = Path(str(folder.live))
-    live.mkdir(exist_ok=True)
-    (live / "er.json").write_text(json.dumps(row | {"loss": 1.25, "seconds_left": 72.0}))
-    os.utime(live / "er.json", ns=(time.time_ns(), time.time_ns() + epoch))
+    live = LiveFile(folder.live, "er", "er", "er seed 0", tasks=3)
+    live.begin([1, 2, 3])
+    live.epoch(EpochReport(1, "train", epoch, 9, 0.1, 1500, 1.0, {"ce": 1.25}))
+    os.utime(live.path, ns=(time.time_ns(), time.time_ns() + epoch))
+
+
+def wait() -> None:
+    """Let a pause pass."""
 
 
 def press_ctrl_c() -> None:
@@ -264,9 +247,9 @@ def press_ctrl_c() -> None:
 
 
 def test_a_study_from_its_first_run_to_its_end(
-    folder: StudyFolder, made: Study, pages: list[Page], follow: Follow, capsys: pytest.CaptureFixture[str]
+    folder: StudyFolder, made: Study, pages: list[Page], watch: Watch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    first, second = made.runs["run"]
+    first, second = made.runs["run"][:2]
     with contextlib.ExitStack() as driver:
         driver.enter_context(folder.driver_lock())
 
@@ -275,171 +258,108 @@ def test_a_study_from_its_first_run_to_its_end(
             folder.ledger.write("closed", "driver", {})
             driver.close()
 
-        follower = follow(
+        code, clock = watch(
             folder.path,
             lambda: report_progress(folder, 1),
             lambda: enter(folder, made, 0),
-            lambda: None,
+            wait,
             lambda: write_frames(folder),
             lambda: report_progress(folder, 2),
             close,
         )
-        assert follower.watch.run() == 0
+    assert code == 0
     assert [page.runs for page in pages] == [[first], [first], [first], [first, second]]
     assert [page.refresh for page in pages] == [10, 10, 10, None]
-    assert [[line.count(f"epoch {n}/9") for line in page.live[1:]] for n, page in zip((1, 1, 2), pages, strict=False)]
+    shown = [[f"epoch {n}/9" in line for line in page.live[1:]] for n, page in zip((1, 1, 2), pages, strict=False)]
+    assert shown == [[True]] * 3
     assert pages[-1].live == [], "the last page does not change any more"
-    assert follower.pauses == [10] * 6
+    assert clock.pauses == [10] * 6
     assert f"report: {folder.path / 'report.html'}" in capsys.readouterr().out
 
 
 def test_pauses_grow_with_the_time_that_building_takes(
-    folder: StudyFolder, made: Study, follow: Follow, monkeypatch: pytest.MonkeyPatch
+    folder: StudyFolder, made: Study, watch: Watch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     enter(folder, made, 0)
+
+    def write(*_: object, **__: object) -> None:
+        assert isinstance(report.time, Clock)
+        report.time.now += 3
+
+    monkeypatch.setattr("analysis.report.write_report", write)
     with folder.driver_lock():
-        follower = follow(folder.path, lambda: None, press_ctrl_c, interval=2)
-
-        def write(*_: object, **__: object) -> None:
-            follower.now += 3
-
-        monkeypatch.setattr("analysis.report.write_report", write)
-        assert follower.watch.run() == 130
-    assert follower.pauses == [12, 2]
+        code, clock = watch(folder.path, wait, press_ctrl_c, interval=2)
+    assert code == 130
+    assert clock.pauses == [12, 2]
 
 
-@pytest.mark.parametrize("late", [False, True])
 def test_ctrl_c_leaves_a_page_that_stands_still(
-    folder: StudyFolder, made: Study, pages: list[Page], follow: Follow, late: bool, monkeypatch: pytest.MonkeyPatch
+    folder: StudyFolder, made: Study, pages: list[Page], watch: Watch
 ) -> None:
-    """In a pause, or while a page is being built."""
     enter(folder, made, 0)
     with folder.driver_lock():
-        follower = follow(folder.path, lambda: enter(folder, made, 1), press_ctrl_c)
-        if late:
-            rebuild = Watch._rebuild
-
-            def interrupted(watch: Watch) -> None:
-                rebuild(watch)
-                if len(pages) == 2:
-                    raise KeyboardInterrupt
-
-            monkeypatch.setattr(Watch, "_rebuild", interrupted)
-        assert follower.watch.run() == 130
+        assert watch(folder.path, lambda: enter(folder, made, 1), press_ctrl_c)[0] == 130
     assert [(len(page.runs), page.refresh) for page in pages] == [(1, 10), (2, 10), (2, None)]
 
 
-@pytest.mark.parametrize("first", [True, False])
-def test_ctrl_c_during_the_last_page_is_ignored(
-    folder: StudyFolder, made: Study, follow: Follow, first: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The second Ctrl-C, and one after the study has ended."""
-    enter(folder, made, 0)
-    written: list[float | None] = []
-
-    def write(study: Study, path: Path, live: object = (), refresh: float | None = None) -> None:
-        if refresh is None:
-            signal.raise_signal(signal.SIGINT)
-        written.append(refresh)
-
-    monkeypatch.setattr("analysis.report.write_report", write)
-    before = signal.getsignal(signal.SIGINT)
-    with contextlib.ExitStack() as driver:
-        driver.enter_context(folder.driver_lock())
-        follower = follow(folder.path, press_ctrl_c if first else driver.close)
-        assert follower.watch.run() == (130 if first else 0)
-    assert written == [10, None]
-    assert signal.getsignal(signal.SIGINT) is before
-
-
 @pytest.mark.parametrize("running", [True, False])
-def test_a_study_without_runs_has_no_page(
-    folder: StudyFolder, pages: list[Page], follow: Follow, running: bool
-) -> None:
+def test_a_study_without_runs_has_no_page(folder: StudyFolder, pages: list[Page], watch: Watch, running: bool) -> None:
     with folder.driver_lock() if running else contextlib.nullcontext():
-        assert follow(folder.path, press_ctrl_c).watch.run() == (130 if running else 1)
+        assert watch(folder.path, press_ctrl_c)[0] == (130 if running else 1)
     assert pages == []
 
 
 @pytest.mark.parametrize("closed", [True, False])
 def test_a_study_that_has_ended_or_was_interrupted_gets_one_page(
-    folder: StudyFolder, made: Study, pages: list[Page], follow: Follow, closed: bool
+    cl2r: Command, folder: StudyFolder, made: Study, pages: list[Page], closed: bool
 ) -> None:
     enter(folder, made, 0)
     report_progress(folder, 1)
     if closed:
         folder.ledger.write("closed", "driver", {})
-    assert follow(folder.path).watch.run() == 0
+    code, out, err = cl2r("report", "young", "--storage", folder.storage, "--watch", "--interval", 1)
+    assert (code, err) == (0, "")
+    assert out.endswith(f"report: {folder.path}/report.html\n")
     assert pages == [Page("young", [made.runs["run"].iloc[0]], [], None)]
 
 
-def test_frames_elsewhere_are_watched_until_about_says_that_the_study_has_ended(
-    tmp_path: Path, made: Study, pages: list[Page], follow: Follow
-) -> None:
-    """A folder without a ledger: there are frames and about.json, nothing else. Half-copied files are waited for."""
+@pytest.fixture
+def copy(tmp_path: Path, made: Study) -> Path:
+    """Frames and about.json of a running study with one finished run, without a ledger."""
     place = write_made(dataclasses.replace(made, about={**made.about, "ended": None}), tmp_path / "copy")
-    frame, about = place / "matrix.parquet", place / "about.json"
+    made.runs.iloc[:1].to_parquet(place / "runs.parquet", index=False)
+    return place
+
+
+def test_copied_frames_are_watched_until_about_says_that_the_study_has_ended(
+    copy: Path, made: Study, pages: list[Page], watch: Watch
+) -> None:
+    """The watch continues while a file cannot be read, e.g. because it is only half copied."""
+    frame, about = copy / "matrix.parquet", copy / "about.json"
     whole = frame.read_bytes()
     frame.write_bytes(whole[:-20])
-    made.runs.iloc[:1].to_parquet(place / "runs.parquet", index=False)
 
     def end() -> None:
-        made.runs.to_parquet(place / "runs.parquet", index=False)
+        made.runs.to_parquet(copy / "runs.parquet", index=False)
         about.write_text(json.dumps(made.about))
 
-    follower = follow(place, lambda: frame.write_bytes(whole), lambda: about.write_text("{"), end)
-    assert follower.watch.run() == 0
-    assert [(len(page.runs), page.live, page.refresh) for page in pages] == [(1, [], 10), (2, [], None)]
-
-
-@pytest.mark.parametrize("fault", [OSError("away"), InputError("damaged")])
-def test_an_error_while_looking_for_the_driver_does_not_end_the_watch(
-    folder: StudyFolder,
-    made: Study,
-    pages: list[Page],
-    follow: Follow,
-    fault: Exception,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    enter(folder, made, 0)
-    answers: list[bool | Exception] = [True, fault, True, False]
-
-    def is_running(_: object) -> bool:
-        answer = answers.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    monkeypatch.setattr(report.Source, "is_running", is_running)
-    assert follow(folder.path, *[lambda: None] * 3).watch.run() == 0
-    assert [page.refresh for page in pages] == [10, None]
+    assert watch(copy, lambda: frame.write_bytes(whole), lambda: about.write_text("{"), end)[0] == 0
+    assert [(len(page.runs), page.live, page.refresh) for page in pages] == [(1, [], 10), (4, [], None)]
 
 
 @pytest.mark.parametrize("repaired", [True, False])
 def test_a_study_that_cannot_be_read_at_its_end(
-    tmp_path: Path, made: Study, pages: list[Page], follow: Follow, repaired: bool
+    copy: Path, made: Study, pages: list[Page], watch: Watch, repaired: bool
 ) -> None:
     """Only for a moment: its last state is shown. For longer: the state before, on a page that stands still."""
-    place = write_made(dataclasses.replace(made, about={**made.about, "ended": None}), tmp_path / "copy")
-    frame = place / "runs.parquet"
-    made.runs.iloc[:1].to_parquet(frame, index=False)
 
     def end() -> None:
-        (place / "about.json").write_text(json.dumps(made.about))
-        frame.write_bytes(b"half")
+        (copy / "about.json").write_text(json.dumps(made.about))
+        (copy / "runs.parquet").write_bytes(b"half")
 
     def repair() -> None:
-        made.runs.to_parquet(frame, index=False)
+        made.runs.to_parquet(copy / "runs.parquet", index=False)
 
-    follower = follow(place, end, *([repair] if repaired else [lambda: None] * 2))
-    assert follower.watch.run() == 0
-    assert follower.actions == []
-    assert [(len(page.runs), page.refresh) for page in pages] == [(1, 10), (1 + repaired, None)]
-
-
-def test_the_command_watches(cl2r: Command, folder: StudyFolder, made: Study, pages: list[Page]) -> None:
-    enter(folder, made, 0)
-    folder.ledger.write("closed", "driver", {})
-    code, out, err = cl2r("report", "young", "--storage", folder.storage, "--watch", "--interval", 1)
-    assert (code, err) == (0, "")
-    assert out.endswith(f"report: {folder.path}/report.html\n")
+    code, clock = watch(copy, end, *([repair] if repaired else [wait] * 3))
+    assert (code, clock.actions) == (0, [])
+    assert [(len(page.runs), page.refresh) for page in pages] == [(1, 10), (4 if repaired else 1, None)]

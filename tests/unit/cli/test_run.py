@@ -43,10 +43,10 @@ def test_a_run_prints_and_writes_its_results(cl2r: Command, tiny: Path, tmp_path
         assert f"{number:.3f}" in out
     assert "\nAC " in out
 
-    again, out_again, err_again = cl2r(*words)
-    assert again == 0
-    assert "0 links trained" in out_again
-    assert [line.split(" link")[0] for line in err_again.splitlines()] == [f"task {t}: reused" for t in (1, 2, 3)]
+    code, out, err = cl2r(*words)
+    assert code == 0
+    assert "0 links trained" in out
+    assert [line.split(" link")[0] for line in err.splitlines()] == [f"task {t}: reused" for t in (1, 2, 3)]
 
 
 def test_a_folder_with_official_pairs_runs(cl2r: Command, images: Path) -> None:
@@ -75,7 +75,7 @@ def test_ctrl_c_ends_with_130(cl2r: Command, tiny: Path, monkeypatch: pytest.Mon
     assert err.strip().count("\n") == 0
 
 
-def test_the_matrix_on_the_terminal(finished: RunResult) -> None:
+def test_matrix_and_metrics_on_the_terminal(finished: RunResult) -> None:
     """A star marks cells in which new queries beat the old model on its own gallery; a tie has none."""
     nan = math.nan
     matrix = np.array([[0.5, nan, nan], [0.5012, 0.7, nan], [0.5, 0.6999, 1.0]])
@@ -86,9 +86,6 @@ def test_the_matrix_on_the_terminal(finished: RunResult) -> None:
         "φ2              0.501*  0.700 ",
         "φ3              0.500   0.700   1.000 ",
     ]
-
-
-def test_the_metrics_on_the_terminal(finished: RunResult) -> None:
     lines = {line.split()[0]: line for line in metrics_table(finished.report).splitlines()}
     assert list(lines) == ["AC", "BC", "FC", "mean"]
     low, high = finished.report.intervals["BC"]

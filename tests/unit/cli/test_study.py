@@ -1,6 +1,7 @@
 """`cl2r study` and `cl2r plan`: options, plans, and what a study prints when it ends."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,16 +12,12 @@ import yaml
 
 from cl2r.cli import study as command
 from cl2r.cli.study import Recipe, compare_methods, list_option, load_command, study_command, study_names
-from cl2r.config.layers import override, read_layer, resolve
 from cl2r.config.methods import METHODS
-from cl2r.engine.plan import plan_run
 from cl2r.rayrun.driver import Outcome
-from cl2r.study.folder import StudyFolder
 from cl2r.study.frames import write_frames
 from tests.support.command_line import Command, quick_options
 from tests.support.made_ledger import Page, enter, made_folder
 from tests.support.made_study import made_study
-from tests.support.quick import flat_quick
 from tests.support.small_study import tree
 
 Given = list[tuple[Path, Recipe, Mapping[str, Any]]]
@@ -32,9 +29,6 @@ def given(monkeypatch: pytest.MonkeyPatch) -> Given:
     seen: Given = []
     monkeypatch.setattr(command, "run_recipe", lambda *parts: seen.append(parts) or 0)
     return seen
-
-
-# ---------------------------------------------------------------- options
 
 
 @study_command("made.py", "A made-up study.\n\n    python studies/made.py --names a b")
@@ -67,25 +61,20 @@ def test_an_option_takes_several_values(
     assert options["seeds"] == seeds
 
 
-@pytest.mark.parametrize("words", [["study"], ["study", "--help"], ["study", "-h"], ["plan"], ["plan", "--help"]])
-def test_studies_are_listed(cl2r: Command, words: list[str]) -> None:
-    code, out, err = cl2r(*words)
+@pytest.mark.parametrize("words", ["study", "study --help", "study -h", "plan", "plan --help"])
+def test_studies_are_listed(cl2r: Command, words: str) -> None:
+    code, out, err = cl2r(*words.split())
     assert (code, err) == (0, "")
-    assert all(f"  {name} " in out for name in study_names(".py" if words[0] == "study" else ".yaml"))
+    assert all(f"  {name} " in out for name in study_names(".py" if words.startswith("study") else ".yaml"))
 
 
 @pytest.mark.parametrize("name", study_names())
-def test_every_study_has_examples(cl2r: Command, name: str) -> None:
+def test_every_study_has_examples_and_the_shared_options(cl2r: Command, name: str, tmp_path: Path) -> None:
     code, out, err = cl2r("study", name, "--help")
     assert (code, err) == (0, "")
     assert f"python studies/{name}.py" in out
-
-
-@pytest.mark.parametrize("name", study_names(".yaml"))
-def test_every_study_that_can_be_planned_has_the_shared_options(cl2r: Command, name: str, tmp_path: Path) -> None:
-    code, out, err = cl2r("study", name, "--help")
-    assert (code, err) == (0, "")
-    assert all(option in out for option in ("--seeds", "--storage", "--workers", "--plan", "--max-concurrent"))
+    shared = ("--seeds", "--storage", "--workers", "--plan", "--max-concurrent")
+    assert name == "scaling" or all(option in out for option in shared)
     assert not list((tmp_path / "cwd").iterdir())
 
 
@@ -111,9 +100,6 @@ def test_methods_without_a_native_schedule_are_left_out_of_a_study_of_native_one
     assert all(name in note for name in set(METHODS) - set(native))
 
 
-# ---------------------------------------------------------------- plans
-
-
 @pytest.mark.usefixtures("no_ray")
 def test_a_plan_starts_nothing_and_writes_nothing(cl2r: Command, tiny: Path, tmp_path: Path) -> None:
     before = tree(tmp_path)
@@ -134,90 +120,53 @@ def test_a_plan_of_a_sweep_and_of_a_file(cl2r: Command, tiny: Path, tmp_path: Pa
     for words in (["sweep", "--spec", path], [path]):
         code, out, err = cl2r("plan", *words, *quick_options(tiny))
         assert (code, err) == (0, "")
-        assert out.startswith("study mine-tiny-")
-        assert "4 points" in out
-        assert "9 to train, 0 of 9 present" in out
+        assert all(part in out for part in ("study mine-tiny-", "4 points", "9 to train, 0 of 9 present"))
     assert tree(tmp_path) == before
 
 
-@pytest.mark.usefixtures("no_ray")
-def test_the_storage_can_come_from_the_environment(
-    cl2r: Command, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A finished link in there is found by the plan."""
-    words = ["plan", "ablation", *quick_options(tiny), "--cells", "er"]
-    assert "0 of 3 present" in cl2r(*words)[1]
-    texts = [f"{key}={value}" for key, value in (flat_quick() | {"data.name": tiny}).items()]
-    config = resolve([read_layer("icons"), *map(override, texts), {"method": {"name": "er"}}])
-    link = tmp_path / "elsewhere" / "links" / plan_run(config).keys[0]
-    link.mkdir(parents=True)
-    (link / "manifest.json").write_text("{}")
-    monkeypatch.setenv("CL2R_STORAGE", str(tmp_path / "elsewhere"))
-    assert "1 of 3 present" in cl2r(*words)[1]
-    assert "0 of 3 present" in cl2r(*words, "--storage", "results")[1]
-
-
-# ---------------------------------------------------------------- the end of a study
+End = Callable[..., tuple[int, str]]
 
 
 @pytest.fixture
-def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """The folders that figures are drawn into."""
-    folders: list[Path] = []
-    monkeypatch.setattr("analysis.plots.write_figures", lambda study, folder: folders.append(folder) or [folder / "a"])
-    return folders
-
-
-def end_study(folder: StudyFolder, monkeypatch: pytest.MonkeyPatch, **counts: int) -> int:
-    """Do what a study's command does after the last run."""
-    (folder.storage / "links").mkdir(exist_ok=True)
-    every = {"finished": 0, "failed": 0, "pruned": 0, "missing": 0, **counts}
-    outcome = Outcome(**every, seconds=1.0, links_trained=3, frames=write_frames(folder))
-    monkeypatch.setattr("cl2r.rayrun.driver.run", lambda _: outcome)
-    session: Any = SimpleNamespace(folder=folder, expected_runs=lambda: 4, loader_note=lambda: None)
-    return command._run(session, lambda session, frames: "the table")
-
-
-def test_a_study_ends_with_its_table_frames_figures_and_page(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    pages: list[Page],
-    drawn: list[Path],
-) -> None:
+def end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], pages: list[Page]) -> End:
+    """Do what a study's command does after its only run has ended; return the exit code and what is printed."""
     study = made_study(name="done")
     folder = made_folder(tmp_path, study)
-    enter(folder, study, 0)
-    assert end_study(folder, monkeypatch, finished=1) == 0
-    out = capsys.readouterr().out
+    monkeypatch.setattr("analysis.plots.write_figures", lambda study, folder: [folder / "a"])
+
+    def ended(reason: str | None = None, **counts: int) -> tuple[int, str]:
+        enter(folder, study, 0, failed=reason)
+        (folder.storage / "links").mkdir()
+        every = {"finished": 0, "failed": 0, "pruned": 0, "missing": 0, **counts}
+        outcome = Outcome(**every, seconds=1.0, links_trained=3, frames=write_frames(folder))
+        monkeypatch.setattr("cl2r.rayrun.driver.run", lambda _: outcome)
+        session: Any = SimpleNamespace(folder=folder, expected_runs=lambda: 4, loader_note=lambda: None)
+        return command._run(session, lambda session, frames: "the table"), capsys.readouterr().out
+
+    return ended
+
+
+def test_a_study_ends_with_its_table_frames_figures_and_page(end: End, tmp_path: Path, pages: list[Page]) -> None:
+    code, out = end(finished=1)
+    assert code == 0
     assert "study done: 4 runs" in out
     assert "the table" in out
     assert "1 runs finished, 0 failed, 0 stopped early; 3 links trained" in out
-    for what in ("frames: ", "figures: ", "report: "):
-        assert f"{what}{folder.path}" in out
-    assert pages == [Page("done", [study.runs["run"].iloc[0]], [], None)]
-    assert len(drawn) == 1
+    assert all(f"{what}: {tmp_path / 'studies' / 'done'}" in out for what in ("frames", "figures", "report"))
+    assert [(page.name, len(page.runs), page.live, page.refresh) for page in pages] == [("done", 1, [], None)]
 
 
 @pytest.mark.parametrize("counts", [{"failed": 1}, {"missing": 2}])
 def test_failed_and_missing_runs_are_named_and_change_the_exit_code(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    pages: list[Page],
-    drawn: list[Path],
-    counts: dict[str, int],
+    end: End, pages: list[Page], counts: dict[str, int]
 ) -> None:
-    study = made_study(name="bad")
-    folder = made_folder(tmp_path, study)
-    enter(folder, study, 0, failed="loss is nan")
-    assert end_study(folder, monkeypatch, **counts) == 1
-    out = capsys.readouterr().out
+    code, out = end("loss is nan", **counts)
+    assert code == 1
     assert "the table" not in out
-    assert f"failed: {study.runs['run'].iloc[0]}: loss is nan" in out
+    assert "figures: " not in out, "there is nothing to draw"
+    assert re.search(r"failed: \S+: loss is nan", out)
     assert ("missing: 2 runs" in out) == ("missing" in counts)
     assert len(pages) == 1
-    assert drawn == [], "there is nothing to draw"
 
 
 @pytest.mark.parametrize(
@@ -229,23 +178,15 @@ def test_failed_and_missing_runs_are_named_and_change_the_exit_code(
     ],
 )
 def test_an_error_in_figures_or_page_is_a_line_and_no_failure(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    pages: list[Page],
-    drawn: list[Path],
-    broken: str,
-    lost: set[str],
+    end: End, monkeypatch: pytest.MonkeyPatch, broken: str, lost: set[str]
 ) -> None:
     def fail(*_: object, **__: object) -> None:
         raise ValueError("no such\ncolumn")
 
-    study = made_study(name="odd")
-    folder = made_folder(tmp_path, study)
-    enter(folder, study, 0)
     monkeypatch.setattr(broken, fail)
-    assert end_study(folder, monkeypatch, finished=1) == 0
-    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("no ")]
+    code, out = end(finished=1)
+    assert code == 0
+    lines = [line for line in out.splitlines() if line.startswith("no ")]
     assert {line.split(":")[0] for line in lines} == lost
     assert all("ValueError: no such column" in line for line in lines)
 

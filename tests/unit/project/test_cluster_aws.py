@@ -4,7 +4,7 @@ import copy
 import os
 import re
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,30 +29,26 @@ def account(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]
         with mock_aws():
             resource_cache.cache_clear()
             ec2 = boto3.client("ec2", "us-east-1")
-            outputs = deployed(boto3.client("cloudformation", "us-east-1"), ec2)
-            text = (CLUSTER / "a100.yaml").read_text(encoding="utf-8")
+            cloud = boto3.client("cloudformation", "us-east-1")
+            values = {"VpcId": ec2.describe_vpcs()["Vpcs"][0]["VpcId"], "SshFrom": "203.0.113.7/32"}
+            parameters = [{"ParameterKey": key, "ParameterValue": value} for key, value in values.items()]
+            template = (CLUSTER / "aws.yaml").read_text(encoding="utf-8")
+            cloud.create_stack(StackName="cl2r", TemplateBody=template, Parameters=parameters)
+            (stack,) = cloud.describe_stacks(StackName="cl2r")["Stacks"]
+            outputs = {entry["OutputKey"]: entry["OutputValue"] for entry in stack["Outputs"]}
             image = ec2.register_image(Name="driver", RootDeviceName="/dev/sda1")["ImageId"]
-            for placeholder, value in (
-                ("my-cl2r-bucket", outputs["Bucket"]),
-                ("sg-00000000000000000", outputs["SecurityGroup"]),
-                ("ami-00000000000000000", image),
-            ):
-                assert placeholder in text
-                text = text.replace(placeholder, value)
+            text = (CLUSTER / "a100.yaml").read_text(encoding="utf-8")
+            text = text.replace("my-cl2r-bucket", outputs["Bucket"])
+            text = text.replace("sg-00000000000000000", outputs["SecurityGroup"]).replace(
+                "ami-00000000000000000", image
+            )
             yield {"ec2": ec2, "config": ray_up(yaml.safe_load(text)), "group": outputs["SecurityGroup"]}
             resource_cache.cache_clear()
 
 
-def deployed(cloudformation: Any, ec2: Any) -> dict[str, str]:
-    vpc = ec2.describe_vpcs()["Vpcs"][0]["VpcId"]
-    values = {"VpcId": vpc, "SshFrom": "203.0.113.7/32"}
-    cloudformation.create_stack(
-        StackName="cl2r",
-        TemplateBody=(CLUSTER / "aws.yaml").read_text(encoding="utf-8"),
-        Parameters=[{"ParameterKey": key, "ParameterValue": value} for key, value in values.items()],
-    )
-    (stack,) = cloudformation.describe_stacks(StackName="cl2r")["Stacks"]
-    return {entry["OutputKey"]: entry["OutputValue"] for entry in stack["Outputs"]}
+def instances(account: dict[str, Any]) -> list[Any]:
+    reservations = account["ec2"].describe_instances()["Reservations"]
+    return [node for reservation in reservations for node in reservation["Instances"]]
 
 
 def permissions(account: dict[str, Any], group: str) -> Any:
@@ -70,20 +66,14 @@ def test_ray_bootstraps_and_launches_in_a_simulated_account(account: dict[str, A
     for kind in ready["available_node_types"].values():
         provider.create_node(kind["node_config"], {"ray-node-type": "worker"}, 1)
     found = {
-        node["InstanceType"]: (
-            node.get("InstanceLifecycle"),
-            node["IamInstanceProfile"]["Arn"].split("/")[1],
-            node["MetadataOptions"]["HttpTokens"],
-            [group["GroupId"] for group in node["SecurityGroups"]],
-        )
-        for reservation in account["ec2"].describe_instances()["Reservations"]
-        for node in reservation["Instances"]
+        node["InstanceType"]: (node.get("InstanceLifecycle"), node["IamInstanceProfile"]["Arn"].split("/")[1])
+        for node in instances(account)
     }
-    assert found == {
-        "m6i.2xlarge": (None, "cl2r-head", "required", [account["group"]]),
-        "p4d.24xlarge": ("spot", "cl2r-worker", "required", [account["group"]]),
-        "p4de.24xlarge": ("spot", "cl2r-worker", "required", [account["group"]]),
-    }
+    workers = dict.fromkeys(("p4d.24xlarge", "p4de.24xlarge"), ("spot", "cl2r-worker"))
+    assert found == {"m6i.2xlarge": (None, "cl2r-head"), **workers}
+    for node in instances(account):
+        assert node["MetadataOptions"]["HttpTokens"] == "required"
+        assert [group["GroupId"] for group in node["SecurityGroups"]] == [account["group"]]
 
 
 def test_rays_own_group_would_be_open(account: dict[str, Any]) -> None:
@@ -113,29 +103,6 @@ def test_the_stack_lets_nobody_open_it_to_the_world() -> None:
     assert not re.match(pattern, "0.0.0.0/0")
 
 
-@pytest.fixture
-def host(tmp_path: Path) -> Callable[[str, str], list[str]]:
-    """Run the initialisation of a host with stand-ins; gives what it would have done as root, and the download."""
-    (script,) = [line for line in read("a100.yaml")["initialization_commands"] if "\n" in line]
-
-    def run(disks: str, mounted: str) -> list[str]:
-        log = tmp_path / "log"
-        programs = {
-            "sudo": f'echo "$*" >> {log}',
-            "aws": f'echo "aws $*" >> {log}',
-            "lsblk": f"printf '{disks}'",
-            "mountpoint": f'[ "$2" = "{mounted}" ]',
-        }
-        for name, text in programs.items():
-            (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
-            (tmp_path / name).chmod(0o755)
-        path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
-        subprocess.run(["bash", "-c", f"({script})"], env={"PATH": path}, check=True, timeout=60)
-        return log.read_text().splitlines()
-
-    return run
-
-
 EIGHT = "".join(rf"/dev/nvme{i}n1 Amazon EC2 NVMe Instance Storage\n" for i in range(1, 9))
 ROOT_DISK = r"/dev/nvme0n1 Amazon Elastic Block Store\n"
 
@@ -150,10 +117,21 @@ ROOT_DISK = r"/dev/nvme0n1 Amazon Elastic Block Store\n"
     ],
     ids=["eight disks", "mounted by the image", "none: the head", "done before"],
 )
-def test_the_local_disks_become_one(
-    host: Callable[[str, str], list[str]], disks: str, mounted: str, done: str, left: list[str]
-) -> None:
-    lines = host(disks, mounted)
+def test_the_local_disks_become_one(tmp_path: Path, disks: str, mounted: str, done: str, left: list[str]) -> None:
+    """Stand-ins record what the initialisation of a host would do as root, and the download."""
+    (script,) = [line for line in read("a100.yaml")["initialization_commands"] if "\n" in line]
+    programs = {
+        "sudo": f'echo "$*" >> {tmp_path}/log',
+        "aws": f'echo "aws $*" >> {tmp_path}/log',
+        "lsblk": f"printf '{disks}'",
+        "mountpoint": f'[ "$2" = "{mounted}" ]',
+    }
+    for name, text in programs.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    subprocess.run(["bash", "-c", f"({script})"], env={"PATH": path}, check=True, timeout=60)
+    lines = (tmp_path / "log").read_text().splitlines()
     assert any(line.startswith(done) for line in lines)
     assert not [line for line in lines for word in left if word in line]
     assert not [line for line in lines if "nvme0n1" in line], "the root disk"

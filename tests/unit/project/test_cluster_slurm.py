@@ -1,5 +1,6 @@
-"""cluster/slurm.sh, run with stand-ins for Slurm, Ray and the study; they write a line a call."""
+"""cluster/slurm.sh, run with stand-ins for Slurm, Ray and the study, which write one line per call."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -15,6 +16,7 @@ from tests.support.cluster_rules import CLUSTER
 
 REQUEUE = 75
 WAIT_SECONDS = 60  # a limit on waiting, not what it takes
+JOIN = "ray start --address=192.0.2.1:24321 --block --num-cpus=96"
 
 CALL = 'printf "%s\\n" "$(basename "$0") $*" >> "$CALLS"\n'
 PROGRAMS = {
@@ -52,12 +54,12 @@ class Job:
     folder: Path
     process: "subprocess.Popen[str] | None" = None
 
-    def start(self, *words: str, **variables: object) -> "subprocess.Popen[str]":
+    def run(self, *words: str, until: str = "", **variables: object) -> tuple[int, str]:
+        """Return the exit code and the output; send SIGTERM after the call `until`."""
+        (self.folder / "bin").mkdir(exist_ok=True)
         for name, text in PROGRAMS.items():
-            program = self.folder / "bin" / name
-            program.parent.mkdir(exist_ok=True)
-            program.write_text(f"#!/bin/bash\n{text}")
-            program.chmod(0o755)
+            (self.folder / "bin" / name).write_text(f"#!/bin/bash\n{text}")
+            (self.folder / "bin" / name).chmod(0o755)
         own = {
             "PATH": f"{self.folder / 'bin'}{os.pathsep}{os.environ['PATH']}",
             "HOME": str(self.folder),
@@ -70,41 +72,34 @@ class Job:
         }
         command = ["bash", str(CLUSTER / "slurm.sh"), *(words or ("python", "studies/ablation.py"))]
         environment = own | {name: str(value) for name, value in variables.items()}
-        self.process = subprocess.Popen(
-            command, env=environment, cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-        return self.process
-
-    def run(self, *words: str, **variables: object) -> tuple[int, str]:
-        process = self.start(*words, **variables)
-        out, err = process.communicate(timeout=WAIT_SECONDS)
-        return process.returncode, out + err
+        output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        self.process = subprocess.Popen(command, env=environment, cwd=self.folder, text=True, **output)
+        deadline = time.monotonic() + WAIT_SECONDS
+        while until and until not in self.calls():
+            assert time.monotonic() < deadline, self.calls()
+            time.sleep(0.05)
+        if until:
+            self.process.send_signal(signal.SIGTERM)
+        out, _ = self.process.communicate(timeout=WAIT_SECONDS)
+        return self.process.returncode, out
 
     def calls(self) -> list[str]:
         path = self.folder / "calls"
         return path.read_text().splitlines() if path.exists() else []
 
-    def wait_for(self, call: str) -> None:
-        deadline = time.monotonic() + WAIT_SECONDS
-        while call not in self.calls():
-            assert time.monotonic() < deadline, self.calls()
-            time.sleep(0.05)
+    def requeued(self) -> bool:
+        return "scontrol requeue 4321" in self.calls()
 
     def left(self) -> list[str]:
-        """What still runs of it, which is then ended, and the files it should have removed."""
-        mine = [(process, command_line(process)) for process in psutil.process_iter()]
-        running = [(process, words) for process, words in mine if f"{self.folder}/bin" in words]
-        for process, _ in running:
-            process.kill()
-        files = [path for path in (self.folder / ".cl2r-slurm" / "4321", self.folder / "r4321") if path.exists()]
-        return [*(words for _, words in running), *map(str, files)]
-
-
-def command_line(process: psutil.Process) -> str:
-    try:
-        return " ".join(process.cmdline())
-    except psutil.Error:
-        return ""
+        """End what still runs of it, and return that and the files it should have removed."""
+        running = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                if f"{self.folder}/bin" in (words := " ".join(process.cmdline())):
+                    running.append(words)
+                    process.kill()
+        files = (self.folder / ".cl2r-slurm" / "4321", self.folder / "r4321")
+        return [*running, *(str(path) for path in files if path.exists())]
 
 
 @pytest.fixture
@@ -116,11 +111,10 @@ def job(tmp_path: Path) -> Iterator[Job]:
     assert made.left() == []
 
 
-@pytest.mark.parametrize("code", [0, 1, 2, 130, 137])
-def test_the_drivers_exit_code_is_the_jobs(job: Job, code: int) -> None:
-    found, _ = job.run(CODE=code)
-    assert found == code
-    assert not any(call.startswith("scontrol requeue") for call in job.calls())
+@pytest.mark.parametrize("code", [0, 1, 2, 130, 137, REQUEUE])
+def test_the_drivers_exit_code_is_the_jobs_and_75_goes_back_into_the_queue(job: Job, code: int) -> None:
+    assert job.run(CODE=code)[0] == code
+    assert job.requeued() == (code == REQUEUE)
 
 
 def test_ray_is_started_as_it_should(job: Job) -> None:
@@ -130,10 +124,7 @@ def test_ray_is_started_as_it_should(job: Job) -> None:
         "srun --nodes=1 --ntasks=1 --nodelist=one ray start --head --block --node-ip-address=192.0.2.1 --port=24321"
         " --num-cpus=96 --dashboard-host=127.0.0.1 --dashboard-port=34321 --disable-usage-stats"
     )
-    assert others == (
-        "srun --nodes=1 --ntasks=1 --ntasks-per-node=1 --exclude=one"
-        " ray start --address=192.0.2.1:24321 --block --num-cpus=96"
-    )
+    assert others == f"srun --nodes=1 --ntasks=1 --ntasks-per-node=1 --exclude=one {JOIN}"
     assert (job.folder / "calls.token").read_text() == "token 600 64\n"
     assert "python studies/ablation.py --seeds 0 1" in job.calls()
     assert not any("ray stop" in call for call in job.calls())
@@ -142,11 +133,6 @@ def test_ray_is_started_as_it_should(job: Job) -> None:
 def test_one_node_is_enough(job: Job) -> None:
     assert job.run(NODES="one")[0] == 0
     assert sum("ray start" in call and call.startswith("srun") for call in job.calls()) == 1
-
-
-def test_75_goes_back_into_the_queue(job: Job) -> None:
-    assert job.run(CODE=REQUEUE)[0] == REQUEUE
-    assert job.calls()[-1] == "scontrol requeue 4321"
 
 
 @pytest.mark.parametrize(
@@ -162,24 +148,11 @@ def test_a_queue_that_does_not_take_it(job: Job, variables: dict[str, object], m
     assert message in text
 
 
-def test_term_reaches_the_driver(job: Job) -> None:
-    process = job.start(LASTS=1)
-    job.wait_for("started")
-    process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=WAIT_SECONDS)
-    assert process.returncode == REQUEUE
-    assert "TERM" in job.calls()
-    assert job.calls()[-1] == "scontrol requeue 4321"
-
-
-def test_term_before_the_driver(job: Job) -> None:
-    process = job.start(JOIN_FAILS=1)
-    job.wait_for("ray start --address=192.0.2.1:24321 --block --num-cpus=96")
-    process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=WAIT_SECONDS)
-    assert process.returncode == REQUEUE
-    assert "started" not in job.calls()
-    assert job.calls()[-1] == "scontrol requeue 4321"
+@pytest.mark.parametrize(("until", "variable"), [("started", "LASTS"), (JOIN, "JOIN_FAILS")])
+def test_term_reaches_the_driver_or_comes_before_it(job: Job, until: str, variable: str) -> None:
+    assert job.run(until=until, **{variable: 1})[0] == REQUEUE
+    assert ("TERM" in job.calls()) == ("started" in job.calls()) == (until == "started")
+    assert job.requeued()
 
 
 @pytest.mark.parametrize(
@@ -195,7 +168,7 @@ def test_a_cluster_that_does_not_come_up(job: Job, variables: dict[str, object],
     assert code == 1
     assert f"slurm.sh: {message}" in text
     assert "started" not in job.calls()
-    assert not any(call.startswith("scontrol requeue") for call in job.calls())
+    assert not job.requeued()
 
 
 def test_what_it_needs(job: Job) -> None:

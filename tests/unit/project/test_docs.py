@@ -1,6 +1,7 @@
 """The docs: links resolve, commands and options exist, Python blocks compile, tables equal the kept results."""
 
 import functools
+import itertools
 import re
 import shlex
 import subprocess
@@ -63,38 +64,28 @@ def help_text(*words: str) -> str:
     return shown.output
 
 
-def command_words(line: str) -> list[str]:
-    """Return the words of a line that starts cl2r, a study or make; empty for other lines."""
-    line = line.partition(" -- ")[2] if line.startswith("ray job submit") else line
-    if not re.match(r"(cl2r|make|python) ", line):
-        return []
-    return shlex.split(line, comments=True)
-
-
-@pytest.mark.parametrize(
-    ("page", "line"), [entry for entry in sorted(set(shell_lines())) if command_words(entry[1])], ids=str
+COMMANDS = sorted(
+    (page, line)
+    for page, line in set(shell_lines())
+    if re.match(r"(ray job submit .* -- )?(cl2r|make|python(?! -)) ", line)
 )
+
+
+@pytest.mark.parametrize(("page", "line"), COMMANDS, ids=str)
 def test_commands_exist(page: str, line: str) -> None:
-    program, *words = command_words(line)
+    program, *words = shlex.split(re.sub("^ray job submit .* -- ", "", line), comments=True)
+    words = list(itertools.takewhile(lambda word: word not in (";", "|", "&&"), words))
     options = {word.partition("=")[0] for word in words if word.startswith("--")}
     if program == "make":
-        assert re.search(rf"^{words[0]}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
+        assert re.search(rf"^{words[0].rstrip(';')}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
         return
     if program == "python":
-        if words[0].startswith("-"):
-            return
         assert (ROOT / words[0]).exists()
         if not words[0].startswith("studies/"):
             return
         words = ["study", Path(words[0]).stem]
-    for separator in (";", "|", "&&"):
-        words = words[: words.index(separator)] if separator in words else words
-    words[0] = words[0].rstrip(";")
-    path = words[:2] if words[0] in ("datasets", "gallery", "study", "plan") else words[:1]
-    if path[0] in ("study", "plan") and path[1].endswith(".yaml"):
-        path[1] = "ablation"
-    if len(path) == 2 and path[1].startswith("-"):
-        path = path[:1]
+    path = words[: 2 if words[0] in ("datasets", "gallery", "study", "plan") else 1]
+    path = ["ablation" if word.endswith(".yaml") else word.rstrip(";") for word in path if not word.startswith("-")]
     shown = help_text(*path)
     for option in options - {"--help"}:
         assert option in shown, f"`cl2r {' '.join(path)}` has no {option}"
