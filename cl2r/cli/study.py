@@ -255,9 +255,8 @@ def study_resources(options: Mapping[str, Any]) -> "Resources":
     """Return the resources that the options ask for; `--cpus-per-worker auto` is 1 until it has been measured."""
     from cl2r.study.resources import Resources
 
-    return Resources.from_options(
-        {**options, "cpus_per_worker": 1} if options["cpus_per_worker"] == "auto" else options
-    )
+    auto = {"cpus_per_worker": 1} if options["cpus_per_worker"] == "auto" else {}
+    return Resources.from_options({**options, **auto})
 
 
 def _run(session: "StudySession", table: Table) -> int:
