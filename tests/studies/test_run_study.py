@@ -14,5 +14,5 @@ def test_the_example_of_run_study(tiny: Path, tmp_path: Path, monkeypatch: pytes
     preset = write_preset(tmp_path, tiny, optim={"epochs": 1, "milestones": []})
     preset.rename(tmp_path / "small.yaml")
     monkeypatch.chdir(tmp_path)
-    run_examples(cl2r.run_study)
+    run_examples("run_study")
     assert set(cl2r.load_study("results").runs["study"]) == {"mine"}

@@ -32,12 +32,17 @@ def small(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("name", ["run", "plan_study"])
-@pytest.mark.usefixtures("small")
-def test_examples(name: str) -> None:
+def run_examples(name: str) -> None:
+    """Run the examples in the docstring of a name of the API."""
     (example,) = doctest.DocTestFinder(recurse=False).find(getattr(cl2r, name), globs={})
     assert example.examples
     assert doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE).run(example).failed == 0
+
+
+@pytest.mark.parametrize("name", ["run", "plan_study"])
+@pytest.mark.usefixtures("small")
+def test_examples(name: str) -> None:
+    run_examples(name)
 
 
 @pytest.mark.usefixtures("small")
