@@ -21,7 +21,7 @@ from cl2r.study.folder import StudyFolder
 from cl2r.study.jobs import Job, plan_job
 from cl2r.study.ledger import DIED, Event, Kind, finished
 from cl2r.study.space import distributions
-from cl2r.study.spec import OBJECTIVES, StudySpec, sweep_point
+from cl2r.study.spec import OBJECTIVES, Point, StudySpec
 
 MAX_OPTUNA_SEED = 2**32
 VALUED = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.RUNNING)
@@ -159,7 +159,7 @@ class OptunaSource:
     def _plan(self, number: int, params: dict[str, Any]) -> Job | None:
         """Return the job of a point; None, and a failed row, for a combination of values that cannot be run."""
         try:
-            return plan_job(self.spec, sweep_point(params), number)
+            return plan_job(self.spec, Point(None, params), number)
         except InputError as error:
             config = {**params, "seed": self.spec.seeds[0]}
             entry = {"trial": number, "variant": None, "config": config, "reason": str(error)}

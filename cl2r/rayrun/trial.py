@@ -6,7 +6,6 @@ process, and finds links and epochs in the store. Batches are dealt by `cl2r.bat
 `prepare_data_loader`, which would replace the sampler.
 """
 
-import json
 import logging
 import socket
 import uuid
@@ -38,7 +37,7 @@ def run_trial(config: dict[str, Any]) -> None:
 
     An OSError is raised, because another attempt may succeed: Tune treats it like a crash of this process.
     """
-    job, resources = Job.from_plain(json.loads(config["job"])), Resources(**config["resources"])
+    job, resources = Job.from_json(config["job"]), Resources(**config["resources"])
     folder = study_folder(config["study"])
     configure(f"{job.label}: ")
     if not folder.specification.exists():
@@ -121,7 +120,7 @@ def _work(config: dict[str, Any]) -> None:
     """The training function of every Ray Train worker."""
     from ray import train
 
-    job, resources = Job.from_plain(json.loads(config["job"])), Resources(**config["resources"])
+    job, resources = Job.from_json(config["job"]), Resources(**config["resources"])
     context = train.get_context()
     configure(f"{job.label}: ")
     torch.set_num_threads(resources.cpus_per_worker)

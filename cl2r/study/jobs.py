@@ -4,6 +4,7 @@ Runs whose first links have the same keys share them: a job of its own trains th
 """
 
 import itertools
+import json
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -62,15 +63,14 @@ class Job:
         """Return the fields that every outcome of `run` in the ledger begins with."""
         return {"trial": self.trial, "variant": self.variant, "config": fields(run.config)}
 
-    def to_plain(self) -> dict[str, Any]:
-        """Return plain values, for the config of a Tune trial."""
-        plain: dict[str, Any] = _JOB.dump_python(self, mode="json")
-        return plain
+    def to_json(self) -> str:
+        """Return the job as text, for the config of a Tune trial."""
+        return json.dumps(_JOB.dump_python(self, mode="json"))
 
-    @classmethod
-    def from_plain(cls, plain: dict[str, Any]) -> "Job":
-        """Return the job that `to_plain` described."""
-        return _JOB.validate_python(plain)
+    @staticmethod
+    def from_json(text: str) -> "Job":
+        """Return the job that `to_json` described."""
+        return _JOB.validate_python(json.loads(text))
 
 
 _JOB = TypeAdapter(Job)

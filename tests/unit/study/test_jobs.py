@@ -1,6 +1,5 @@
 """Jobs: what a trial trains, what it waits for, and which links runs share."""
 
-import json
 from collections import Counter, defaultdict
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from cl2r.engine.frames import run_name
 from cl2r.engine.plan import plan_run
 from cl2r.errors import InputError
 from cl2r.study.jobs import Job, grid_jobs, plan_job, prefix_jobs, shared_prefixes
-from cl2r.study.spec import Point, sweep_point
+from cl2r.study.spec import Point
 from tests.support.small_study import bare_run, chains, small_study
 
 PATHS = st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=5), max_size=7)
@@ -23,7 +22,7 @@ def test_a_job_survives_json(tiny: Path) -> None:
     study = small_study(tiny, seeds=[0, 4], set={"optim.lr_later": 0.01, "optim.milestones": [1, 2]})
     job = plan_job(study, Point("masked", {"head.mask_unseen": True}), 3)
     for original in (job, Job(-1, None, job.runs[:1], 1, 2)):
-        assert Job.from_plain(json.loads(json.dumps(original.to_plain()))) == original
+        assert Job.from_json(original.to_json()) == original
     assert job.runs[0].config.head.mask_unseen
     assert [run.config.seed for run in job.runs] == [0, 4]
     plans = [plan_run(run.config) for run in job.runs]
@@ -39,7 +38,7 @@ def test_titles(tiny: Path) -> None:
         "er masked per_class=2 seed 4",
         "fixed masked per_class=2 seed 4",
     ]
-    point = sweep_point({"method.lambda_base": 1 / 3})
+    point = Point(None, {"method.lambda_base": 1 / 3})
     assert plan_job(small_study(tiny, seeds=[4]), point, 0).runs[0].title == "cl2r lambda_base=0.333 seed 4"
 
 
