@@ -24,8 +24,7 @@ class Outcome:
     finished: int
     failed: int
     pruned: int
-    missing: int
-    """Runs that Tune completed but the ledger does not have."""
+    missing: int  # runs that Tune completed but the ledger does not have
     seconds: float
     links_trained: int = 0
     frames: dict[str, pd.DataFrame] = field(default_factory=dict)

@@ -70,8 +70,7 @@ class JobSearcher(NotPickled, Searcher):  # type: ignore[misc]  # Ray has no typ
         study, resources = str(session.folder.path), asdict(session.resources)
         self.common = {"study": study, "owner": session.owner, "resources": resources}
         self.retry = RetryPolicy(session.store, session.resources.retries)
-        self.retried: set[str] = set()
-        """Ids of trials whose end is not an outcome: their jobs will be handed out again."""
+        self.retried: set[str] = set()  # trials whose end is not an outcome: their jobs will be handed out again
         self.waiting = list(jobs)
         self.running: dict[str, Job] = {}
         self.exhausted = source is None

@@ -23,8 +23,7 @@ from cl2r.study.train_job import record_failed
 
 GONE = ("The actor is dead", "The actor died", "ActorUnavailable", "The actor is temporarily unavailable")
 """Ray's words for a process that was killed, or whose node was lost."""
-UNLIMITED = 10**9
-"""Number of trials for Tune; the searcher ends the stream of jobs."""
+UNLIMITED = 10**9  # trials for Tune; the searcher ends the stream of jobs
 FRAMES_EVERY_S = 10.0
 
 

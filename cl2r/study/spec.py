@@ -34,8 +34,7 @@ class SearchSpec(Section):
     trials: Annotated[int, Field(ge=1)] = 20
     objectives: Annotated[tuple[str, ...], Field(min_length=1)] = ("BC",)
     sampler: Literal["tpe", "nsga2", "random"] = "tpe"
-    startup: Annotated[int, Field(ge=1)] = 8
-    """Number of random points before the sampler learns from results."""
+    startup: Annotated[int, Field(ge=1)] = 8  # random points before the sampler learns from results
     seed: Annotated[int, Field(ge=0)] = 0
     early_stopping: bool = False
     """Stop a trial whose BC(t) is in the worse half of the trials that reached task t (successive halving)."""
@@ -72,11 +71,9 @@ class StudySpec(Section):
     """What to run, as a YAML file or a mapping gives it. `load` makes one; `points` and `config` say what it means."""
 
     preset: str = "icons"
-    set: dict[str, Any] = Field(default_factory=dict)
-    """Overrides of every run, by dotted name."""
+    set: dict[str, Any] = Field(default_factory=dict)  # overrides of every run, by dotted name
     seeds: Annotated[tuple[Annotated[int, Field(ge=0, lt=2**63)], ...], Field(min_length=1)] = (0,)
-    variants: dict[str, dict[str, Any]] = Field(default_factory=dict)
-    """Named groups of overrides; each runs the whole grid."""
+    variants: dict[str, dict[str, Any]] = Field(default_factory=dict)  # overrides by name; each runs the whole grid
     grid: dict[str, Annotated[list[Any], Field(min_length=1)]] = Field(default_factory=dict)
     space: Space = Field(default_factory=dict)
     search: SearchSpec = SearchSpec()
@@ -160,10 +157,17 @@ class StudySpec(Section):
         return [Point(name, row, values) for name, values in variants for row in grid]
 
     def config(self, point: Point, seed: int) -> Config:
-        """Return the config of one run; paths in it are absolute."""
+        """Return the config of one run; its paths are absolute: training processes have other working directories."""
         values = point.variant_values | point.values
         layers = [*self.base, *itertools.starmap(from_dotted, values.items()), {"seed": seed}]
-        return resolve([*layers, _absolute_data(merge_layers(layers))])
+        data: Any = merge_layers(layers).get("data")
+        name = data.get("name") if isinstance(data, dict) else None
+        if isinstance(name, str) and name in DATASETS:
+            if DATASETS[name].layout:
+                layers.append({"data": {"root": str(data_root(data.get("root")).absolute())}})
+        elif isinstance(name, str) and (path := Path(name).expanduser()).exists():
+            layers.append({"data": {"name": str(path.absolute())}})
+        return resolve(layers)
 
     def identity(self, fingerprints: Sequence[str]) -> dict[str, Any]:
         """Return what a study's name stands for. More trials, or the same data elsewhere, make no other study."""
@@ -199,15 +203,3 @@ def _overridden(spec: StudySpec, overrides: Sequence[str]) -> dict[str, Any]:
                 settings.pop(key, None)  # now the last: of n_tasks and initial, the later one counts
                 settings[key] = value
     return settings
-
-
-def _absolute_data(merged: dict[str, Any]) -> dict[str, Any]:
-    """Return a layer that makes the paths of the data absolute: training processes have other working directories."""
-    data = merged.get("data")
-    name = data.get("name") if isinstance(data, dict) else None
-    if not isinstance(data, dict) or not isinstance(name, str):
-        return {}
-    if name in DATASETS:
-        return {"data": {"root": str(data_root(data.get("root")).absolute())}} if DATASETS[name].layout else {}
-    path = Path(name).expanduser()
-    return {"data": {"name": str(path.absolute())}} if path.exists() else {}

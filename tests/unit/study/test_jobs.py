@@ -11,7 +11,7 @@ from cl2r.config.builtin import ABLATION_CELLS
 from cl2r.engine.frames import run_name
 from cl2r.engine.plan import plan_run
 from cl2r.errors import InputError
-from cl2r.study.jobs import Job, grid_jobs, plan_job, prefix_jobs, shared_prefixes
+from cl2r.study.jobs import Job, grid_jobs, plan_job, prefix_jobs
 from cl2r.study.spec import Point
 from tests.support.small_study import bare_run, chains, small_study
 
@@ -99,6 +99,11 @@ def test_prefixes_whose_links_are_present_are_left_out() -> None:
     assert all(job.trial == -1 and len(job.runs) == 1 for job in prefix_jobs(jobs, []))
 
 
+def prefixes_of(forest: dict[str, list[str]]) -> list[tuple[str, int, int]]:
+    jobs = [Job(number, None, (bare_run(*chain),)) for number, chain in enumerate(forest.items())]
+    return [(job.runs[0].name, job.start, job.stop_after or 0) for job in prefix_jobs(jobs, [])]
+
+
 @given(PATHS)
 @settings(deadline=None, max_examples=60)
 def test_every_shared_link_is_in_one_prefix_and_no_other_link_is_in_any(paths: list[list[int]]) -> None:
@@ -108,7 +113,7 @@ def test_every_shared_link_is_in_one_prefix_and_no_other_link_is_in_any(paths: l
         for key in keys:
             owners[key].add(run)
     shared = {key for key, runs in owners.items() if len(runs) >= 2}
-    found = shared_prefixes(forest)
+    found = prefixes_of(forest)
 
     provided: Counter[str] = Counter()
     for run, start, stop_after in found:
@@ -124,7 +129,7 @@ def test_every_shared_link_is_in_one_prefix_and_no_other_link_is_in_any(paths: l
 def test_a_prefix_continues_another() -> None:
     """a ─ b ─┬─ c ─┬─ d      two runs part after c, a third left after b."""
     forest = {"early": ["a", "b", "x"], "one": ["a", "b", "c", "d"], "two": ["a", "b", "c", "e"]}
-    assert shared_prefixes(forest) == [("early", 0, 2), ("one", 2, 3)]
+    assert prefixes_of(forest) == [("early", 0, 2), ("one", 2, 3)]
 
 
 @pytest.mark.parametrize("tasks", [2, 3, 4])
