@@ -133,12 +133,8 @@ class HeadWatch(threading.Thread):
     Nothing is cleaned up then, because every call of Ray would wait.
     """
 
-    def __init__(self, say: Say, address: str | None = None, end: Callable[[int], object] = os._exit) -> None:
+    def __init__(self, say: Say, address: str, end: Callable[[int], object] = os._exit) -> None:
         super().__init__(name="head watch", daemon=True)
-        if address is None:
-            import ray
-
-            address = ray.get_runtime_context().gcs_address
         self.address, self.say, self.interval, self.end = address, say, HEAD_CHECK_S, end
         self.done = threading.Event()
 

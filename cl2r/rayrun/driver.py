@@ -89,9 +89,11 @@ def run_jobs(session: StudySession) -> None:
     view = LiveView(session.folder.live, totals(session, [] if source else unfinished))
     with cluster(session.resources, session.verbose, view.say) as concurrent:
         session.stop.listen()  # ray.init has replaced the handler
+        import ray
+
         from cl2r.rayrun.tune import tune_jobs
 
-        watch = HeadWatch(view.say)
+        watch = HeadWatch(view.say, ray.get_runtime_context().gcs_address)
         view.start()
         watch.start()
         try:

@@ -92,7 +92,7 @@ class OptunaSource:
         self.optuna = open_optuna(spec, folder)
         self.trials: dict[int, optuna.trial.Trial] = {}
         self.reopened: list[tuple[int, Job]] = []
-        self.twins: dict[int, list[int]] = defaultdict(list)  # open trials at the same point as an earlier one, by that
+        self.twins: dict[int, list[int]] = defaultdict(list)  # open trials at the point of an earlier one, by that one
         self.lost: set[int] = set()  # trials that do not count: crashed, or killed before they had a point
         outcomes = folder.ledger.outcomes()
         for trial in self.optuna.get_trials(states=(TrialState.RUNNING, TrialState.FAIL)):

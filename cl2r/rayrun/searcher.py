@@ -104,9 +104,6 @@ class JobSearcher(NotPickled, Searcher):  # type: ignore[misc]  # Ray has no typ
                 return self.waiting.pop(position)
         return None
 
-    def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
-        """Do nothing: the scheduler reads the results."""
-
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         """Free the slot, retry a crashed job, record a job that was stopped early, and tell Optuna.
 
