@@ -30,9 +30,8 @@ def calibrate(preset: str, overrides: tuple[str, ...], runs: int, threads: int |
     plan = plan_run(config)
     torch.set_num_threads(threads or calibration.cores())
     cuda = torch.cuda.is_available()
-    chosen, ways, work = calibration.fastest_mode(plan, torch.device("cuda" if cuda else "cpu"))
-    click.echo(calibration.mode_text(chosen, ways, work))
+    click.echo(calibration.mode_text(*calibration.measure_modes(plan, torch.device("cuda" if cuda else "cpu"))))
     if not cuda and runs > 1:
-        best, measured = calibration.trial_layout(config, runs)
-        click.echo(f"\n{runs} runs: {calibration.layout_text(best, measured, runs)}")
+        best, text = calibration.trial_layout(config, runs)
+        click.echo(f"\n{runs} runs: {text}")
         click.echo(f"(--cpus-per-worker {best.threads} --max-concurrent {best.trials})")

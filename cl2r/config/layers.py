@@ -28,10 +28,10 @@ def read_layer(preset: str) -> dict[str, Any]:
         raise InputError(f"no preset or file {preset!r}{nearest(preset, known)}; presets: {', '.join(known)}")
     try:
         layer = yaml.safe_load(path.read_text())
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
         raise InputError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
     if not isinstance(layer, dict):
-        raise InputError(f"{path}: expected a mapping of config sections")
+        raise InputError(f"{path}: expected a mapping")
     return layer
 
 

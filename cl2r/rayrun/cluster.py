@@ -15,8 +15,7 @@ from cl2r.errors import REQUEUE, InputError
 from cl2r.study.resources import Node, Resources, amounts_text
 
 Say = Callable[[str], None]
-FIRST_WARNING_S, LAST_WARNING_S = 30.0, 3600.0
-"""Intervals between warnings that no node has room for a trial: they grow from the first to the last."""
+FIRST_WARNING_S, LAST_WARNING_S = 30.0, 3600.0  # intervals between warnings that no node has room for a trial
 HEAD_CHECK_S = 5.0
 RAY_HEAD_TIMEOUT = "RAY_gcs_rpc_server_reconnect_timeout_s"
 """How long Ray itself waits for a head that does not answer; users whose head restarts can raise it."""
@@ -134,12 +133,8 @@ class HeadWatch(threading.Thread):
     Nothing is cleaned up then, because every call of Ray would wait.
     """
 
-    def __init__(self, say: Say, address: str | None = None, end: Callable[[int], object] = os._exit) -> None:
+    def __init__(self, say: Say, address: str, end: Callable[[int], object] = os._exit) -> None:
         super().__init__(name="head watch", daemon=True)
-        if address is None:
-            import ray
-
-            address = ray.get_runtime_context().gcs_address
         self.address, self.say, self.interval, self.end = address, say, HEAD_CHECK_S, end
         self.done = threading.Event()
 

@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 
 import pandas as pd
@@ -16,9 +16,6 @@ from cl2r.study.jobs import Job, prefix_jobs
 from cl2r.study.live import LiveView
 from cl2r.study.session import StudySession
 
-POLL_LOCAL_S, POLL_REMOTE_S = 0.5, 5.0
-"""Seconds between two looks at the progress files: on a disk, in an object store."""
-
 
 @dataclass(frozen=True)
 class Outcome:
@@ -27,8 +24,7 @@ class Outcome:
     finished: int
     failed: int
     pruned: int
-    missing: int
-    """Runs that Tune completed but the ledger does not have."""
+    missing: int  # runs that Tune completed but the ledger does not have
     seconds: float
     links_trained: int = 0
     frames: dict[str, pd.DataFrame] = field(default_factory=dict)
@@ -41,9 +37,9 @@ def run(session: StudySession) -> Outcome:
     """
     try:
         return _run(session)
-    except ConnectionError:
-        raise
     except OSError as error:
+        if isinstance(error, ConnectionError):
+            raise
         reason = os.strerror(error.errno) if error.errno else error
         again = "fix that and run the same command again to resume"
         raise OSError(f"{session.folder.path}: {reason}; {again}") from error
@@ -90,14 +86,14 @@ def run_jobs(session: StudySession) -> None:
     if session.stop.requested or not (source.waiting if source else unfinished):
         return
     queue = prefix_jobs(unfinished, session.store.keys()) + ([] if source else unfinished)
-    totals = Totals(session, [] if source else unfinished)
-    interval = POLL_REMOTE_S if session.folder.path.remote else POLL_LOCAL_S
-    view = LiveView(session.folder.live, totals.line, interval=interval)
+    view = LiveView(session.folder.live, totals(session, [] if source else unfinished))
     with cluster(session.resources, session.verbose, view.say) as concurrent:
         session.stop.listen()  # ray.init has replaced the handler
+        import ray
+
         from cl2r.rayrun.tune import tune_jobs
 
-        watch = HeadWatch(view.say)
+        watch = HeadWatch(view.say, ray.get_runtime_context().gcs_address)
         view.start()
         watch.start()
         try:
@@ -107,24 +103,21 @@ def run_jobs(session: StudySession) -> None:
             view.stop()
 
 
-class Totals:
-    """The last line of the live view: runs that ended, links trained, time left."""
+def totals(session: StudySession, jobs: Sequence[Job]) -> Callable[[], str]:
+    """Return a function that returns the last line of the live view: runs that ended, links trained, time left."""
+    total, began = session.expected_runs(), time.monotonic()
+    needed = {key for job in jobs for run in job.runs for key in run.keys} - session.store.keys()
 
-    def __init__(self, session: StudySession, jobs: Sequence[Job]) -> None:
-        self.session, self.total, self.began = session, session.expected_runs(), time.monotonic()
-        keys = {key for job in jobs for run in job.runs for key in run.keys}
-        self.missing = keys - session.store.keys()
-        self.links = len(self.missing)
-
-    def line(self) -> str:
-        """Return the line as of now."""
-        self.missing -= self.session.store.keys()
-        outcomes = self.session.ledger.outcomes().values()
+    def line() -> str:
+        outcomes = session.ledger.outcomes().values()
         failed = sum(event.kind == "failed" for event in outcomes)
-        parts = [f"{len(outcomes)} of {self.total} runs"] + [f"{failed} failed"] * (failed > 0)
-        elapsed, done = time.monotonic() - self.began, self.links - len(self.missing)
-        if self.links:
-            parts.append(f"{done} of {self.links} links")
+        parts = [f"{len(outcomes)} of {total} runs"] + [f"{failed} failed"] * (failed > 0)
+        elapsed, missing = time.monotonic() - began, len(needed - session.store.keys())
+        done = len(needed) - missing
+        if needed:
+            parts.append(f"{done} of {len(needed)} links")
         if done:
-            parts.append(f"{clock(elapsed / done * len(self.missing))} left")
+            parts.append(f"{clock(elapsed / done * missing)} left")
         return " · ".join([*parts, f"{clock(elapsed)} so far"])
+
+    return line

@@ -21,11 +21,10 @@ from cl2r.study.folder import StudyFolder
 from cl2r.study.jobs import Job, plan_job
 from cl2r.study.ledger import DIED, Event, Kind, finished
 from cl2r.study.space import distributions
-from cl2r.study.spec import OBJECTIVES, StudySpec, sweep_point
+from cl2r.study.spec import OBJECTIVES, Point, StudySpec
 
 MAX_OPTUNA_SEED = 2**32
-VALUED = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.RUNNING)
-"""States of a trial that has a value or will have one."""
+VALUED = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.RUNNING)  # it has a value or will have one
 
 
 class ObjectJournal(BaseJournalBackend):
@@ -93,10 +92,8 @@ class OptunaSource:
         self.optuna = open_optuna(spec, folder)
         self.trials: dict[int, optuna.trial.Trial] = {}
         self.reopened: list[tuple[int, Job]] = []
-        self.twins: dict[int, list[int]] = defaultdict(list)
-        """Open trials at the same point as an earlier one, by the number of that one."""
-        self.lost: set[int] = set()
-        """Trials that do not count: crashed, or killed before they had a point."""
+        self.twins: dict[int, list[int]] = defaultdict(list)  # open trials at the point of an earlier one, by that one
+        self.lost: set[int] = set()  # trials that do not count: crashed, or killed before they had a point
         outcomes = folder.ledger.outcomes()
         for trial in self.optuna.get_trials(states=(TrialState.RUNNING, TrialState.FAIL)):
             self._settle(trial, outcomes)
@@ -159,7 +156,7 @@ class OptunaSource:
     def _plan(self, number: int, params: dict[str, Any]) -> Job | None:
         """Return the job of a point; None, and a failed row, for a combination of values that cannot be run."""
         try:
-            return plan_job(self.spec, sweep_point(params), number)
+            return plan_job(self.spec, Point(None, params), number)
         except InputError as error:
             config = {**params, "seed": self.spec.seeds[0]}
             entry = {"trial": number, "variant": None, "config": config, "reason": str(error)}

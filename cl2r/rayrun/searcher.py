@@ -5,7 +5,7 @@ Jobs that train shared prefixes come first; a job waits until every prefix that 
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -18,28 +18,6 @@ from cl2r.study.folder import StudyFolder
 from cl2r.study.jobs import Job
 from cl2r.study.session import StudySession
 
-Saved = Mapping[str, tuple[float, int]]
-"""Stage and epoch that the store has of each link of a job; (∞, 0) for a whole link."""
-
-
-def saved(job: Job, store: LinkStore) -> Saved:
-    """Return how far a job is; reads no tensors and changes nothing."""
-    keys, links = {key for run in job.runs for key in run.keys[: job.stop_after]}, store.keys()
-    return {key: (math.inf, 0) if key in links else _epoch(store, key) for key in keys}
-
-
-def _epoch(store: LinkStore, key: str) -> tuple[float, int]:
-    try:
-        entry = json.loads((store.partials / key / PARTIAL).read_bytes().partition(b"\n")[2])
-        return int(entry["stage"]), int(entry["epoch"])
-    except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError):  # absent, or useless if damaged
-        return 0, 0
-
-
-def progressed(now: Saved, before: Saved) -> bool:
-    """Return whether there is a new link, or a later epoch of one."""
-    return any(state > before.get(key, (0, 0)) for key, state in now.items())
-
 
 class RetryPolicy:
     """A crash counts only if nothing was saved since the previous one.
@@ -50,15 +28,28 @@ class RetryPolicy:
 
     def __init__(self, store: LinkStore, retries: int) -> None:
         self.store, self.retries = store, retries
-        self._crashes: dict[str, tuple[int, Saved]] = {}
+        self._crashes: dict[str, tuple[int, dict[str, tuple[float, int]]]] = {}
 
     def should_retry(self, job: Job) -> bool:
         """Record a crash of the job and return whether to try it again."""
-        now = saved(job, self.store)
+        now = self.saved(job)
         count, before = self._crashes.get(job.label, (0, now))
-        count = 0 if progressed(now, before) else count + 1
+        count = 0 if any(now[key] > before[key] for key in now) else count + 1
         self._crashes[job.label] = count, now
         return count <= self.retries
+
+    def saved(self, job: Job) -> dict[str, tuple[float, int]]:
+        """Return stage and epoch that the store has of each link, (∞, 0) of a whole one; reads no tensors."""
+        links, found = self.store.keys(), dict[str, tuple[float, int]]()
+        for key in {key for run in job.runs for key in run.keys[: job.stop_after]}:
+            found[key] = math.inf, 0
+            if key not in links:
+                try:
+                    entry = json.loads((self.store.partials / key / PARTIAL).read_bytes().partition(b"\n")[2])
+                    found[key] = int(entry["stage"]), int(entry["epoch"])
+                except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError):
+                    found[key] = 0, 0  # absent, or useless if damaged
+        return found
 
 
 class NotPickled:
@@ -79,8 +70,7 @@ class JobSearcher(NotPickled, Searcher):  # type: ignore[misc]  # Ray has no typ
         study, resources = str(session.folder.path), asdict(session.resources)
         self.common = {"study": study, "owner": session.owner, "resources": resources}
         self.retry = RetryPolicy(session.store, session.resources.retries)
-        self.retried: set[str] = set()
-        """Ids of trials whose end is not an outcome: their jobs will be handed out again."""
+        self.retried: set[str] = set()  # trials whose end is not an outcome: their jobs will be handed out again
         self.waiting = list(jobs)
         self.running: dict[str, Job] = {}
         self.exhausted = source is None
@@ -104,7 +94,7 @@ class JobSearcher(NotPickled, Searcher):  # type: ignore[misc]  # Ray has no typ
         if job is None:
             return None if self.waiting or self.running else str(Searcher.FINISHED)
         self.running[trial_id] = job
-        return {**self.common, "job": json.dumps(job.to_plain())}
+        return {**self.common, "job": job.to_json()}
 
     def _next_ready(self) -> Job | None:
         """Remove and return the first waiting job that needs no link which another job is going to provide."""
@@ -113,9 +103,6 @@ class JobSearcher(NotPickled, Searcher):  # type: ignore[misc]  # Ray has no typ
             if not job.needs & coming:
                 return self.waiting.pop(position)
         return None
-
-    def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
-        pass  # the scheduler reads the results
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         """Free the slot, retry a crashed job, record a job that was stopped early, and tell Optuna.
@@ -138,7 +125,7 @@ class JobSearcher(NotPickled, Searcher):  # type: ignore[misc]  # Ray has no typ
                 self.source.ended(job, pruned)
 
     def save(self, checkpoint_path: str) -> None:
-        pass  # the ledger and Optuna's journal are always up to date
+        """Do nothing: the ledger and Optuna's journal are always up to date."""
 
 
 def record_pruned(job: Job, folder: StudyFolder, task: int | None) -> None:

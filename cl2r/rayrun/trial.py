@@ -6,7 +6,6 @@ process, and finds links and epochs in the store. Batches are dealt by `cl2r.bat
 `prepare_data_loader`, which would replace the sampler.
 """
 
-import json
 import logging
 import socket
 import uuid
@@ -28,8 +27,7 @@ from cl2r.study.resources import Resources
 from cl2r.study.train_job import record_failed, study_folder, train_job
 
 log = logging.getLogger(__name__)
-COLLECTIVE_TIMEOUT_S = 24 * 3600
-"""How long a collective may wait: another study may be training the link that this one needs."""
+COLLECTIVE_TIMEOUT_S = 24 * 3600  # another study may be training the link that this one needs
 
 
 @errors_without_secrets()
@@ -38,7 +36,7 @@ def run_trial(config: dict[str, Any]) -> None:
 
     An OSError is raised, because another attempt may succeed: Tune treats it like a crash of this process.
     """
-    job, resources = Job.from_plain(json.loads(config["job"])), Resources(**config["resources"])
+    job, resources = Job.from_json(config["job"]), Resources(**config["resources"])
     folder = study_folder(config["study"])
     configure(f"{job.label}: ")
     if not folder.specification.exists():
@@ -72,14 +70,14 @@ def fit_workers(
     from ray import train  # a trial with one process does without Ray Train, which takes a while to import
     from ray.train.torch import TorchConfig, TorchTrainer
 
-    gpus = {"GPU": resources.gpus_per_worker} if resources.gpus_per_worker else {}
+    amounts = {name: amount for name, amount in resources.per_worker().items() if name in ("CPU", "GPU")}
     trainer = TorchTrainer(
         loop,
         train_loop_config=config,
         scaling_config=train.ScalingConfig(
             num_workers=resources.workers,
-            use_gpu=bool(gpus),
-            resources_per_worker={"CPU": resources.cpus_per_worker} | gpus,
+            use_gpu="GPU" in amounts,
+            resources_per_worker=amounts,
             accelerator_type=resources.accelerator,
             placement_strategy="PACK",  # one node if they fit; several rather than wait
         ),
@@ -104,16 +102,15 @@ def fit_workers(
 
 def root_cause(failures: Sequence[Exception]) -> Exception:
     """Return what made the group fail. When one process dies, the others fail in many ways as they talk to it."""
-    own = [error for error in failures if isinstance(error, OSError) and not isinstance(error, ConnectionError)]
-    if own:
-        return own[0]
-    return ProcessDiedError(DIED) if any(map(_lost_process, failures)) else failures[0]
-
-
-def _lost_process(error: Exception) -> bool:
-    """Return whether a worker failed because its own or another process is gone."""
-    lost = isinstance(getattr(error, "health_check_failure", error), (RayActorError, dist.DistError, ConnectionError))
-    return lost or (isinstance(error, RuntimeError) and any(word in str(error) for word in ("gloo", "Gloo", "NCCL")))
+    for error in failures:
+        if isinstance(error, OSError) and not isinstance(error, ConnectionError):
+            return error
+    for error in failures:
+        cause = getattr(error, "health_check_failure", error)
+        library = isinstance(error, RuntimeError) and any(word in str(error) for word in ("gloo", "Gloo", "NCCL"))
+        if library or isinstance(cause, (RayActorError, dist.DistError, ConnectionError)):
+            return ProcessDiedError(DIED)
+    return failures[0]
 
 
 @errors_without_secrets()
@@ -121,7 +118,7 @@ def _work(config: dict[str, Any]) -> None:
     """The training function of every Ray Train worker."""
     from ray import train
 
-    job, resources = Job.from_plain(json.loads(config["job"])), Resources(**config["resources"])
+    job, resources = Job.from_json(config["job"]), Resources(**config["resources"])
     context = train.get_context()
     configure(f"{job.label}: ")
     torch.set_num_threads(resources.cpus_per_worker)

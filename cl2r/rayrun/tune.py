@@ -1,6 +1,5 @@
 """The one call of Ray Tune, and the callback that reports how trials end."""
 
-import json
 import time
 import uuid
 from collections.abc import Sequence
@@ -24,8 +23,7 @@ from cl2r.study.train_job import record_failed
 
 GONE = ("The actor is dead", "The actor died", "ActorUnavailable", "The actor is temporarily unavailable")
 """Ray's words for a process that was killed, or whose node was lost."""
-UNLIMITED = 10**9
-"""Number of trials for Tune; the searcher ends the stream of jobs."""
+UNLIMITED = 10**9  # trials for Tune; the searcher ends the stream of jobs
 FRAMES_EVERY_S = 10.0
 
 
@@ -84,7 +82,7 @@ class TrialMonitor(NotPickled, tune.Callback):  # type: ignore[misc]  # Ray has 
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         # The searcher was asked before this callback and has decided whether the job is tried again.
-        job, reason = Job.from_plain(json.loads(trial.config["job"])), failure_reason(trial)
+        job, reason = Job.from_json(trial.config["job"]), failure_reason(trial)
         if trial.trial_id in self.searcher.retried:
             self.say(f"{job.runs[0].title}: {reason}; it resumes from its last saved epoch")
             return

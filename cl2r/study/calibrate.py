@@ -20,16 +20,14 @@ from cl2r.config.schema import Config
 from cl2r.engine.plan import Plan, plan_run
 from cl2r.errors import InputError
 from cl2r.runtime.environment import peak_bytes
-from cl2r.runtime.text import clock
+from cl2r.runtime.text import clock, megabytes
 from cl2r.study.cost import CPU, WARM_UP, StepTimer, link_costs, measure_flops
 
 Precision = Literal["fp32", "bf16"]
 PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16")
 ROUNDS, SECONDS = 3, 1.0
-HOPELESS = 3.0
-"""A precision that is this many times slower in one step is given up."""
-WORTH_COMPILING = 300.0
-"""Compiling takes about a minute and saves a third at best: below these seconds of training it is not tried."""
+HOPELESS = 3.0  # a precision that is this many times slower in one step is given up
+WORTH_COMPILING = 300.0  # seconds of training: compiling takes about a minute and saves a third at best
 
 
 @dataclass(frozen=True)
@@ -38,10 +36,8 @@ class ComputeMode:
 
     precision: Precision
     compile: bool
-    flops: float
-    """FLOP/s."""
-    setup_seconds: float = 0.0
-    """Seconds to compile, once per process."""
+    flops: float  # per second
+    setup_seconds: float = 0.0  # to compile, once per process
 
     def seconds(self, work: float) -> float:
         """Return the seconds that one process needs for `work` FLOPs."""
@@ -53,8 +49,8 @@ class ComputeMode:
         return self.precision + ", compiled" * self.compile
 
 
-def fastest_mode(plan: Plan, device: torch.device) -> tuple[ComputeMode, list[ComputeMode], float]:
-    """Return the fastest mode for all links of `plan` in one process, all modes, and the FLOPs of the links.
+def measure_modes(plan: Plan, device: torch.device) -> tuple[list[ComputeMode], float]:
+    """Return the modes that were measured in one process, the fastest first, and the FLOPs of all links of `plan`.
 
     Precisions are timed in turns, so that a slow moment of the machine affects both. A processor that only emulates
     bf16 takes ten times as long; one step shows it, and no more are made. Torch keeps compiled code on disk, so a later
@@ -74,7 +70,7 @@ def fastest_mode(plan: Plan, device: torch.device) -> tuple[ComputeMode, list[Co
         setup = time.perf_counter() - began
         speed = statistics.median(measure_flops(compiled, device, SECONDS) for _ in range(ROUNDS))
         modes.append(ComputeMode(best.precision, True, speed, setup))
-    return min(modes, key=lambda mode: mode.seconds(work)), modes, work
+    return sorted(modes, key=lambda mode: mode.seconds(work)), work
 
 
 def one_step(plan: Plan, device: torch.device) -> float:
@@ -90,8 +86,9 @@ def _with(plan: Plan, precision: Precision, compiled: bool) -> Plan:
     return plan_run(plan.config.model_copy(update={"optim": optim}))
 
 
-def mode_text(chosen: ComputeMode, modes: Sequence[ComputeMode], work: float) -> str:
-    """Return one line per mode (speed, compile time, time for all links) and the fastest as options."""
+def mode_text(modes: Sequence[ComputeMode], work: float) -> str:
+    """Return one line per mode (speed, compile time, time for all links) and the first as options."""
+    chosen = modes[0]
     lines = [f"{'mode':<14}  {'GFLOP/s':<9}  {'compiling':<9}  all links"]
     for mode in modes:
         setup = f"{mode.setup_seconds:.0f} s" if mode.compile else "–"
@@ -106,21 +103,18 @@ def mode_text(chosen: ComputeMode, modes: Sequence[ComputeMode], work: float) ->
 # fastest if there are enough of them, unless the cache is too small for so many.
 
 LAYOUT_SECONDS = 4.0
-MEMORY_SHARE = 0.8
-"""Share of the machine's memory that all trials together may take."""
+MEMORY_SHARE = 0.8  # of the machine's memory, for all trials together
 START_SECONDS = 600.0
 
 
 @dataclass(frozen=True)
 class TrialLayout:
-    """`trials` processes at the same time with `threads` each, and what was measured."""
+    """`trials` processes at the same time with `threads` each; images per second and peak memory of all together."""
 
     trials: int
     threads: int
     rate: float
-    """Images per second of all processes together."""
     bytes: int
-    """Peak memory of all processes together."""
 
     def seconds(self, runs: int) -> float:
         """Return the time for equal runs of one unit of work; the last round may leave trials idle."""
@@ -168,24 +162,19 @@ def _train(config: Config, seconds: float) -> tuple[float, int]:
     return report.images / report.seconds, peak_bytes()
 
 
-def choose_layout(layouts: Sequence[TrialLayout], runs: int, memory: int) -> TrialLayout:
-    """Return the layout that finishes `runs` runs first among those that fit into memory."""
+def choose_layout(layouts: Sequence[TrialLayout], runs: int, memory: int) -> tuple[TrialLayout, str]:
+    """Return the layout that finishes `runs` runs first among those that fit into memory, compared with the others."""
     fitting = [layout for layout in layouts if layout.bytes <= MEMORY_SHARE * memory]
     if not fitting:
         held = min(layouts, key=lambda layout: layout.bytes)
-        raise InputError(f"one run takes {held.bytes / 1e6:,.0f} MB, but this machine has {memory / 1e6:,.0f} MB")
-    return min(fitting, key=lambda layout: layout.seconds(runs))
-
-
-def trial_layout(config: Config, runs: int) -> tuple[TrialLayout, list[TrialLayout]]:
-    """Return the fastest layout for `runs` runs like `config` on this machine, and all measured layouts."""
-    measured = [measure(config, trials, threads) for trials, threads in candidates(cores(), runs)]
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return choose_layout(measured, runs, memory), measured
-
-
-def layout_text(chosen: TrialLayout, measured: Sequence[TrialLayout], runs: int) -> str:
-    """Return one line such as `2 × 1 (trials × threads); 1 × 2 would take 1.15 times as long`."""
-    times = ((layout, layout.seconds(runs) / chosen.seconds(runs)) for layout in measured if layout is not chosen)
+        raise InputError(f"one run takes {megabytes(held.bytes)}, but this machine has {megabytes(memory)}")
+    chosen = min(fitting, key=lambda layout: layout.seconds(runs))
+    times = ((layout, layout.seconds(runs) / chosen.seconds(runs)) for layout in layouts if layout is not chosen)
     others = [f"{layout.trials} × {layout.threads} would take {time:.2f} times as long" for layout, time in times]
-    return "; ".join([f"{chosen.trials} × {chosen.threads} (trials × threads)", *others])
+    return chosen, "; ".join([f"{chosen.trials} × {chosen.threads} (trials × threads)", *others])
+
+
+def trial_layout(config: Config, runs: int) -> tuple[TrialLayout, str]:
+    """Measure and return the fastest layout for `runs` runs like `config` on this machine, and a line about it."""
+    measured = [measure(config, trials, threads) for trials, threads in candidates(cores(), runs)]
+    return choose_layout(measured, runs, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))

@@ -35,21 +35,21 @@ FLOAT_BYTES = {"float32": 4, "float16": 2}
 
 @dataclass(frozen=True)
 class LinkCost:
-    """What training one link takes."""
+    """What training one link takes, and what it takes to embed images besides.
+
+    Images are `extracted` for stored features, for herding, and to begin a method's task. Links of one speed group
+    train at about the same FLOP/s, whatever their method.
+    """
 
     key: str
     task: int
-    images: int
-    """Rows drawn in all epochs of all stages."""
+    images: int  # rows drawn in all epochs of all stages
     steps: int
     flops: float
-    """Training only."""
     extracted: int
-    """Images that are embedded besides: for stored features, for herding, and to begin a method's task."""
     extracted_flops: float
     disk_bytes: int
     speed_group: str
-    """What decides FLOP/s: links of one group train at about the same rate, whatever their method."""
 
 
 def link_costs(plan: Plan, cache: FlopCache | None = None) -> list[LinkCost]:
@@ -92,10 +92,9 @@ def link_costs(plan: Plan, cache: FlopCache | None = None) -> list[LinkCost]:
 
 def speed_group(plan: Plan) -> str:
     """Return the name of the links that train at about the same rate."""
-    config, (height, width, channels) = plan.config, plan.dataset.x_train.shape[1:]
-    network = f"{config.backbone.name} {height}x{width}x{channels}"
+    config, shape = plan.config, "x".join(map(str, plan.dataset.x_train.shape[1:]))
     compiled = ", compiled" if config.optim.compile else ""
-    return f"{network}, batch {config.batches.size}, {config.optim.precision}{compiled}"
+    return f"{config.backbone.name} {shape}, batch {config.batches.size}, {config.optim.precision}{compiled}"
 
 
 def smallest_batch(plan: Plan) -> int:

@@ -6,8 +6,8 @@ of one row, counted on two real images whenever they may have changed.
 
 import json
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -26,8 +26,7 @@ from cl2r.methods.base import Rows, Stage, TaskData, TaskInfo, build_method
 COUNTED_ROWS = 2  # the fewest that batch norm takes
 
 
-@dataclass(frozen=True)
-class FlopCount:
+class FlopCount(NamedTuple):
     """FLOPs of one row, and the shape of its features (empty for a training step)."""
 
     flops: float
@@ -38,13 +37,11 @@ FlopCache = dict[Hashable, FlopCount]
 """Earlier counts by what decides them; chains that share a cache count each thing once."""
 
 
-@dataclass(frozen=True)
-class EpochShape:
-    """The batches of one epoch of a stage."""
+class EpochShape(NamedTuple):
+    """The number of batches of one epoch of a stage, the rows of each, and how many of those are from memory."""
 
     steps: int
     batch: int
-    """Rows of each."""
     memory_share: float
 
 
@@ -76,13 +73,24 @@ class DryChain:
 
         Memory is drawn at random: which rows herding chooses changes no count.
         """
-        config, scenario, rows = self.plan.config, self.plan.scenario, self.data.new
-        if self.info.memory == "quota":
+        config, scenario, rows, info = self.plan.config, self.plan.scenario, self.data.new, self.info
+        if info.memory == "quota":
             rows = sample_task(rows, scenario.labels[rows], config.memory.per_class, "random", config.seed, self.task)
         task, memory = scenario.tasks[self.task], np.concatenate([self.data.memory, rows])
         self.data = TaskData(task.rows, memory, scenario.labels, self._apply)
         self.task, self.extracted_rows, self.extracted_flops = self.task + 1, 0, 0.0
-        self._work = _work_of(self.plan, self.task, len(memory))
+        # What decides the FLOPs of a row: the fields of the link's key, float weights only by whether they are 0. The
+        # growth of heads with the classes is small and left out; a method whose φ grows is counted at every task.
+        family = info.first_task if self.task == 1 and info.first_task else info.family
+        parts, since = {"backbone", "head", "method", info.section}, matters_from()
+        chosen = {
+            name: value != 0 if isinstance(value, float) else value
+            for name, value in fields(config).items()
+            if name.split(".")[0] in parts and since[name] in range(1, self.task + 1)
+        }
+        sizes = [*self.plan.dataset.x_train.shape[1:], self.plan.num_outputs]
+        stage = self.task if info.grows else min(self.task, 2)
+        self._work = json.dumps([family, stage, len(memory) > 0, sizes, chosen])
         self._applied.clear()
         self.method.begin_task(TaskInfo(task.index, task.labels.start, len(task.labels), len(memory)), self.data)
         return self.data
@@ -146,19 +154,3 @@ class DryChain:
         self.extracted_flops += len(rows) * count.flops
         generator = torch.Generator().manual_seed(len(rows))
         return torch.randn(len(rows), *count.shape, generator=generator).to(self.device)
-
-
-def _work_of(plan: Plan, task: int, memory: int) -> str:
-    """Return what decides the FLOPs of a row: the fields of the link's key, float weights only by whether they are 0.
-
-    The growth of heads with the classes is small and left out; a method whose φ grows is counted at every task.
-    """
-    info, values, since = method_info(plan.config.method.name), fields(plan.config), matters_from()
-    family = info.first_task if task == 1 and info.first_task else info.family
-    chosen = {
-        name: value != 0 if isinstance(value, float) else value
-        for name, value in values.items()
-        if name.split(".")[0] in {"backbone", "head", "method", info.section} and since[name] in range(1, task + 1)
-    }
-    sizes = [*plan.dataset.x_train.shape[1:], plan.num_outputs]
-    return json.dumps([family, task if info.grows else min(task, 2), memory > 0, sizes, chosen])

@@ -47,8 +47,8 @@ class StudyFolder:
     def claim_name(self, identity: dict[str, Any]) -> str:
         """Register the specification under this name, or check that it is unchanged; return the study's id."""
         if not self.specification.exists():
-            entry = {"id": uuid.uuid4().hex, "specification": _as_read_back(identity)}
-            self.specification.write_file(yaml.safe_dump(entry, sort_keys=False).encode())
+            entry = {"id": uuid.uuid4().hex, "specification": identity}
+            self.specification.write_file(yaml.safe_dump(entry).encode())
         return self.check_name(identity)
 
     def check_name(self, identity: dict[str, Any]) -> str:
@@ -56,7 +56,7 @@ class StudyFolder:
         if not self.specification.exists():
             return ""
         stored = yaml.safe_load(self.specification.read_bytes())
-        if stored["specification"] != _as_read_back(identity):
+        if stored["specification"] != yaml.safe_load(yaml.safe_dump(identity)):  # tuples become lists
             old, new = _flat(stored["specification"]), _flat(identity)
             lines = [f"study {self.name!r} has another specification; choose another --name"]
             for key in sorted(old.keys() | new.keys()):
@@ -92,15 +92,12 @@ class StudyFolder:
         entry = {"format": ABOUT_FORMAT, "version": __version__, "commit": commit()}
         entry |= {"command": shareable_command(sys.argv), **driver_times(self.ledger.events())}
         entry |= {"expected_runs": expected_runs, "resources": resources, "environment": environment()}
-        self._put_about(entry)
+        self.about.write_file(json.dumps(entry, indent=1, ensure_ascii=False).encode())
 
     def update_about(self) -> None:
         """Bring the times in `about.json` up to date; without such a file do nothing."""
         if entry := self.read_about():
-            self._put_about(entry)
-
-    def _put_about(self, entry: dict[str, Any]) -> None:
-        self.about.write_file(json.dumps(entry, indent=1, ensure_ascii=False).encode())
+            self.about.write_file(json.dumps(entry, indent=1, ensure_ascii=False).encode())
 
     def read_about(self) -> dict[str, Any]:
         """Return `about.json` with the times that the ledger has now; {} if there is no file."""
@@ -136,11 +133,6 @@ def driver_times(events: Sequence[Event]) -> dict[str, Any]:
 def digest(identity: dict[str, Any]) -> str:
     """Return eight hex digits that identify a specification."""
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:8]
-
-
-def _as_read_back(identity: dict[str, Any]) -> Any:
-    """Return the identity as YAML would return it: tuples become lists."""
-    return yaml.safe_load(yaml.safe_dump(identity))
 
 
 def _flat(entry: Any, prefix: str = "") -> dict[str, str]:

@@ -78,19 +78,15 @@ def write_frames(folder: StudyFolder) -> dict[str, pd.DataFrame]:
 
 
 def _typed(rows: list[dict[str, Any]], always: Sequence[str]) -> pd.DataFrame:
-    frame = pd.DataFrame(rows)
-    frame = frame.reindex(columns=[*frame.columns, *(name for name in always if name not in frame)])
-    dtypes = _config_dtypes() | _DTYPES
-    return frame.astype({name: dtypes.get(name, "float64") for name in frame.columns})
-
-
-def _config_dtypes() -> dict[str, str]:
-    """Return dtypes by annotation: text if a field may be text, else float, else a nullable integer or boolean."""
+    """Return a frame. A config field is text if it may be text, else float, else a nullable integer or boolean."""
     order = ((str, "string"), (float, "float64"), (int, "Int64"), (bool, "boolean"))
-    return {
+    dtypes = {
         name: next((dtype for kind, dtype in order if kind in _plain_types(annotation)), "string")
         for name, annotation in field_types().items()
-    }
+    } | _DTYPES
+    frame = pd.DataFrame(rows)
+    frame = frame.reindex(columns=[*frame.columns, *(name for name in always if name not in frame)])
+    return frame.astype({name: dtypes.get(name, "float64") for name in frame.columns})
 
 
 def _plain_types(annotation: Any) -> list[type]:

@@ -4,8 +4,9 @@ Runs whose first links have the same keys share them: a job of its own trains th
 """
 
 import itertools
+import json
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,15 +63,14 @@ class Job:
         """Return the fields that every outcome of `run` in the ledger begins with."""
         return {"trial": self.trial, "variant": self.variant, "config": fields(run.config)}
 
-    def to_plain(self) -> dict[str, Any]:
-        """Return plain values, for the config of a Tune trial."""
-        plain: dict[str, Any] = _JOB.dump_python(self, mode="json")
-        return plain
+    def to_json(self) -> str:
+        """Return the job as text, for the config of a Tune trial."""
+        return json.dumps(_JOB.dump_python(self, mode="json"))
 
-    @classmethod
-    def from_plain(cls, plain: dict[str, Any]) -> "Job":
-        """Return the job that `to_plain` described."""
-        return _JOB.validate_python(plain)
+    @staticmethod
+    def from_json(text: str) -> "Job":
+        """Return the job that `to_json` described."""
+        return _JOB.validate_python(json.loads(text))
 
 
 _JOB = TypeAdapter(Job)
@@ -97,31 +97,25 @@ def grid_jobs(spec: StudySpec) -> list[Job]:
     return list(jobs.values())
 
 
-def shared_prefixes(chains: Mapping[str, Sequence[str]]) -> list[tuple[str, int, int]]:
-    """Return (run, start, stop_after) of the shared prefixes of chains of link keys, each after those it continues.
+def prefix_jobs(jobs: Sequence[Job], present: Collection[str]) -> list[Job]:
+    """Return jobs that train the links which two or more runs share and which are not `present` in the store.
 
     A link belongs to the group of runs that have it. Along a chain groups only shrink: where a group shrinks, a prefix
     ends, and if two runs are left, the next one begins there. The first run of a group trains it.
     """
-    groups: dict[str, list[str]] = defaultdict(list)
-    for run, keys in chains.items():
-        for key in keys:
-            groups[key].append(run)
-    found: list[tuple[str, int, int]] = []
-    for run, keys in chains.items():
-        end = 0
-        for group, links in itertools.groupby(keys, key=groups.__getitem__):
-            start, end = end, end + len(list(links))
-            if len(group) > 1 and group[0] == run:
-                found.append((run, start, end))
-    return sorted(found, key=lambda prefix: prefix[2])
-
-
-def prefix_jobs(jobs: Sequence[Job], present: Collection[str]) -> list[Job]:
-    """Return jobs that train the links which two or more runs share and which are not `present` in the store."""
     runs = {run.name: run for job in jobs for run in job.runs}
-    shared = shared_prefixes({name: run.keys for name, run in runs.items()})
-    found = (Job(-1, None, (runs[run],), start, stop_after) for run, start, stop_after in shared)
+    groups: dict[str, list[str]] = defaultdict(list)
+    for run in runs.values():
+        for key in run.keys:
+            groups[key].append(run.name)
+    found: list[Job] = []
+    for run in runs.values():
+        end = 0
+        for group, links in itertools.groupby(run.keys, key=groups.__getitem__):
+            start, end = end, end + len(list(links))
+            if len(group) > 1 and group[0] == run.name:
+                found.append(Job(-1, None, (run,), start, end))
+    found.sort(key=lambda job: job.stop_after or 0)  # each after those it continues
     return [job for job in found if not job.provides <= set(present)]
 
 

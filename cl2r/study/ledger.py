@@ -20,8 +20,7 @@ from cl2r.storage.path import StoragePath, at
 Kind = Literal["opened", "trial", "repeated", "started", "finished", "failed", "pruned", "noted", "closed"]
 FREE_TEXT = ("reason", "line")
 """Fields that may repeat the message of a library, with a signed address or a login in it."""
-DIED = "its process died"
-"""The reason of a run that failed because its process was lost."""
+DIED = "its process died"  # the reason of a run that failed because its process was lost
 
 
 @dataclass(frozen=True, order=True)

@@ -8,14 +8,11 @@ import contextlib
 import json
 import logging
 import math
-import os
-import socket
 import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, TextIO, TypeVar
+from typing import NamedTuple, TextIO, TypeVar
 
 from cl2r.runtime.logs import without_secrets
 from cl2r.runtime.progress import EpochReport, TimeLeft, epoch_values, progress_text
@@ -26,65 +23,39 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 STALE_SECONDS = 60.0
-PROGRESS = ("task", "tasks", "epoch", "epochs", "images_per_second", "loss", "seconds_left")
+REMOTE_SECONDS = 5.0
+"""How often progress is written to an object store, and read there."""
 
 
-@dataclass(frozen=True)
-class LiveRow:
+class LiveRow(NamedTuple):
     """Progress of one training process; `stale` if its file has not been written for a minute."""
 
     title: str
-    time: float
-    progress: dict[str, Any]
-    """The values of `PROGRESS`."""
+    text: str
     stale: bool
 
-    @property
-    def text(self) -> str:
-        """How far the run is, as text without its title."""
-        silent = f" · silent for {clock(max(0.0, time.time() - self.time))}" if self.stale else ""
-        return progress_text(**self.progress) + silent
 
+class LiveFile(TimeLeft):
+    """A listener that keeps a progress file current."""
 
-@dataclass
-class LiveFile:
-    """A listener that keeps `<folder>/<label>.json` current."""
-
-    folder: StoragePath
-    label: str
-    run: str
-    title: str
-    tasks: int
-    interval: float = 1.0
-    _left: TimeLeft = field(default_factory=TimeLeft)
-    _written: float = -math.inf
-
-    @property
-    def path(self) -> StoragePath:
-        """The progress file."""
-        return self.folder / f"{self.label}.json"
+    def __init__(self, path: StoragePath, title: str, tasks: int) -> None:
+        super().__init__()
+        self.path, self.title, self.tasks = path, title, tasks
+        self.interval, self._written = REMOTE_SECONDS if path.remote else 1.0, -math.inf
 
     def begin(self, tasks: list[int]) -> None:
-        self._left.begin([task for task in tasks if task <= self.tasks])
+        super().begin([task for task in tasks if task <= self.tasks])
 
     def epoch(self, report: EpochReport) -> None:
         """Write the file, unless it was written less than `interval` seconds ago."""
-        self._left.epoch(report)
+        super().epoch(report)
         if time.monotonic() - self._written < self.interval:
             return
-        entry = {
-            "label": self.label,
-            "run": self.run,
-            "title": self.title,
-            "pid": os.getpid(),
-            "host": socket.gethostname(),
-            "time": time.time(),
-            **epoch_values(report, self.tasks, self._left.after(report)),
-        }
+        entry = {"title": self.title, "progress": epoch_values(report, self.tasks, self.after(report))}
         try:  # not flushed to disk, because it is useless after a crash
             self.path.write_file(json.dumps(entry).encode(), durable=False)
         except OSError as error:  # progress is not a result: training continues
-            log.info("note: cannot write the progress of %s: %s", self.label, error)
+            log.info("note: cannot write the progress of %s: %s", self.title, error)
         self._written = time.monotonic()
 
     def close(self) -> None:
@@ -94,7 +65,7 @@ class LiveFile:
 
 
 def read_live(folder: StoragePath) -> list[LiveRow]:
-    """Return the progress of every running training process, sorted by label."""
+    """Return the progress of every running training process, sorted by the names of the files."""
     rows = []
     for path in folder.list("*.json"):
         try:
@@ -102,8 +73,10 @@ def read_live(folder: StoragePath) -> list[LiveRow]:
         except FileNotFoundError:  # its run ended between listing and reading
             continue
         if info := path.info():
-            stale = time.time() - info.mtime_ns / 1e9 > STALE_SECONDS
-            rows.append(LiveRow(entry["title"], entry["time"], {name: entry[name] for name in PROGRESS}, stale))
+            silent = time.time() - info.mtime_ns / 1e9
+            stale = silent > STALE_SECONDS
+            text = progress_text(**entry["progress"]) + (f" · silent for {clock(silent)}" if stale else "")
+            rows.append(LiveRow(entry["title"], text, stale))
     return rows
 
 
@@ -115,7 +88,7 @@ def aligned(rows: Sequence[LiveRow]) -> list[str]:
     return [f"{set_cell_size(row.title, width)}   {row.text}" for row in rows]
 
 
-class LiveView:
+class LiveView(threading.Thread):
     """Shows a study from its own thread, with rich.
 
     A terminal shows one row per running trial, then `totals()`, and said lines above them. Any other stream gets the
@@ -128,13 +101,15 @@ class LiveView:
         folder: StoragePath,
         totals: Callable[[], str],
         stream: TextIO | None = None,
-        interval: float = 0.5,
+        interval: float | None = None,
         heartbeat: float = 60.0,
     ) -> None:
         from rich.console import Console  # training processes import this module too, and only write files
         from rich.live import Live
 
-        self.folder, self.totals, self.interval, self.heartbeat = folder, totals, interval, heartbeat
+        super().__init__(name="live view", daemon=True)
+        self.folder, self.totals, self.heartbeat = folder, totals, heartbeat
+        self.interval = interval or (REMOTE_SECONDS if folder.remote else 0.5)
         self.console = Console(file=sys.stderr if stream is None else stream, highlight=False, markup=False)
         self.lost: Exception | None = None
         self._live = Live(
@@ -143,17 +118,17 @@ class LiveView:
         self._reported: set[str] = set()
         self._beat = time.monotonic()
         self._stopping, self._writing = threading.Event(), threading.Lock()
-        self._thread = threading.Thread(target=self._loop, name="live view", daemon=True)
 
-    def start(self) -> None:
-        """Begin to show."""
-        self._thread.start()
+    def run(self) -> None:
+        while not self._stopping.is_set():
+            self.refresh()
+            self._stopping.wait(self.interval)
 
     def stop(self) -> None:
         """End the thread and clear the rows."""
         self._stopping.set()
-        if self._thread.is_alive():
-            self._thread.join()
+        if self.is_alive():
+            self.join()
         self._write(self._live.stop)
 
     def say(self, line: str) -> None:
@@ -165,28 +140,22 @@ class LiveView:
         from rich.console import Group
         from rich.text import Text
 
-        if not self.console.is_terminal:
-            if time.monotonic() - self._beat >= self.heartbeat:
-                self._beat = time.monotonic()
-                self.say(self._totals())
+        terminal = self.console.is_terminal
+        if not terminal and time.monotonic() - self._beat < self.heartbeat:
             return
-        totals, room = self._totals(), max(0, self.console.height - 3)
-        rows = self._shown("its running trials", lambda: read_live(self.folder), list[LiveRow]())
-        lines = self._shown("its running trials", lambda: aligned(rows[:room]), list[str]())
-        lines += [f"… and {len(rows) - room} more"] if len(rows) > room else []
-        block = Group(*(Text(line, no_wrap=True, overflow="ellipsis") for line in [*lines, totals]))
+        totals = self._shown("its totals", lambda: self.totals().replace("\n", " "), "totals unknown")
+        if not terminal:
+            self._beat = time.monotonic()
+            self.say(totals)
+            return
+        lines = self._shown("its running trials", lambda: aligned(read_live(self.folder)), list[str]())
+        room = max(0, self.console.height - 3)
+        more = [f"… and {len(lines) - room} more"] if len(lines) > room else []
+        block = Group(*(Text(line, no_wrap=True, overflow="ellipsis") for line in [*lines[:room], *more, totals]))
         if not self._live.is_started:
             self._write(self._live.start)
             self._write(self.console.show_cursor)  # or a driver that is killed would leave it hidden
         self._write(lambda: self._live.update(block, refresh=True))
-
-    def _loop(self) -> None:
-        while not self._stopping.is_set():
-            self.refresh()
-            self._stopping.wait(self.interval)
-
-    def _totals(self) -> str:
-        return self._shown("its totals", lambda: self.totals().replace("\n", " "), "totals unknown")
 
     def _shown(self, what: str, produce: Callable[[], T], otherwise: T) -> T:
         try:

@@ -22,7 +22,7 @@ from cl2r.study.jobs import plan_job
 from cl2r.study.ledger import finished
 from cl2r.study.session import StudySession
 from cl2r.study.space import random_points
-from cl2r.study.spec import sweep_point
+from cl2r.study.spec import Point
 
 
 def plan_text(session: StudySession, gpu_price: float) -> str:
@@ -37,7 +37,7 @@ def plan_text(session: StudySession, gpu_price: float) -> str:
         known = [event.read()["params"] for event in folder.ledger.events("trial")]
         left = max(0, study.search.trials - len(known))
         points = known + random_points(study.space, left, study.search.seed)
-        jobs = [plan_job(study, sweep_point(point), number) for number, point in enumerate(points)]
+        jobs = [plan_job(study, Point(None, point), number) for number, point in enumerate(points)]
         note = f" (about: {left} points of the space drawn at random)" if left else ""
     plans = [plan_run(run.config) for job in jobs for run in job.runs]
     cache: FlopCache = {}

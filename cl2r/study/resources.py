@@ -13,8 +13,7 @@ from cl2r.errors import InputError
 if TYPE_CHECKING:
     import torch
 
-Node = Mapping[str, float]
-"""Amounts by Ray's names of resources."""
+Node = Mapping[str, float]  # amounts by Ray's names of resources
 ACCELERATOR = "accelerator_type:"
 
 
@@ -25,15 +24,12 @@ class Resources:
     workers: int = 1
     cpus_per_worker: int = 1
     gpus_per_worker: float = 0
-    accelerator: str | None = None
-    """Use only nodes with this accelerator, e.g. A100."""
-    max_concurrent: int | None = None
-    """Number of trials at a time; None: as many as fit into the cluster as it is."""
+    accelerator: str | None = None  # use only nodes with this one, e.g. A100
+    max_concurrent: int | None = None  # trials at a time; None: as many as fit into the cluster as it is
     sync_batchnorm: bool = False
     backend: Literal["nccl", "gloo"] | None = None
     """None: NCCL between GPUs, gloo between CPUs. `gloo` with GPUs trains on CPUs, to test placement without GPUs."""
-    retries: int = 2
-    """How often a trial that crashes without progress is resumed before it counts as failed."""
+    retries: int = 2  # how often a trial that crashes without progress is resumed before it counts as failed
 
     def __post_init__(self) -> None:
         for name in ("workers", "cpus_per_worker", "max_concurrent"):

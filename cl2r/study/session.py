@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Self
 
+from cl2r.config.schema import Config
 from cl2r.data import load_dataset
 from cl2r.engine.links import LinkStore, check_writable
 from cl2r.engine.plan import plan_run
@@ -30,10 +31,8 @@ class StudySession:
     spec: StudySpec
     folder: StudyFolder
     resources: Resources
-    jobs: list[Job]
-    """The jobs of a grid; for a sweep, jobs at the corners of its space."""
-    owner: str = ""
-    """Id of the study, written into the links that it trains; empty if the study has not begun."""
+    jobs: list[Job]  # of a grid; for a sweep, jobs at the corners of its space
+    owner: str = ""  # id of the study, written into the links that it trains; empty if it has not begun
     stop: Termination = field(default_factory=Termination)
     verbose: bool = False
 
@@ -62,15 +61,15 @@ class StudySession:
             raise InputError("--cpus-per-worker auto needs one worker per run, no GPUs, and a Ray on this machine only")
         jobs = representative_jobs(spec) if spec.is_sweep else grid_jobs(spec)
         examples = corner_jobs(spec) if spec.is_sweep else jobs
-        for run in (run for job in examples for run in job.runs) if resources.workers > 1 else ():
+        runs = [run for job in examples for run in job.runs]
+        for run in runs if resources.workers > 1 else []:
             rows = smallest_batch(plan_run(run.config))
             if rows < 2 * resources.workers:  # batch norm needs two of every worker
-                reason = f"a batch of {rows} rows is too small for {resources.workers} workers: each needs 2"
-                raise InputError(f"{run.title}: {reason}")
-        sets = {run.config.data for job in examples for run in job.runs}
+                raise InputError(f"{run.title}: {rows} rows are too few for {resources.workers} workers: each needs 2")
+        sets = {run.config.data for run in runs}
         fingerprints = (load_dataset(data.name, data.size, data.channels, data.root).fingerprint for data in sets)
         identity = spec.identity(sorted(fingerprints))
-        data = Path(examples[0].runs[0].config.data.name).stem
+        data = Path(runs[0].config.data.name).stem
         folder = StudyFolder(storage, name or f"{spec.stem}-{data}-{digest(identity)}")
         session = cls(spec, folder, resources, jobs, stop=stop or Termination(), verbose=verbose)
         if not lock:
@@ -82,7 +81,7 @@ class StudySession:
         with folder.driver_lock():
             session.owner = folder.claim_name(identity)
             if measure_layout:
-                session.resources = session._measured(examples[0])
+                session.resources = session._measured(runs[0].config)
             yield session
 
     @cached_property
@@ -118,16 +117,16 @@ class StudySession:
             f"{cpus}: {1 + data.loaders} would give each process a CPU"
         )
 
-    def _measured(self, example: Job) -> Resources:
+    def _measured(self, config: Config) -> Resources:
         """Return the resources with the fastest trials × threads for the runs that are left."""
-        from cl2r.study.calibrate import layout_text, trial_layout
+        from cl2r.study.calibrate import trial_layout
 
         left = self.spec.search.trials if self.spec.is_sweep else len(self.jobs)
         left -= sum(event.kind == "finished" for event in self.ledger.outcomes().values())
         if left <= 0:
             return self.resources
         print("measuring trials × threads", flush=True)
-        chosen, measured = trial_layout(example.runs[0].config, left)
-        print(layout_text(chosen, measured, left), flush=True)
+        chosen, text = trial_layout(config, left)
+        print(text, flush=True)
         trials = min(chosen.trials, self.resources.max_concurrent or chosen.trials)
         return dataclasses.replace(self.resources, cpus_per_worker=chosen.threads, max_concurrent=trials)

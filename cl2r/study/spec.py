@@ -5,13 +5,13 @@ sweep: Optuna chooses points of the space, and a trial trains its point with eve
 """
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-import yaml
 from pydantic import Field, PrivateAttr, ValidationError, model_validator
 
 from cl2r.config.keys import LINK_FORMAT
@@ -22,7 +22,7 @@ from cl2r.config.section import Section
 from cl2r.data import DATASETS, data_root
 from cl2r.errors import InputError, nearest
 from cl2r.metrics import METRICS
-from cl2r.study.space import Space, check_space
+from cl2r.study.space import Range, Space, corner_values
 
 OBJECTIVES = {name: (metric.column("tuning"), metric.direction) for name, metric in METRICS.objectives().items()}
 """What a sweep can optimise: column of the `runs` frame, and direction. Accuracies are measured on tuning pairs."""
@@ -34,8 +34,7 @@ class SearchSpec(Section):
     trials: Annotated[int, Field(ge=1)] = 20
     objectives: Annotated[tuple[str, ...], Field(min_length=1)] = ("BC",)
     sampler: Literal["tpe", "nsga2", "random"] = "tpe"
-    startup: Annotated[int, Field(ge=1)] = 8
-    """Number of random points before the sampler learns from results."""
+    startup: Annotated[int, Field(ge=1)] = 8  # random points before the sampler learns from results
     seed: Annotated[int, Field(ge=0)] = 0
     early_stopping: bool = False
     """Stop a trial whose BC(t) is in the worse half of the trials that reached task t (successive halving)."""
@@ -54,23 +53,27 @@ class SearchSpec(Section):
 
 @dataclass(frozen=True)
 class Point:
-    """How a run of a study differs from its base: the name of a variant, and overrides by dotted name."""
+    """How a run of a study differs from its base: a variant, and overrides by dotted name, which win over it."""
 
     variant: str | None
     values: dict[str, Any]
-    title: str = ""
-    """What distinguishes it from the other points, apart from the method."""
+    variant_values: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def title(self) -> str:
+        """What distinguishes it from the other points, apart from the method."""
+        shown = ((key, f"{value:.3g}" if isinstance(value, float) else value) for key, value in self.values.items())
+        words = [f"{key.split('.')[-1]}={value}" for key, value in shown if key != "method.name"]
+        return " ".join([self.variant, *words] if self.variant else words)
 
 
 class StudySpec(Section):
     """What to run, as a YAML file or a mapping gives it. `load` makes one; `points` and `config` say what it means."""
 
     preset: str = "icons"
-    set: dict[str, Any] = Field(default_factory=dict)
-    """Overrides of every run, by dotted name."""
+    set: dict[str, Any] = Field(default_factory=dict)  # overrides of every run, by dotted name
     seeds: Annotated[tuple[Annotated[int, Field(ge=0, lt=2**63)], ...], Field(min_length=1)] = (0,)
-    variants: dict[str, dict[str, Any]] = Field(default_factory=dict)
-    """Named groups of overrides; each runs the whole grid."""
+    variants: dict[str, dict[str, Any]] = Field(default_factory=dict)  # overrides by name; each runs the whole grid
     grid: dict[str, Annotated[list[Any], Field(min_length=1)]] = Field(default_factory=dict)
     space: Space = Field(default_factory=dict)
     search: SearchSpec = SearchSpec()
@@ -101,7 +104,9 @@ class StudySpec(Section):
         None changes nothing. `tasks=T` gives every run T tasks, also if the file lists several numbers to choose from.
         """
         where = str(source) if isinstance(source, Path) else "study"
-        content = read_content(source) if isinstance(source, Path) else dict(source)
+        if isinstance(source, Path) and not source.is_file():
+            raise InputError(f"no study {source}")
+        content = read_layer(str(source.absolute())) if isinstance(source, Path) else dict(source)
         tasks = changes.pop("tasks", None)
         for key, value in changes.items():
             if key not in ("grid", "search") or not isinstance(value, Mapping):
@@ -121,7 +126,13 @@ class StudySpec(Section):
         spec = spec.model_copy(update={"set": _overridden(spec, overrides)})
         spec._stem = source.stem if isinstance(source, Path) else "study"
         merge_layers(spec.base)  # refuses a preset that does not exist
-        check_space(spec.space, lambda values: spec.config(Point(None, dict(values)), spec.seeds[0]))
+        for name, entry in spec.space.items():
+            values = corner_values(entry)
+            if isinstance(entry, Range) and not all(isinstance(value, int) for value in values):
+                # An integer field accepts 1.0 and 4.0, but not the fractions between them.
+                values.append(entry.low + (entry.high - entry.low) / math.e)
+            for value in values:
+                spec.config(Point(None, {name: value}), spec.seeds[0])
         return spec
 
     @property
@@ -143,12 +154,20 @@ class StudySpec(Section):
         """Return variants × grid in the order of the file; the last key varies fastest."""
         variants: list[tuple[str | None, dict[str, Any]]] = [*self.variants.items()] or [(None, {})]
         grid = [dict(zip(self.grid, row, strict=True)) for row in itertools.product(*self.grid.values())]
-        return [Point(name, {**values, **row}, _title(name, row)) for name, values in variants for row in grid]
+        return [Point(name, row, values) for name, values in variants for row in grid]
 
     def config(self, point: Point, seed: int) -> Config:
-        """Return the config of one run; paths in it are absolute."""
-        layers = [*self.base, *itertools.starmap(from_dotted, point.values.items()), {"seed": seed}]
-        return resolve([*layers, _absolute_data(merge_layers(layers))])
+        """Return the config of one run; its paths are absolute: training processes have other working directories."""
+        values = point.variant_values | point.values
+        layers = [*self.base, *itertools.starmap(from_dotted, values.items()), {"seed": seed}]
+        data: Any = merge_layers(layers).get("data")
+        name = data.get("name") if isinstance(data, dict) else None
+        if isinstance(name, str) and name in DATASETS:
+            if DATASETS[name].layout:
+                layers.append({"data": {"root": str(data_root(data.get("root")).absolute())}})
+        elif isinstance(name, str) and (path := Path(name).expanduser()).exists():
+            layers.append({"data": {"name": str(path.absolute())}})
+        return resolve(layers)
 
     def identity(self, fingerprints: Sequence[str]) -> dict[str, Any]:
         """Return what a study's name stands for. More trials, or the same data elsewhere, make no other study."""
@@ -161,30 +180,6 @@ class StudySpec(Section):
         if not self.is_sweep:
             del spec["search"]
         return {"format": LINK_FORMAT, "data": fingerprints, "base": base, **spec}
-
-
-def read_content(path: Path) -> dict[str, Any]:
-    """Return the mapping in a study's YAML file, unchecked."""
-    try:
-        content = yaml.safe_load(path.read_text())
-    except FileNotFoundError as error:
-        raise InputError(f"no study {path}") from error
-    except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
-        raise InputError(f"{path}: not a readable YAML file: {' '.join(str(error).split())}") from error
-    if not isinstance(content, dict):
-        raise InputError(f"{path}: expected a mapping with preset, grid, space, ...")
-    return content
-
-
-def sweep_point(values: dict[str, Any]) -> Point:
-    """Return a point of a space."""
-    return Point(None, values, _title(None, values))
-
-
-def _title(variant: str | None, values: Mapping[str, Any]) -> str:
-    shown = ((key, f"{value:.3g}" if isinstance(value, float) else value) for key, value in values.items())
-    words = [f"{key.split('.')[-1]}={value}" for key, value in shown if key != "method.name"]
-    return " ".join([variant, *words] if variant else words)
 
 
 def _overridden(spec: StudySpec, overrides: Sequence[str]) -> dict[str, Any]:
@@ -208,15 +203,3 @@ def _overridden(spec: StudySpec, overrides: Sequence[str]) -> dict[str, Any]:
                 settings.pop(key, None)  # now the last: of n_tasks and initial, the later one counts
                 settings[key] = value
     return settings
-
-
-def _absolute_data(merged: dict[str, Any]) -> dict[str, Any]:
-    """Return a layer that makes the paths of the data absolute: training processes have other working directories."""
-    data = merged.get("data")
-    name = data.get("name") if isinstance(data, dict) else None
-    if not isinstance(data, dict) or not isinstance(name, str):
-        return {}
-    if name in DATASETS:
-        return {"data": {"root": str(data_root(data.get("root")).absolute())}} if DATASETS[name].layout else {}
-    path = Path(name).expanduser()
-    return {"data": {"name": str(path.absolute())}} if path.exists() else {}

@@ -15,14 +15,6 @@ def studies(storage: StoragePath) -> list[StudyFolder]:
     return [StudyFolder(storage, path.parent.name) for path in storage.list("studies/*/study.yaml")]
 
 
-def find_study(storage: StoragePath, name: str) -> StudyFolder:
-    """Return the study called `name` below `storage`."""
-    names = [folder.name for folder in studies(storage)]
-    if name not in names:
-        raise InputError(f"no study {name!r} below {storage / 'studies'}{nearest(name, names)}")
-    return StudyFolder(storage, name)
-
-
 def overview(storage: StoragePath) -> str:
     """Return one line per study."""
     found = studies(storage)
@@ -34,7 +26,10 @@ def overview(storage: StoragePath) -> str:
 
 def status(storage: StoragePath, name: str) -> str:
     """Return the state of one study: counts, running trials, and failed runs with their reasons."""
-    folder = find_study(storage, name)
+    known = {folder.name: folder for folder in studies(storage)}
+    if name not in known:
+        raise InputError(f"no study {name!r} below {storage / 'studies'}{nearest(name, known)}")
+    folder = known[name]
     lines = [f"{name}: {_state(folder)}", *(f"  {line}" for line in running(folder))]
     for run, event in folder.ledger.outcomes().items():
         if event.kind != "finished":

@@ -77,12 +77,10 @@ def record_failed(job: Job, folder: StudyFolder, reason: str) -> None:
 def _train_job(job: Job, folder: StudyFolder, owner: str, workers: Workers, report: Report) -> None:
     began, whole, ledger = time.perf_counter(), job.stop_after is None, folder.ledger
     outcomes = workers.from_first(ledger.outcomes)
-    interval, stop = 5.0 if folder.path.remote else 1.0, Marker(folder.path)
-    labels = [run.name for run in job.runs] if whole else [job.label]
-    live = [
-        LiveFile(folder.live, label, run.name, run.title, job.stop_after or len(run.keys), interval)
-        for run, label in zip(job.runs, labels, strict=True)
-    ]
+    stop, live = Marker(folder.path), list[LiveFile]()
+    for run in job.runs:
+        path = folder.live / f"{run.name if whole else job.label}.json"
+        live.append(LiveFile(path, run.title, job.stop_after or len(run.keys)))
     try:
         chains = workers.together(
             lambda: [
@@ -91,8 +89,8 @@ def _train_job(job: Job, folder: StudyFolder, owner: str, workers: Workers, repo
             ]
         )
         pairs = list(zip(job.runs, chains, strict=True))
-        records = pairs if whole and workers.first else []
-        unfinished = [(run, chain) for run, chain in records if not finished(outcomes, [run.name])]
+        recorded = pairs if whole and workers.first else []
+        unfinished = [pair for pair in recorded if not finished(outcomes, [pair[0].name])]
         for run, _ in unfinished:
             ledger.write("started", run.name, {"trial": job.trial, "workers": workers.world})
         # All runs reach a task before any continues, because a report is a mean over seeds.

@@ -232,7 +232,7 @@ Watch = Callable[..., tuple[int, Clock]]
 
 def report_progress(folder: StudyFolder, epoch: int) -> None:
     """Do what a training process does after an epoch."""
-    live = LiveFile(folder.live, "er", "er", "er seed 0", tasks=3)
+    live = LiveFile(folder.live / "er.json", "er seed 0", tasks=3)
     live.begin([1, 2, 3])
     live.epoch(EpochReport(1, "train", epoch, 9, 0.1, 1500, 1.0, {"ce": 1.25}))
     os.utime(live.path, ns=(time.time_ns(), time.time_ns() + epoch))

@@ -1,6 +1,5 @@
 """Which job Ray Tune gets next. The test plays Tune; Optuna and its journal are real, and no Ray is started."""
 
-import json
 import pickle
 import random
 import warnings
@@ -18,7 +17,7 @@ from ray.tune.search import Searcher
 
 from cl2r.engine.links import Link, LinkStore, Partial
 from cl2r.rayrun.optuna_source import OptunaSource
-from cl2r.rayrun.searcher import EarlyStopping, JobSearcher, RetryPolicy, progressed, saved
+from cl2r.rayrun.searcher import EarlyStopping, JobSearcher, RetryPolicy
 from cl2r.study.folder import StudyFolder
 from cl2r.study.jobs import Job, prefix_jobs, representative_jobs
 from cl2r.study.spec import StudySpec
@@ -36,7 +35,7 @@ def folder(tmp_path: Path) -> StudyFolder:
 
 
 def job_of(answer: Any) -> Job:
-    return Job.from_plain(json.loads(answer["job"]))
+    return Job.from_json(answer["job"])
 
 
 class Tune:
@@ -177,7 +176,9 @@ def save_epoch(store: LinkStore, key: str, epoch: int, stage: int = 0) -> None:
 
 
 def test_a_later_epoch_a_later_stage_and_a_link_are_progress(store: LinkStore) -> None:
-    states = [saved(JOB, store)]
+    """Each of them, and none twice."""
+    policy = RetryPolicy(store, 0)
+    assert not policy.should_retry(JOB), "the first crash"
     for step in (
         lambda: save_epoch(store, "one", 1),
         lambda: save_epoch(store, "one", 7),
@@ -186,21 +187,17 @@ def test_a_later_epoch_a_later_stage_and_a_link_are_progress(store: LinkStore) -
         lambda: save_epoch(store, "two", 1),
     ):
         step()
-        states.append(saved(JOB, store))
-    for position, state in enumerate(states):
-        later = [position > other for other in range(len(states))]
-        assert [progressed(state, other) for other in states] == later
+        assert [policy.should_retry(JOB) for _ in range(2)] == [True, False]
 
 
 def test_only_whole_epochs_and_a_jobs_own_links_are_progress(store: LinkStore) -> None:
-    prefix = Job(-1, None, JOB.runs, 0, 1)
-    before = saved(prefix, store)
+    prefix, policy = Job(-1, None, JOB.runs, 0, 1), RetryPolicy(store, 0)
+    assert [policy.should_retry(job) for job in (prefix, JOB)] == [False, False]
     store.save("two", Link(TENSORS, TENSORS, {}))
-    assert not progressed(saved(prefix, store), before)
-    assert progressed(saved(JOB, store), before)
+    assert [policy.should_retry(job) for job in (prefix, JOB)] == [False, True]
     save_epoch(store, "one", 3)
     (store.partials / "one" / "partial.json").write_bytes(b"torn")
-    assert not progressed(saved(prefix, store), before)
+    assert not policy.should_retry(prefix)
 
 
 @pytest.mark.parametrize("retries", [0, 1, 2])

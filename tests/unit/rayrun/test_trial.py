@@ -1,7 +1,6 @@
 """Errors in a trial: which end as a failed row, and which are raised for another attempt."""
 
 import ast
-import json
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +44,7 @@ def run(job: Job, folder: StudyFolder, monkeypatch: pytest.MonkeyPatch, error: E
     monkeypatch.setattr(trial.tune, "report", reports.append)
     monkeypatch.setattr(trial, "configure", lambda _: None)  # logging of the test process stays as it is
     resources = {"workers": 1, "cpus_per_worker": 1}
-    config = {"job": json.dumps(job.to_plain()), "study": str(folder.path), "owner": "x", "resources": resources}
+    config = {"job": job.to_json(), "study": str(folder.path), "owner": "x", "resources": resources}
     trial.run_trial(config)
     return reports
 

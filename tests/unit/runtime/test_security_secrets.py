@@ -4,7 +4,6 @@ Every one of them holds the word `planted`, and nothing else does.
 """
 
 import io
-import json
 import logging
 import sys
 from pathlib import Path
@@ -21,7 +20,7 @@ from cl2r.rayrun.tune import failure_reason
 from cl2r.runtime.logs import HIDDEN, anonymous, configure, errors_without_secrets, exit_code, without_secrets
 from cl2r.study.folder import StudyFolder
 from cl2r.study.frames import FRAMES, write_frames
-from cl2r.study.jobs import plan_job
+from cl2r.study.jobs import Job, plan_job
 from cl2r.study.ledger import Ledger
 from cl2r.study.spec import Point
 from cl2r.study.status import status
@@ -249,7 +248,7 @@ def test_a_study_leaves_none(
     folder.write_about({}, 2)
     job = plan_job(study, Point(None, {}), 0)
     for number, run in enumerate(job.runs):
-        alone = json.dumps({**job.to_plain(), "trial": number, "runs": [job.to_plain()["runs"][number]]})
+        alone = Job(number, None, (run,)).to_json()
         config = {"job": alone, "study": str(folder.path), "owner": "x", "resources": {"workers": 1}, "starting": None}
         trial.run_trial(config)
         assert run.name in folder.ledger.outcomes()

@@ -1,6 +1,5 @@
 """Jobs: what a trial trains, what it waits for, and which links runs share."""
 
-import json
 from collections import Counter, defaultdict
 from pathlib import Path
 
@@ -12,8 +11,8 @@ from cl2r.config.builtin import ABLATION_CELLS
 from cl2r.engine.frames import run_name
 from cl2r.engine.plan import plan_run
 from cl2r.errors import InputError
-from cl2r.study.jobs import Job, grid_jobs, plan_job, prefix_jobs, shared_prefixes
-from cl2r.study.spec import Point, sweep_point
+from cl2r.study.jobs import Job, grid_jobs, plan_job, prefix_jobs
+from cl2r.study.spec import Point
 from tests.support.small_study import bare_run, chains, small_study
 
 PATHS = st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=5), max_size=7)
@@ -23,7 +22,7 @@ def test_a_job_survives_json(tiny: Path) -> None:
     study = small_study(tiny, seeds=[0, 4], set={"optim.lr_later": 0.01, "optim.milestones": [1, 2]})
     job = plan_job(study, Point("masked", {"head.mask_unseen": True}), 3)
     for original in (job, Job(-1, None, job.runs[:1], 1, 2)):
-        assert Job.from_plain(json.loads(json.dumps(original.to_plain()))) == original
+        assert Job.from_json(original.to_json()) == original
     assert job.runs[0].config.head.mask_unseen
     assert [run.config.seed for run in job.runs] == [0, 4]
     plans = [plan_run(run.config) for run in job.runs]
@@ -39,7 +38,7 @@ def test_titles(tiny: Path) -> None:
         "er masked per_class=2 seed 4",
         "fixed masked per_class=2 seed 4",
     ]
-    point = sweep_point({"method.lambda_base": 1 / 3})
+    point = Point(None, {"method.lambda_base": 1 / 3})
     assert plan_job(small_study(tiny, seeds=[4]), point, 0).runs[0].title == "cl2r lambda_base=0.333 seed 4"
 
 
@@ -100,6 +99,11 @@ def test_prefixes_whose_links_are_present_are_left_out() -> None:
     assert all(job.trial == -1 and len(job.runs) == 1 for job in prefix_jobs(jobs, []))
 
 
+def prefixes_of(forest: dict[str, list[str]]) -> list[tuple[str, int, int]]:
+    jobs = [Job(number, None, (bare_run(*chain),)) for number, chain in enumerate(forest.items())]
+    return [(job.runs[0].name, job.start, job.stop_after or 0) for job in prefix_jobs(jobs, [])]
+
+
 @given(PATHS)
 @settings(deadline=None, max_examples=60)
 def test_every_shared_link_is_in_one_prefix_and_no_other_link_is_in_any(paths: list[list[int]]) -> None:
@@ -109,7 +113,7 @@ def test_every_shared_link_is_in_one_prefix_and_no_other_link_is_in_any(paths: l
         for key in keys:
             owners[key].add(run)
     shared = {key for key, runs in owners.items() if len(runs) >= 2}
-    found = shared_prefixes(forest)
+    found = prefixes_of(forest)
 
     provided: Counter[str] = Counter()
     for run, start, stop_after in found:
@@ -125,7 +129,7 @@ def test_every_shared_link_is_in_one_prefix_and_no_other_link_is_in_any(paths: l
 def test_a_prefix_continues_another() -> None:
     """a ─ b ─┬─ c ─┬─ d      two runs part after c, a third left after b."""
     forest = {"early": ["a", "b", "x"], "one": ["a", "b", "c", "d"], "two": ["a", "b", "c", "e"]}
-    assert shared_prefixes(forest) == [("early", 0, 2), ("one", 2, 3)]
+    assert prefixes_of(forest) == [("early", 0, 2), ("one", 2, 3)]
 
 
 @pytest.mark.parametrize("tasks", [2, 3, 4])

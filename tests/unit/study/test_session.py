@@ -84,12 +84,11 @@ def test_the_trial_layout_is_used_for_the_runs_that_are_left(
 ) -> None:
     asked: list[int] = []
 
-    def measured(_: object, runs: int) -> tuple[TrialLayout, list[TrialLayout]]:
+    def measured(_: object, runs: int) -> tuple[TrialLayout, str]:
         asked.append(runs)
-        return TrialLayout(4, 2, 1.0, 1), []
+        return TrialLayout(4, 2, 1.0, 1), "4 × 2"
 
     monkeypatch.setattr("cl2r.study.calibrate.trial_layout", measured)
-    monkeypatch.setattr("cl2r.study.calibrate.layout_text", lambda *_: "4 × 2")
     for limit, trials in ((None, 4), (3, 3)):
         with StudySession.open(spec, tmp_path, Resources(max_concurrent=limit), measure_layout=True) as session:
             assert session.resources == Resources(cpus_per_worker=2, max_concurrent=trials)

@@ -8,7 +8,7 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 
 from cl2r.errors import InputError
 from cl2r.study.jobs import Job, corner_jobs, plan_job, prefix_jobs, representative_jobs
-from cl2r.study.space import Range, distribution, distributions, random_points
+from cl2r.study.space import Range, distributions, random_points
 from cl2r.study.spec import Point, StudySpec
 from tests.support.small_study import small_study
 
@@ -21,11 +21,14 @@ def sweep(tiny: Path, space: dict[str, Any], trials: int = 20, **entries: Any) -
 
 
 def test_optunas_words(tiny: Path) -> None:
-    assert distribution(Range(low=1, high=9, log=True)) == IntDistribution(1, 9, log=True)
-    assert distribution(Range(low=1, high=2.5)) == FloatDistribution(1.0, 2.5)
-    assert distribution(Range(low=1.0, high=2.0)) == FloatDistribution(1.0, 2.0), "a float stays one"
     choices = [None, True, 3, 0.5, "random"]
-    assert distribution(choices) == CategoricalDistribution(choices)
+    entries = {"a": Range(low=1, high=9, log=True), "b": Range(low=1, high=2.5), "c": Range(low=1.0, high=2.0)}
+    assert distributions({**entries, "d": choices}) == {
+        "a": IntDistribution(1, 9, log=True),
+        "b": FloatDistribution(1.0, 2.5),
+        "c": FloatDistribution(1.0, 2.0),  # a float stays one
+        "d": CategoricalDistribution(choices),
+    }
     space = sweep(tiny, {"method.lambda_base": LAMBDA, "memory.per_class": MEMORY, "scenario.n_tasks": [2, 3]})
     assert distributions(space.space) == {
         "method.lambda_base": FloatDistribution(0.1, 100.0, log=True),

@@ -4,7 +4,6 @@ import json
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -90,9 +89,8 @@ def test_one_study_in_detail(folder: StudyFolder) -> None:
     folder.ledger.write("failed", "two", {"reason": "task 1, epoch 1: loss term 'ce' is nan"})
     folder.ledger.write("pruned", "three", {"reason": "stopped early after task 2"})
     folder.live.mkdir()
-    row = {"label": "four", "run": "four", "title": "cl2r seed 0", "pid": 1, "host": "here"}
-    row |= {"time": time.time(), "task": 2, "tasks": 5, "epoch": 4, "epochs": 10, "images_per_second": 1500.0}
-    row |= {"loss": 1.25, "seconds_left": 72.0}
+    progress = {"task": 2, "tasks": 5, "epoch": 4, "epochs": 10, "images_per_second": 1500.0, "loss": 1.25}
+    row = {"title": "cl2r seed 0", "progress": {**progress, "seconds_left": 72.0}}
     (folder.live / "four.json").write_text(json.dumps(row))
     before = tree(folder.storage)
     head, *lines = status(folder.storage, folder.name).splitlines()
