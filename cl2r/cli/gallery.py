@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cl2r.cli.options import ModelName, PathType, storage_option, verbose_option
+from cl2r.cli.options import NameType, PathType, storage_option, verbose_option
 from cl2r.errors import InputError
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 FEW_SHARDS = 8  # up to here, starting Ray takes longer than doing the work in this process
 SAY_SECONDS = 5.0
+MODEL = NameType("model")
 MODEL_HELP = "A run's model after task t, or the folder of an exported model."
 
 
@@ -35,7 +36,7 @@ class GalleryType(PathType):
         return Gallery(super().convert(value, param, ctx))
 
 
-model_option = click.option("--model", type=ModelName(), required=True, metavar="RUN@t", help=MODEL_HELP)
+model_option = click.option("--model", type=MODEL, required=True, metavar="RUN@t", help=MODEL_HELP)
 gallery_argument = click.argument("gallery", type=GalleryType())
 
 
@@ -224,8 +225,8 @@ def serve(
 
 @click.command("upgrade-check")
 @gallery_argument
-@click.option("--old", type=ModelName(), required=True, metavar="RUN@k", help="The model that indexed the gallery.")
-@click.option("--new", type=ModelName(), required=True, metavar="RUN@t", help="The model that is to search it.")
+@click.option("--old", type=MODEL, required=True, metavar="RUN@k", help="The model that indexed the gallery.")
+@click.option("--new", type=MODEL, required=True, metavar="RUN@t", help="The model that is to search it.")
 @click.option("--pairs", type=PathType(), metavar="FILE", help="CSV or Parquet: query, gallery (ids), same (0 or 1).")
 @click.option("--sample", default=2000, show_default=True, help="Pairs to draw from the gallery's labels.")
 @click.option("--tolerance", default=0.01, show_default=True, help="Loss of accuracy that still counts as safe.")
@@ -260,7 +261,7 @@ def upgrade_check(
 
 
 @click.command("export")
-@click.argument("model", type=ModelName(), metavar="RUN@t")
+@click.argument("model", type=MODEL, metavar="RUN@t")
 @click.argument("out", type=PathType(), metavar="DIR")
 @storage_option
 def export_model(model: str, out: "StoragePath", storage: "StoragePath") -> None:

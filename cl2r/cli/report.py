@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 import click
 
-from cl2r.cli.options import StudyName, storage_option
+from cl2r.cli.options import NameType, storage_option
 from cl2r.errors import InputError, nearest
 from cl2r.runtime.logs import without_secrets
 
@@ -27,7 +27,7 @@ BUILD_SHARE = 4  # a pause is at least this many times as long as building took:
 
 
 @click.command()
-@click.argument("name", required=False, type=StudyName())
+@click.argument("name", required=False, type=NameType("study"))
 @storage_option
 def status(name: str | None, storage: "StoragePath") -> None:
     """Show the progress of all studies, or of one in detail."""
@@ -37,7 +37,7 @@ def status(name: str | None, storage: "StoragePath") -> None:
 
 
 @click.command()
-@click.argument("study", required=False, type=StudyName())
+@click.argument("study", required=False, type=NameType("study"))
 @storage_option
 @click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="Default: report.html in its folder.")
 @click.option("--watch", is_flag=True, help="Rebuild the page while the study runs.")

@@ -20,8 +20,7 @@ from click.shell_completion import CompletionItem
 
 from cl2r.cli.options import (
     HelpGroup,
-    MethodType,
-    PresetType,
+    NameType,
     call,
     data_option,
     data_root_option,
@@ -154,7 +153,7 @@ def compare_methods(
 
     @study_command(file, doc)
     @click.pass_context
-    @list_option("--methods", type=MethodType(), metavar="NAME...", help="Methods, or methods with +adapter.")
+    @list_option("--methods", type=NameType("method"), metavar="NAME...", help="Methods, or methods with +adapter.")
     @list_option(option, "values", type=int, metavar="N...", help=help_text)
     def command(context: click.Context, methods: tuple[str, ...], values: tuple[int, ...]) -> Recipe:
         import yaml
@@ -185,7 +184,7 @@ def resource_option(name: str, **settings: Any) -> Callable[[Any], Any]:
     return click.option(name, envvar=f"CL2R_{name.strip('-').replace('-', '_').upper()}", **settings)
 
 
-@click.option("--preset", type=PresetType(), metavar="NAME", help="A preset, or a YAML file of config sections.")
+@click.option("--preset", type=NameType("preset"), metavar="NAME", help="A preset, or a YAML file of config sections.")
 @data_option
 @data_root_option
 @tasks_option
