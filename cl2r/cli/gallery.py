@@ -200,27 +200,21 @@ def search(
 @click.option("--port", default=8000, show_default=True)
 @click.option("--top", default=12, show_default=True, help="Hits per search.")
 @click.option("--replicas", default=1, show_default=True, help="Processes that answer.")
-@click.option("--max-bytes", default=10_000_000, show_default=True, help="Largest image that may be uploaded.")
-@click.option("--name", "names", multiple=True, metavar="HOST", help="A further host name, e.g. behind a proxy.")
+@click.option(
+    "--max-bytes", "most_bytes", default=10_000_000, show_default=True, help="Largest image that may be uploaded."
+)
+@click.option(
+    "--name", "names", type=str.lower, multiple=True, metavar="HOST", help="A further host name, e.g. behind a proxy."
+)
 @verbose_option
 def serve(
-    gallery: "StoragePath",
-    model: str,
-    storage: "StoragePath",
-    host: str,
-    port: int,
-    top: int,
-    replicas: int,
-    max_bytes: int,
-    names: tuple[str, ...],
-    verbose: bool,
+    gallery: "StoragePath", model: str, storage: "StoragePath", port: int, replicas: int, verbose: bool, **options: Any
 ) -> int:
     """Answer searches over HTTP, with a page to try it, until Ctrl-C. There is no login: keep it on loopback."""
     from cl2r.gallery.service import ServiceOptions
     from cl2r.rayrun.serve import serve
 
-    options = ServiceOptions(str(gallery.resolve()), host, top, max_bytes, tuple(name.lower() for name in names))
-    return serve(options, model, storage, port, replicas, verbose)
+    return serve(ServiceOptions(str(gallery.resolve()), **options), model, storage, port, replicas, verbose)
 
 
 @click.command("upgrade-check")
@@ -340,9 +334,9 @@ def build(gallery: "Gallery", index: str, index_option: tuple[str, ...]) -> None
 @storage_option
 def adapt(gallery: "Gallery", model: str, storage: "StoragePath") -> None:
     """Map stored vectors to a newer model's space, for methods that map their gallery (FAN)."""
-    from cl2r.gallery.maintenance import Adaptation, adapt
+    from cl2r.gallery.maintenance import adapt
 
-    done = Adaptation()
-    for done in adapt(gallery, _load_model(model, storage)):
-        click.echo(f"{done.vectors:,} vectors mapped", err=True)
-    click.echo(f"{done.vectors:,} vectors mapped in {done.seconds:.1f} s, {done.flops / 1e9:.2f} GFLOP")
+    loaded, cost, began = _load_model(model, storage), (0, 0.0), time.perf_counter()
+    for cost in adapt(gallery, loaded):
+        click.echo(f"{cost[0]:,} vectors mapped", err=True)
+    click.echo(f"{cost[0]:,} vectors mapped in {time.perf_counter() - began:.1f} s, {cost[1] / 1e9:.2f} GFLOP")

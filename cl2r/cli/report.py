@@ -15,6 +15,8 @@ from cl2r.errors import InputError, nearest
 from cl2r.runtime.logs import without_secrets
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from analysis.study import Study
     from cl2r.storage.path import FileInfo, StoragePath
     from cl2r.study.folder import StudyFolder
@@ -107,7 +109,7 @@ class Source:
 
     def load(self) -> "Study | None":
         """Return the stored frames, or rebuild them in memory if the ledger has newer runs; None if there are none."""
-        from analysis.study import Study, load_study, read_specification
+        from analysis.study import load_study
         from cl2r.study.frames import study_frames
 
         if self.folder is None:
@@ -118,10 +120,7 @@ class Source:
             known = dict(zip(study.runs["run"], study.runs["status"], strict=True))
             if all(known.get(run) == event.kind for run, event in outcomes.items()):
                 return dataclasses.replace(study, about=about)
-        if not outcomes:
-            return None
-        frames, specification = study_frames(self.folder), read_specification(self.path)
-        return Study(**frames, name=self.name, specification=specification, about=about)
+        return study_of(self.folder, study_frames(self.folder)) if outcomes else None
 
 
 def find_source(study: str | None, storage: "StoragePath") -> Source:
@@ -156,26 +155,29 @@ def page_path(source: Source, out: Path | None) -> Path:
     return path
 
 
-def leave_report(folder: "StudyFolder") -> list[str]:
-    """Write figures and the page into the folder of a study that has ended; return lines that name them.
+def study_of(folder: "StudyFolder", frames: "dict[str, pd.DataFrame]") -> "Study":
+    """Return the study with these frames and what its folder says about it."""
+    from analysis.study import Study, read_specification
+
+    specification = read_specification(folder.path)
+    return Study(**frames, name=folder.name, specification=specification, about=folder.read_about())
+
+
+def leave_report(folder: "StudyFolder", frames: "dict[str, pd.DataFrame]") -> None:
+    """Write figures and the page of a study that has ended into its folder, and print where they are.
 
     An error here is a line as well: the runs are done and the frames are written.
     """
-    from analysis.study import load_study
-
-    lines: list[str] = []
-    study: Study | None = None
     for what in ("figures", "report"):
         try:
-            study = study or load_study(str(folder.path))
+            study = study_of(folder, frames)
             if what == "report":
-                lines.append(_write_page(study, folder.path))
+                click.echo(_write_page(study, folder.path))
             elif len(study.finished):
-                lines.append(_write_figures(study, folder.path / "figures"))
+                click.echo(_write_figures(study, folder.path / "figures"))
         except Exception as error:
             reason = without_secrets(" ".join(f"{type(error).__name__}: {error}".split()))
-            lines.append(f"no {what}: {reason}; the frames are complete, see `cl2r report --help`")
-    return lines
+            click.echo(f"no {what}: {reason}; the frames are complete, see `cl2r report --help`")
 
 
 def _write_figures(study: "Study", folder: "StoragePath") -> str:

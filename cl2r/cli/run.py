@@ -1,5 +1,6 @@
 """`cl2r run`: train one chain of models and print its compatibility matrix."""
 
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -63,12 +64,8 @@ def run(
     with Termination(grace).listening() as termination:
         plan = plan_run(config)
         click.echo(config_text(config))
-        progress = ProgressLine(len(plan.keys))
-        try:
-            with termination.graceful():
-                result = execute(plan, storage, progress, termination.asked)
-        finally:
-            progress.close()
+        with closing(ProgressLine(len(plan.keys))) as progress, termination.graceful():
+            result = execute(plan, storage, progress, termination.asked)
         folder = write_run(result, storage)
     for report in result.report.at.values() or [result.report]:
         pairs = f"{len(plan.report_pairs)} report pairs"
@@ -92,9 +89,8 @@ def config_text(config: "Config") -> str:
 def matrix_table(evaluation: "Evaluation") -> str:
     """Return C as text; a star marks a cell in which the new model's queries beat the old model's own."""
     matrix, compatible = evaluation.matrix, evaluation.compatible
-    tasks = range(len(matrix))
-    lines = ["query\\gallery " + "".join(f"{f'φ{k + 1}':>8}" for k in tasks)]
-    for t in tasks:
+    lines = ["query\\gallery " + "".join(f"{f'φ{k + 1}':>8}" for k in range(len(matrix)))]
+    for t in range(len(matrix)):
         cells = [f"{matrix[t, k]:.3f}" + ("*" if compatible[t, k] else " ") for k in range(t + 1)]
         lines.append(f"{f'φ{t + 1}':<14}" + "".join(f"{cell:>8}" for cell in cells))
     return "\n".join(lines)

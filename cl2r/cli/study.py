@@ -7,6 +7,7 @@ needs neither torch nor pandas nor Ray: they are imported once the options are k
 import ast
 import contextlib
 import dataclasses
+import functools
 import importlib
 import inspect
 import re
@@ -36,7 +37,6 @@ from cl2r.errors import InputError, check_type, nearest
 if TYPE_CHECKING:
     import pandas as pd
 
-    from cl2r.study.resources import Resources
     from cl2r.study.session import StudySession
     from cl2r.study.spec import StudySpec
 
@@ -51,9 +51,7 @@ class ListOption(click.Option):
     """An option with one or more values: `--seeds 0 1 2`."""
 
 
-def list_option(*names: str, **settings: Any) -> Callable[[Any], Any]:
-    """Return a decorator like `click.option` for an option with one or more values; not given, it is ()."""
-    return click.option(*names, cls=ListOption, multiple=True, **settings)
+list_option = functools.partial(click.option, cls=ListOption, multiple=True)  # not given, it is ()
 
 
 class StudyCommand(click.Command):
@@ -172,13 +170,6 @@ def compare_methods(
     return command
 
 
-class _CpusType(click.ParamType):  # type: ignore[type-arg]  # generic in recent click only
-    name = "n|auto"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        return value if value == "auto" else click.INT.convert(value, param, ctx)
-
-
 def resource_option(name: str, **settings: Any) -> Callable[[Any], Any]:
     """Return an option whose default is a variable of the environment, e.g. $CL2R_WORKERS."""
     return click.option(name, envvar=f"CL2R_{name.strip('-').replace('-', '_').upper()}", **settings)
@@ -195,7 +186,7 @@ def resource_option(name: str, **settings: Any) -> Callable[[Any], Any]:
 @resource_option("--workers", type=int, default=1, show_default=True, metavar="N", help="Processes per run.")
 @resource_option(
     "--cpus-per-worker",
-    type=_CpusType(),
+    type=lambda text: text if text == "auto" else int(text),
     default=1,
     show_default=True,
     metavar="N|auto",
@@ -221,6 +212,7 @@ def _shared_options() -> None:
 def run_recipe(path: Path, recipe: Recipe, options: Mapping[str, Any]) -> int:
     """Check everything, run what is missing, print the table and write the report. Return 1 if a run failed, else 0."""
     from cl2r.runtime.stop import Termination
+    from cl2r.study.resources import Resources
     from cl2r.study.session import StudySession
     from cl2r.study.spec import StudySpec
 
@@ -228,16 +220,17 @@ def run_recipe(path: Path, recipe: Recipe, options: Mapping[str, Any]) -> int:
     overrides += [f"data.{key}={options[f'data_{key}']}" for key in ("name", "root") if options[f"data_{key}"]]
     storage = options["storage"].absolute()  # training processes run elsewhere
     changes = {"preset": options["preset"], "seeds": options["seeds"] or None, "tasks": options["tasks"]}
+    auto = options["cpus_per_worker"] == "auto"  # one CPU until the layout has been measured
     with Termination(options["grace"]).listening() as stop:
         spec = StudySpec.load(recipe.file or path, overrides, **{**changes, **recipe.changes})
         recipe.check(spec)
         opened = StudySession.open(
             spec,
             storage,
-            study_resources(options),
+            Resources.from_options({**options, "cpus_per_worker": 1 if auto else options["cpus_per_worker"]}),
             name=options["name"],
             lock=not options["plan"],
-            measure_layout=options["cpus_per_worker"] == "auto",
+            measure_layout=auto,
             stop=stop,
             verbose=options["verbose"],
         )
@@ -248,14 +241,6 @@ def run_recipe(path: Path, recipe: Recipe, options: Mapping[str, Any]) -> int:
 
             click.echo(plan_text(session, options["gpu_price"]))
             return 0
-
-
-def study_resources(options: Mapping[str, Any]) -> "Resources":
-    """Return the resources that the options ask for; `--cpus-per-worker auto` is 1 until it has been measured."""
-    from cl2r.study.resources import Resources
-
-    auto = {"cpus_per_worker": 1} if options["cpus_per_worker"] == "auto" else {}
-    return Resources.from_options({**options, **auto})
 
 
 def _run(session: "StudySession", table: Table) -> int:
@@ -285,8 +270,7 @@ def _run(session: "StudySession", table: Table) -> int:
     click.echo(f"peak memory: {megabytes(peak_bytes())} in the driver{training}")
     names = ",".join(outcome.frames)
     click.echo(f"frames: {session.folder.path / f'{{{names}}}.parquet'}")
-    for line in leave_report(session.folder):
-        click.echo(line)
+    leave_report(session.folder, outcome.frames)
     return 1 if outcome.failed or outcome.missing else 0
 
 

@@ -43,7 +43,7 @@ class LiveRow:
     def text(self) -> str:
         """How far the run is, as text without its title."""
         silent = f" · silent for {clock(max(0.0, time.time() - self.time))}" if self.stale else ""
-        return progress_text(**self.progress) + silent
+        return progress_text(self.progress) + silent
 
 
 @dataclass
