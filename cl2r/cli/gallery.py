@@ -177,14 +177,15 @@ def search(
     images = np.concatenate([decode_one(data, name, loaded.card) for name, data in contents])
     searcher = Searcher(gallery, loaded, exact)
     results = searcher.search(images, top)
-    names = [name for name, _ in contents]
     if searcher.mapped:
         stored = f"`cl2r gallery adapt {gallery.root} --model {model}` stores them"
         click.echo(f"note: {searcher.mapped:,} vectors of older models were mapped for this search; {stored}", err=True)
+    answers = [(name, hits) for (name, _), hits in zip(contents, results, strict=True)]
     if as_json:
-        click.echo(contact_sheet.as_json(names, results))
+        entries = [{"query": name, "hits": [asdict(hit) for hit in hits]} for name, hits in answers]
+        click.echo(json.dumps(entries, indent=1, default=str))
     else:
-        for name, hits in zip(names, results, strict=True):
+        for name, hits in answers:
             click.echo(f"{name}\n{contact_sheet.as_table(hits)}")
     if sheet is not None:
         title = f"{gallery.commit.items:,} images searched by {loaded.card.name}"
