@@ -5,17 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cl2r.cli.options import (
-    build_config,
-    data_option,
-    data_root_option,
-    grace_option,
-    method_option,
-    preset_argument,
-    set_option,
-    storage_option,
-    tasks_option,
-)
+from cl2r.cli import options as shared
 from cl2r.errors import InputError
 
 if TYPE_CHECKING:
@@ -25,15 +15,15 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@preset_argument
-@data_option
-@data_root_option
-@tasks_option
-@method_option
+@shared.preset_argument
+@shared.data_option
+@shared.data_root_option
+@shared.tasks_option
+@shared.method_option
 @click.option("--seed", type=int, help="Seed of every random stream.")
-@set_option
-@storage_option
-@grace_option
+@shared.set_option
+@shared.storage_option
+@shared.grace_option
 @click.option("--show-config", is_flag=True, help="Print the resolved config and stop.")
 def run(
     preset: str, overrides: tuple[str, ...], storage: "StoragePath", grace: float, show_config: bool, **options: Any
@@ -44,7 +34,7 @@ def run(
     """
     from cl2r.config.methods import method_info, sections
 
-    config = build_config(preset, overrides, **options)
+    config = shared.build_config(preset, overrides, **options)
     own = method_info(config.method.name).section
     for text in overrides:  # a study may set options that only some of its methods have; a run has one method
         section = text.partition(".")[0].strip()

@@ -19,19 +19,8 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
-from cl2r.cli.options import (
-    HelpGroup,
-    NameType,
-    call,
-    data_option,
-    data_root_option,
-    grace_option,
-    run_program,
-    set_option,
-    storage_option,
-    tasks_option,
-    verbose_option,
-)
+from cl2r.cli import options as shared
+from cl2r.cli.options import HelpGroup, NameType
 from cl2r.errors import InputError, check_type, nearest
 
 if TYPE_CHECKING:
@@ -81,11 +70,11 @@ class StudyCommand(click.Command):
         return [*more, *super().shell_complete(ctx, incomplete)]
 
     def __call__(self, words: Sequence[str] | None = None) -> int:
-        return call(self, None if words is None else list(words), f"cl2r study {self.name}")
+        return shared.call(self, None if words is None else list(words), f"cl2r study {self.name}")
 
     def run_program(self) -> None:
         """Run with the words of the command line and exit."""
-        run_program(self, str(self.name))
+        shared.run_program(self, str(self.name))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,9 +107,9 @@ def study_command(file: str | Path, doc: str | None) -> Callable[[Callable[..., 
         def callback(**values: Any) -> int:
             return run_recipe(path, recipe(**{name: values.pop(name) for name in names}), values)
 
-        shared = list(reversed(_shared_options.__click_params__))
+        every = [*own, *reversed(_shared_options.__click_params__)]
         settings = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
-        return StudyCommand(path.stem, settings, callback, [*own, *shared], help=text)
+        return StudyCommand(path.stem, settings, callback, every, help=text)
 
     return decorate
 
@@ -176,12 +165,12 @@ def resource_option(name: str, **settings: Any) -> Callable[[Any], Any]:
 
 
 @click.option("--preset", type=NameType("preset"), metavar="NAME", help="A preset, or a YAML file of config sections.")
-@data_option
-@data_root_option
-@tasks_option
+@shared.data_option
+@shared.data_root_option
+@shared.tasks_option
 @list_option("--seeds", type=int, metavar="N...", help="Seeds; each runs everything.")
-@set_option
-@storage_option
+@shared.set_option
+@shared.storage_option
 @click.option("--name", help="Name of the study (default: its file, its data and a digest of its specification).")
 @resource_option("--workers", type=int, default=1, show_default=True, metavar="N", help="Processes per run.")
 @resource_option(
@@ -199,12 +188,12 @@ def resource_option(name: str, **settings: Any) -> Callable[[Any], Any]:
 @resource_option(
     "--retries", type=int, default=2, show_default=True, metavar="N", help="Retries after crashes without progress."
 )
-@grace_option
+@shared.grace_option
 @click.option("--plan", is_flag=True, help="Print what the study would cost and start nothing.")
 @click.option(
     "--gpu-price", default=4.10, show_default=True, metavar="USD", help="Price of an A100 hour, for the plan."
 )
-@verbose_option
+@shared.verbose_option
 def _shared_options() -> None:
     """Carries the options that every study has."""
 

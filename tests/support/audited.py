@@ -82,7 +82,7 @@ def read_all(folder: Path) -> None:
     assert len(load_study(folder / "storage").runs)
     assert "runs finished" in status.status(storage, "made")
     assert check_dataset("cifar100", folder).complete
-    assert len(read_packed(folder / "lfw.bin").same) == 10
+    assert len(read_packed(folder / "lfw.bin").pairs.same) == 10
     load_npz(folder / "set.npz")
 
 
