@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cl2r.cli.options import NameType, PathType, storage_option, verbose_option
+from cl2r.cli.options import HelpGroup, NameType, PathType, storage_option, verbose_option
 from cl2r.errors import InputError
 
 if TYPE_CHECKING:
@@ -255,11 +255,11 @@ def upgrade_check(
         click.echo("\n".join(check.report_lines(found, run_matrix(after.card.run, storage), tolerance, price)))
 
 
-@click.command("export")
+@click.command()
 @click.argument("model", type=MODEL, metavar="RUN@t")
 @click.argument("out", type=PathType(), metavar="DIR")
 @storage_option
-def export_model(model: str, out: "StoragePath", storage: "StoragePath") -> None:
+def export(model: str, out: "StoragePath", storage: "StoragePath") -> None:
     """Write a model as safetensors and JSON, to be used as --model DIR without its run."""
     from cl2r.gallery.model import find_model, write_export
 
@@ -268,12 +268,9 @@ def export_model(model: str, out: "StoragePath", storage: "StoragePath") -> None
     click.echo(f"{files.card.name}: {out}")
 
 
-@click.group(invoke_without_command=True)
-@click.pass_context
-def gallery(context: click.Context) -> None:
+@click.group(cls=HelpGroup, subcommand_metavar="[COMMAND] [ARGS]...")
+def gallery() -> None:
     """Describe a gallery, verify it, export it, build its index, map it to a newer model's space."""
-    if context.invoked_subcommand is None:
-        click.echo(context.get_help())
 
 
 @gallery.command()
