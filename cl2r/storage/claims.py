@@ -104,8 +104,12 @@ class Ticket:
     def _acquire(self, wait: bool) -> None:
         while True:
             self._put()
+            others: dict[ObjectPath, dict[str, Any]] = {}
             try:
-                others = {path: ticket for path, ticket in _tickets(self.claim) if path != self.path}
+                for path in self.claim.parent.list(f"{self.claim.name}.*.json"):
+                    if path != self.path:
+                        with contextlib.suppress(FileNotFoundError):  # removed after the listing
+                            others[path] = json.loads(path.read_bytes())
             except BaseException:
                 self.path.unlink(missing_ok=True)
                 raise
@@ -144,17 +148,12 @@ class Ticket:
 
 def ticket_holder(claim: "ObjectPath") -> str | None:
     """Return the name of the process that seems to hold the lock, judged by the clocks of store and machine."""
-    for path, ticket in _tickets(claim):
-        info = path.info()
-        if info and time.time() - info.mtime_ns / 1e9 < DEAD_SECONDS and not _is_gone(ticket):
-            return str(ticket["who"])
-    return None
-
-
-def _tickets(claim: "ObjectPath") -> "Iterator[tuple[ObjectPath, dict[str, Any]]]":
     for path in claim.parent.list(f"{claim.name}.*.json"):
-        with contextlib.suppress(FileNotFoundError):  # removed after the listing
-            yield path, json.loads(path.read_bytes())
+        with contextlib.suppress(FileNotFoundError):
+            info, ticket = path.info(), json.loads(path.read_bytes())
+            if info and time.time() - info.mtime_ns / 1e9 < DEAD_SECONDS and not _is_gone(ticket):
+                return str(ticket["who"])
+    return None
 
 
 def _kernel() -> list[str]:
