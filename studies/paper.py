@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cl2r.cli.options import MethodType
+from cl2r.cli.options import NameType
 from cl2r.cli.study import Frames, Recipe, list_option, study_command
 from cl2r.errors import InputError, nearest
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 @click.pass_context
 @click.option("--table", metavar="N", help="A table: 2 to 8, or ablation.")
 @click.option("--figure", metavar="NAME", help="A figure: bc or memory.")
-@list_option("--methods", type=MethodType(), metavar="NAME...", help="Other rows than the paper's.")
+@list_option("--methods", type=NameType("method"), metavar="NAME...", help="Other rows than the paper's.")
 @list_option("--counts", type=int, metavar="T...", help="Other numbers of tasks than the paper's.")
 @list_option("--sizes", type=int, metavar="N...", help="Images per class in memory, for --figure memory.")
 @click.option("--out", type=click.Path(path_type=Path), metavar="FILE.md", help="Also write a document.")

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import yaml
 
-from cl2r.cli.options import PresetType, set_option, verbose_option
+from cl2r.cli.options import NameType, set_option, verbose_option
 from cl2r.cli.study import StudyCommand, list_option
 from cl2r.errors import InputError, TrainingError
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 @click.command("scaling", cls=StudyCommand, help=(__doc__ or "").replace("\n\n    ", "\n\n\b\n    "))
-@click.option("--preset", type=PresetType(), default="icons", show_default=True)
+@click.option("--preset", type=NameType("preset"), default="icons", show_default=True)
 @set_option
 @list_option("--workers", type=click.IntRange(1), default=(1, 2), metavar="N...", help="Numbers of workers.")
 @list_option("--trials", type=click.IntRange(1), default=(1, 2), metavar="N...", help="Trials at the same time.")

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cl2r.cli.options import MethodType
+from cl2r.cli.options import NameType
 from cl2r.cli.study import Frames, Recipe, list_option, study_command
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ FRAMES = ("retrieval", "compatibility", "backfill", "formats", "indexes")
 
 @study_command(__file__, __doc__)
 @click.pass_context
-@list_option("--methods", type=MethodType(), metavar="NAME...", help="Methods, or methods with +adapter.")
+@list_option("--methods", type=NameType("method"), metavar="NAME...", help="Methods, or methods with +adapter.")
 @click.option("--draws", type=click.IntRange(1), default=5, show_default=True, help="Random orders of a backfill.")
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Folder of frames, tables and figures.")
 def main(context: click.Context, methods: tuple[str, ...], draws: int, out: Path | None) -> Recipe:

@@ -11,7 +11,6 @@ values on the report pairs, which no choice has seen. First tasks are shared: n 
 1 + n·(T−1) links. Cost on two cores with the default preset: about half a minute per trial.
 """
 
-from collections.abc import Iterable
 from pathlib import Path
 
 import click
@@ -20,19 +19,12 @@ from cl2r.cli.options import NameType
 from cl2r.cli.study import Recipe, list_option, points_table, study_command
 
 
-class Objective(NameType):
-    """A metric that a search can optimise."""
-
-    def known(self, ctx: click.Context, incomplete: str) -> Iterable[str]:
-        from cl2r.metrics import METRICS
-
-        return METRICS.objectives()
-
-
 @study_command(__file__, __doc__)
 @click.option("--spec", type=click.Path(path_type=Path), metavar="YAML", help="Another space or search.")
 @click.option("--trials", type=int, metavar="N", help="Number of trials, those of earlier commands included.")
-@list_option("--objectives", type=Objective(), metavar="NAME...", help="E.g. BC, mean_accuracy, stored_bytes, seconds.")
+@list_option(
+    "--objectives", type=NameType("objective"), metavar="NAME...", help="E.g. BC, mean_accuracy, stored_bytes, seconds."
+)
 @click.option("--sampler", type=click.Choice(["tpe", "nsga2", "random"]))
 @click.option("--early-stopping", is_flag=True, default=None, help="Stop trials whose BC(t) is poor.")
 def main(

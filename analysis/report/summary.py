@@ -159,9 +159,8 @@ def _best(runs: pd.DataFrame, metric: str) -> str:
     """Return the best group, the next one, and a paired test of their difference."""
     table = summarise(runs, metric, ["group"]).dropna(subset=["mean"])
     table = table.sort_values("mean", ascending=False, kind="stable")
-    values = [
-        interval_cell(metric, *row).text for row in table[["mean", "low", "high"]].itertuples(index=False, name=None)
-    ]
+    rows = table[["mean", "low", "high"]].itertuples(index=False, name=None)
+    values = [interval_cell(metric, *row).text for row in rows]
     equal = int((table["mean"] >= table["mean"].iloc[0] - 1e-9).sum())
     groups, n, agree = [str(name) for name in table.index], table["n"].iloc[0], table["note"].iloc[0]
     over = f" (the same for all {n} seeds)." if agree else f" (95 % t-interval over {n} seeds)."

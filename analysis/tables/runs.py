@@ -221,7 +221,7 @@ def points_table(
     runs = counted_runs(runs)
     several = "variant" in runs and runs["variant"].nunique() > 1 and "variant" not in fields
     names = [*(["variant"] if several else []), *fields]
-    runs = runs.assign(point=[", ".join(map(str, values)) for values in runs[names].itertuples(index=False)])
+    runs = runs.assign(point=[", ".join(map(str, values)) for values in runs[names].itertuples(index=False, name=None)])
     compared = to_compare(runs)
     marks = {metric: column_marks(compared, metric, ["point"]) if marked else Marks() for metric in metrics}
     groups, lost = runs.groupby("point", sort=False), holes(runs, ["point"])

@@ -58,7 +58,9 @@ def predicted_table(data: pd.DataFrame, gpu: str, assumed: str, batch: int) -> T
     """Return the model's prediction for GPUs."""
     heads = ("network", "scaling", f"{gpu}s", "rows each", "ms per step", "communication", "images/s", "efficiency")
     shown = data.drop(columns=["row_flops", "gradient_bytes", "speed_up"]).assign(seconds=1e3 * data["seconds"])
-    sizes = data.drop_duplicates("network")[["network", "row_flops", "gradient_bytes"]].itertuples(index=False)
+    sizes = data.drop_duplicates("network")[["network", "row_flops", "gradient_bytes"]].itertuples(
+        index=False, name=None
+    )
     counts = (
         f"{name}: {flops / 1e9:.2g} GFLOP per row, {size / 1e6:.3g} MB of gradients" for name, flops, size in sizes
     )

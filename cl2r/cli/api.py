@@ -3,7 +3,7 @@
 import dataclasses
 import itertools
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -96,11 +96,8 @@ def run(
     layer = config.model_dump(mode="json") if isinstance(config, Config) else config
     layer = layer if isinstance(layer, Mapping) else read_layer(str(layer))
     plan = plan_run(resolve([layer, *itertools.starmap(from_dotted, _entries("overrides", overrides).items())]))
-    progress = ProgressLine(len(plan.keys))
-    try:
+    with closing(ProgressLine(len(plan.keys))) as progress:
         result = execute(plan, root, progress)
-    finally:
-        progress.close()
     folder = write_run(result, root)
     frames = {name: pd.read_parquet(BytesIO((folder / f"{name}.parquet").read_bytes())) for name in FRAMES}
     return Run(plan.config, result.report.matrix, dict(result.report.values), Frames(**frames), folder)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cl2r.cli.options import ModelName, PathType, storage_option, verbose_option
+from cl2r.cli.options import HelpGroup, NameType, PathType, storage_option, verbose_option
 from cl2r.errors import InputError
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 FEW_SHARDS = 8  # up to here, starting Ray takes longer than doing the work in this process
 SAY_SECONDS = 5.0
+MODEL = NameType("model")
 MODEL_HELP = "A run's model after task t, or the folder of an exported model."
 
 
@@ -35,7 +36,7 @@ class GalleryType(PathType):
         return Gallery(super().convert(value, param, ctx))
 
 
-model_option = click.option("--model", type=ModelName(), required=True, metavar="RUN@t", help=MODEL_HELP)
+model_option = click.option("--model", type=MODEL, required=True, metavar="RUN@t", help=MODEL_HELP)
 gallery_argument = click.argument("gallery", type=GalleryType())
 
 
@@ -176,14 +177,15 @@ def search(
     images = np.concatenate([decode_one(data, name, loaded.card) for name, data in contents])
     searcher = Searcher(gallery, loaded, exact)
     results = searcher.search(images, top)
-    names = [name for name, _ in contents]
     if searcher.mapped:
         stored = f"`cl2r gallery adapt {gallery.root} --model {model}` stores them"
         click.echo(f"note: {searcher.mapped:,} vectors of older models were mapped for this search; {stored}", err=True)
+    answers = [(name, hits) for (name, _), hits in zip(contents, results, strict=True)]
     if as_json:
-        click.echo(contact_sheet.as_json(names, results))
+        entries = [{"query": name, "hits": [asdict(hit) for hit in hits]} for name, hits in answers]
+        click.echo(json.dumps(entries, indent=1, default=str))
     else:
-        for name, hits in zip(names, results, strict=True):
+        for name, hits in answers:
             click.echo(f"{name}\n{contact_sheet.as_table(hits)}")
     if sheet is not None:
         title = f"{gallery.commit.items:,} images searched by {loaded.card.name}"
@@ -199,33 +201,27 @@ def search(
 @click.option("--port", default=8000, show_default=True)
 @click.option("--top", default=12, show_default=True, help="Hits per search.")
 @click.option("--replicas", default=1, show_default=True, help="Processes that answer.")
-@click.option("--max-bytes", default=10_000_000, show_default=True, help="Largest image that may be uploaded.")
-@click.option("--name", "names", multiple=True, metavar="HOST", help="A further host name, e.g. behind a proxy.")
+@click.option(
+    "--max-bytes", "most_bytes", default=10_000_000, show_default=True, help="Largest image that may be uploaded."
+)
+@click.option(
+    "--name", "names", type=str.lower, multiple=True, metavar="HOST", help="A further host name, e.g. behind a proxy."
+)
 @verbose_option
 def serve(
-    gallery: "StoragePath",
-    model: str,
-    storage: "StoragePath",
-    host: str,
-    port: int,
-    top: int,
-    replicas: int,
-    max_bytes: int,
-    names: tuple[str, ...],
-    verbose: bool,
+    gallery: "StoragePath", model: str, storage: "StoragePath", port: int, replicas: int, verbose: bool, **options: Any
 ) -> int:
     """Answer searches over HTTP, with a page to try it, until Ctrl-C. There is no login: keep it on loopback."""
     from cl2r.gallery.service import ServiceOptions
     from cl2r.rayrun.serve import serve
 
-    options = ServiceOptions(str(gallery.resolve()), host, top, max_bytes, tuple(name.lower() for name in names))
-    return serve(options, model, storage, port, replicas, verbose)
+    return serve(ServiceOptions(str(gallery.resolve()), **options), model, storage, port, replicas, verbose)
 
 
 @click.command("upgrade-check")
 @gallery_argument
-@click.option("--old", type=ModelName(), required=True, metavar="RUN@k", help="The model that indexed the gallery.")
-@click.option("--new", type=ModelName(), required=True, metavar="RUN@t", help="The model that is to search it.")
+@click.option("--old", type=MODEL, required=True, metavar="RUN@k", help="The model that indexed the gallery.")
+@click.option("--new", type=MODEL, required=True, metavar="RUN@t", help="The model that is to search it.")
 @click.option("--pairs", type=PathType(), metavar="FILE", help="CSV or Parquet: query, gallery (ids), same (0 or 1).")
 @click.option("--sample", default=2000, show_default=True, help="Pairs to draw from the gallery's labels.")
 @click.option("--tolerance", default=0.01, show_default=True, help="Loss of accuracy that still counts as safe.")
@@ -259,11 +255,11 @@ def upgrade_check(
         click.echo("\n".join(check.report_lines(found, run_matrix(after.card.run, storage), tolerance, price)))
 
 
-@click.command("export")
-@click.argument("model", type=ModelName(), metavar="RUN@t")
+@click.command()
+@click.argument("model", type=MODEL, metavar="RUN@t")
 @click.argument("out", type=PathType(), metavar="DIR")
 @storage_option
-def export_model(model: str, out: "StoragePath", storage: "StoragePath") -> None:
+def export(model: str, out: "StoragePath", storage: "StoragePath") -> None:
     """Write a model as safetensors and JSON, to be used as --model DIR without its run."""
     from cl2r.gallery.model import find_model, write_export
 
@@ -272,12 +268,9 @@ def export_model(model: str, out: "StoragePath", storage: "StoragePath") -> None
     click.echo(f"{files.card.name}: {out}")
 
 
-@click.group(invoke_without_command=True)
-@click.pass_context
-def gallery(context: click.Context) -> None:
+@click.group(cls=HelpGroup, subcommand_metavar="[COMMAND] [ARGS]...")
+def gallery() -> None:
     """Describe a gallery, verify it, export it, build its index, map it to a newer model's space."""
-    if context.invoked_subcommand is None:
-        click.echo(context.get_help())
 
 
 @gallery.command()
@@ -339,9 +332,9 @@ def build(gallery: "Gallery", index: str, index_option: tuple[str, ...]) -> None
 @storage_option
 def adapt(gallery: "Gallery", model: str, storage: "StoragePath") -> None:
     """Map stored vectors to a newer model's space, for methods that map their gallery (FAN)."""
-    from cl2r.gallery.maintenance import Adaptation, adapt
+    from cl2r.gallery.maintenance import adapt
 
-    done = Adaptation()
-    for done in adapt(gallery, _load_model(model, storage)):
-        click.echo(f"{done.vectors:,} vectors mapped", err=True)
-    click.echo(f"{done.vectors:,} vectors mapped in {done.seconds:.1f} s, {done.flops / 1e9:.2f} GFLOP")
+    loaded, cost, began = _load_model(model, storage), (0, 0.0), time.perf_counter()
+    for cost in adapt(gallery, loaded):
+        click.echo(f"{cost[0]:,} vectors mapped", err=True)
+    click.echo(f"{cost[0]:,} vectors mapped in {time.perf_counter() - began:.1f} s, {cost[1] / 1e9:.2f} GFLOP")

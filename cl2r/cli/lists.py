@@ -5,13 +5,13 @@ from pathlib import Path
 
 import click
 
-from cl2r.cli.options import DatasetType, MethodType
+from cl2r.cli.options import NameType
 from cl2r.errors import InputError
 from cl2r.runtime.logs import without_secrets
 
 
 @click.command()
-@click.argument("names", nargs=-1, type=MethodType())
+@click.argument("names", nargs=-1, type=NameType("method"))
 def methods(names: tuple[str, ...]) -> None:
     """List the methods with their papers and options.
 
@@ -54,7 +54,7 @@ def datasets(context: click.Context) -> None:
         context.invoke(list_datasets)
 
 
-name_argument = click.argument("name", type=DatasetType())
+name_argument = click.argument("name", type=NameType("data set"))
 root_argument = click.argument("root", required=False, type=click.Path(path_type=Path))
 
 

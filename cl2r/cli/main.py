@@ -9,23 +9,16 @@ from cl2r import __version__
 from cl2r.cli.options import HelpGroup, run_program
 from cl2r.errors import nearest
 
-COMMANDS = {
-    "run": "cl2r.cli.run:run",
-    "study": "cl2r.cli.study:study",
-    "plan": "cl2r.cli.study:plan",
-    "status": "cl2r.cli.report:status",
-    "report": "cl2r.cli.report:report",
-    "methods": "cl2r.cli.lists:methods",
-    "datasets": "cl2r.cli.lists:datasets",
-    "calibrate": "cl2r.cli.calibrate:calibrate",
-    "index": "cl2r.cli.gallery:index",
-    "search": "cl2r.cli.gallery:search",
-    "gallery": "cl2r.cli.gallery:gallery",
-    "upgrade-check": "cl2r.cli.gallery:upgrade_check",
-    "export": "cl2r.cli.gallery:export_model",
-    "serve": "cl2r.cli.gallery:serve",
-    "completion": "cl2r.cli.main:completion",
-}  # module and variable of every command, by the name the user types
+MODULES = {
+    "run": ["run"],
+    "study": ["study", "plan"],
+    "report": ["status", "report"],
+    "lists": ["methods", "datasets"],
+    "calibrate": ["calibrate"],
+    "gallery": ["index", "search", "gallery", "upgrade-check", "export", "serve"],
+    "main": ["completion"],
+}
+COMMANDS = {command: f"cl2r.cli.{module}" for module, commands in MODULES.items() for command in commands}
 
 
 class LazyGroup(HelpGroup):
@@ -37,8 +30,7 @@ class LazyGroup(HelpGroup):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        module, _, name = COMMANDS[cmd_name].partition(":")
-        command: click.Command = getattr(importlib.import_module(module), name)
+        command: click.Command = getattr(importlib.import_module(COMMANDS[cmd_name]), cmd_name.replace("-", "_"))
         return command
 
     def resolve_command(

@@ -71,95 +71,69 @@ def find_storage(given: "str | Path | StoragePath | None" = None) -> "StoragePat
 
 
 class NameType(click.ParamType):  # type: ignore[type-arg]
-    """A word that completes in the shell to one of `known(context)`."""
+    """A word that the shell completes to a known name of its kind, e.g. `method`."""
 
     name = "name"
 
-    def known(self, ctx: click.Context, incomplete: str) -> Iterable[str]:
-        """Return the words to choose from."""
-        raise NotImplementedError
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if self.kind == "method":
+            from cl2r.config.methods import split_name
+
+            split_name(value)  # raises InputError if there is no such method
+        return value
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         with contextlib.suppress(InputError, OSError):  # there is nothing to complete
             return [CompletionItem(word) for word in self.known(ctx, incomplete) if word.startswith(incomplete)]
         return []
 
-
-class PresetType(NameType):
-    """A preset, or a YAML file."""
-
     def known(self, ctx: click.Context, incomplete: str) -> Iterable[str]:
+        """Return the names to choose from; what they come from is imported only now."""
+        if self.kind in ("study", "model"):
+            from cl2r.study.folder import finished_runs
+            from cl2r.study.status import studies
+
+            storage = find_storage(ctx.params.get("storage"))
+            if self.kind == "study":
+                return [folder.name for folder in studies(storage)]
+            runs = {path.parent.name for path in storage.list("runs/*/config.yaml")} | finished_runs(storage).keys()
+            found = ((run, re.search(r"-T(\d+)-s\d+-", run)) for run in sorted(runs))
+            return [f"{run}@{t}" for run, tasks in found if tasks for t in range(1, int(tasks[1]) + 1)]
+        if self.kind == "data set":
+            from cl2r.data import DATASETS
+
+            return DATASETS
         from cl2r.config.layers import presets
-
-        return presets()
-
-
-class MethodType(NameType):
-    """A method, or a method and an adapter joined by a plus sign."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        from cl2r.config.methods import split_name
-
-        split_name(value)
-        return value
-
-    def known(self, ctx: click.Context, incomplete: str) -> Iterable[str]:
         from cl2r.config.methods import ADAPTERS, METHODS
+        from cl2r.config.schema import field_keys
+        from cl2r.metrics import METRICS
 
         base, plus, _ = incomplete.partition("+")
-        return [f"{base}+{name}" for name in ADAPTERS] if plus else METHODS
+        return {
+            "preset": presets(),
+            "method": [f"{base}+{adapter}" for adapter in ADAPTERS] if plus else METHODS,
+            "field": [f"{key}=" for key in field_keys()],
+            "objective": METRICS.objectives(),
+        }[self.kind]
 
 
-class KeyType(NameType):
-    """KEY=VALUE with a field of the config as key."""
-
-    name = "key=value"
-
-    def known(self, ctx: click.Context, incomplete: str) -> Iterable[str]:
-        from cl2r.config.schema import field_keys
-
-        return [f"{key}=" for key in field_keys()]
-
-
-class DatasetType(NameType):
-    """The name of a data set."""
-
-    def known(self, ctx: click.Context, incomplete: str) -> Iterable[str]:
-        from cl2r.data import DATASETS
-
-        return DATASETS
-
-
-class StudyName(NameType):
-    """A study below --storage."""
-
-    def known(self, ctx: click.Context, incomplete: str) -> Iterable[str]:
-        from cl2r.study.status import studies
-
-        return [folder.name for folder in studies(find_storage(ctx.params.get("storage")))]
-
-
-class ModelName(NameType):
-    """RUN@t: the model of a run after task t."""
-
-    def known(self, ctx: click.Context, incomplete: str) -> Iterable[str]:
-        from cl2r.study.folder import finished_runs
-
-        storage = find_storage(ctx.params.get("storage"))
-        names = {path.parent.name for path in storage.list("runs/*/config.yaml")} | finished_runs(storage).keys()
-        found = ((name, re.search(r"-T(\d+)-s\d+-", name)) for name in sorted(names))
-        return [f"{name}@{t}" for name, tasks in found if tasks for t in range(1, int(tasks[1]) + 1)]
-
-
-preset_argument = click.argument("preset", default="icons", type=PresetType())
+preset_argument = click.argument("preset", default="icons", type=NameType("preset"))
 data_option = click.option("--data", "data_name", metavar="PATH", help="A data set by name, an .npz file or a folder.")
 data_root_option = click.option(
     "--data-root", metavar="DIR", help="Folder that holds the benchmark data sets (default: $CL2R_DATA, or data)."
 )
 tasks_option = click.option("--tasks", type=int, metavar="T", help="Number of tasks.")
-method_option = click.option("--method", metavar="NAME", type=MethodType(), help="See `cl2r methods`.")
+method_option = click.option("--method", metavar="NAME", type=NameType("method"), help="See `cl2r methods`.")
 set_option = click.option(
-    "--set", "overrides", multiple=True, type=KeyType(), help="Override a field, e.g. method.lambda_base=3. Repeatable."
+    "--set",
+    "overrides",
+    multiple=True,
+    type=NameType("field"),
+    metavar="KEY=VALUE",
+    help="Override a field, e.g. method.lambda_base=3. Repeatable.",
 )
 storage_option = click.option(
     "--storage",

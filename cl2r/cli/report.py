@@ -4,21 +4,23 @@ import dataclasses
 import json
 import os
 import time
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
 import click
 
-from cl2r.cli.options import StudyName, storage_option
+from cl2r.cli.options import NameType, storage_option
 from cl2r.errors import InputError, nearest
 from cl2r.runtime.logs import without_secrets
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from analysis.study import Study
     from cl2r.storage.path import FileInfo, StoragePath
     from cl2r.study.folder import StudyFolder
 
+FILE = click.Path(path_type=Path, dir_okay=False)
 Form = Literal["markdown", "latex", "csv", "html", "terminal"]
 UNREADABLE = (OSError, InputError, json.JSONDecodeError)  # a disk may be back soon, a file be copied only in part yet
 WATCHED = ("runs.", "tasks.", "matrix.", "curves.", "about.json", "ledger/", "live/")  # files that the page depends on
@@ -27,7 +29,7 @@ BUILD_SHARE = 4  # a pause is at least this many times as long as building took:
 
 
 @click.command()
-@click.argument("name", required=False, type=StudyName())
+@click.argument("name", required=False, type=NameType("study"))
 @storage_option
 def status(name: str | None, storage: "StoragePath") -> None:
     """Show the progress of all studies, or of one in detail."""
@@ -37,9 +39,9 @@ def status(name: str | None, storage: "StoragePath") -> None:
 
 
 @click.command()
-@click.argument("study", required=False, type=StudyName())
+@click.argument("study", required=False, type=NameType("study"))
 @storage_option
-@click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="Default: report.html in its folder.")
+@click.option("--out", type=FILE, metavar="FILE", help="Default: report.html in its folder.")
 @click.option("--watch", is_flag=True, help="Rebuild the page while the study runs.")
 @click.option("--interval", type=click.FloatRange(min=1), default=10, show_default=True, metavar="SECONDS")
 @click.option("--tables", type=click.Choice(get_args(Form)), help="Print the tables instead of writing the page.")
@@ -62,19 +64,19 @@ def report(
         raise InputError(f"--tables {tables} prints; --watch and --out are for the page")
     if watch and figures:
         raise InputError("--figures: draw them without --watch")
-    source = find_source(study, storage)
-    path = page_path(source, out)
+    path = find_path(study, storage)
+    page = page_path(path, out)
     if watch:
-        return watch_study(source, path, interval)
+        return watch_study(path, page, interval)
     from cl2r.storage.path import at
 
-    found = source.load()
+    found, name = load(path), path.resolve().name
     if found is None:
-        raise InputError(f"no run of {source.name} has ended yet; `cl2r status {source.name}` shows its progress")
+        raise InputError(f"no run of {name} has ended yet; `cl2r status {name}` shows its progress")
     if figures is not None:
         click.echo(_write_figures(found, at(figures)), err=tables is not None)  # tables can be piped
     if tables is None:
-        click.echo(_write_page(found, at(path.parent), path.name))
+        click.echo(_write_page(found, at(page.parent), page.name))
         return 0
     from analysis.tables import study_tables
     from analysis.tables.formats import render
@@ -85,52 +87,13 @@ def report(
     return 0
 
 
-@dataclasses.dataclass(frozen=True)
-class Source:
-    """A study to report on; `path` is its folder or address as the user wrote it."""
-
-    path: "StoragePath"
-
-    @cached_property
-    def name(self) -> str:
-        """The name of the study."""
-        return self.path.resolve().name
-
-    @cached_property
-    def folder(self) -> "StudyFolder | None":
-        """The folder with its ledger; None for frames that were copied elsewhere."""
-        from cl2r.study.folder import StudyFolder
-
-        root = self.path.resolve().parent
-        has_ledger = root.name == "studies" and (self.path / "ledger").exists()
-        return StudyFolder(root.parent, self.name) if has_ledger else None
-
-    def load(self) -> "Study | None":
-        """Return the stored frames, or rebuild them in memory if the ledger has newer runs; None if there are none."""
-        from analysis.study import Study, load_study, read_specification
-        from cl2r.study.frames import study_frames
-
-        if self.folder is None:
-            return load_study(str(self.path))
-        about, outcomes = self.folder.read_about(), self.folder.ledger.outcomes()
-        if (self.path / "runs.parquet").exists():
-            study = load_study(str(self.path))
-            known = dict(zip(study.runs["run"], study.runs["status"], strict=True))
-            if all(known.get(run) == event.kind for run, event in outcomes.items()):
-                return dataclasses.replace(study, about=about)
-        if not outcomes:
-            return None
-        frames, specification = study_frames(self.folder), read_specification(self.path)
-        return Study(**frames, name=self.name, specification=specification, about=about)
-
-
-def find_source(study: str | None, storage: "StoragePath") -> Source:
-    """Return a study by its name below `storage`, its folder or its address; None is the only study there."""
+def find_path(study: str | None, storage: "StoragePath") -> "StoragePath":
+    """Return the folder of a study by its name below `storage`, its folder or its address; None is the only one."""
     from analysis.study import find_study
     from cl2r.study.status import studies
 
     if study is not None and "://" in study:
-        return Source(find_study(study))
+        return find_study(study)
     known = {folder.name: str(folder.path) for folder in studies(storage)}
     if study is None:
         if len(known) != 1:
@@ -139,43 +102,70 @@ def find_source(study: str | None, storage: "StoragePath") -> Source:
         (study,) = known
     if study not in known and not Path(study).is_dir():
         raise InputError(f"no study {study!r} below {storage / 'studies'}{nearest(study, known)}, and no such folder")
-    return Source(find_study(known.get(study, study)))
+    return find_study(known.get(study, study))
 
 
-def page_path(source: Source, out: Path | None) -> Path:
+def page_path(study: "StoragePath", out: Path | None) -> Path:
     """Return where the page goes: `out`, the study's folder or, if that cannot be written, the working directory."""
-    path = out
-    if path is None:
-        local = not source.path.remote and os.access(str(source.path), os.W_OK)
-        path = Path(str(source.path)) / "report.html" if local else Path(f"{source.name}-report.html")
-    if path.is_dir():
-        raise InputError(f"--out {path} is a folder; name a file, e.g. {path / 'report.html'}")
-    parent = next(parent for parent in path.absolute().parents if parent.exists())
+    page = out
+    if page is None:
+        local = not study.remote and os.access(str(study), os.W_OK)
+        page = Path(str(study)) / "report.html" if local else Path(f"{study.resolve().name}-report.html")
+    parent = next(parent for parent in page.absolute().parents if parent.exists())
     if not parent.is_dir():
-        raise InputError(f"--out {path}: {parent} is a file; name a file in a folder")
-    return path
+        raise InputError(f"--out {page}: {parent} is a file; name a file in a folder")
+    return page
 
 
-def leave_report(folder: "StudyFolder") -> list[str]:
-    """Write figures and the page into the folder of a study that has ended; return lines that name them.
+def ledger_folder(path: "StoragePath") -> "StudyFolder | None":
+    """Return the folder of a study with its ledger; None for frames that were copied elsewhere."""
+    from cl2r.study.folder import StudyFolder
+
+    root = path.resolve().parent
+    has_ledger = root.name == "studies" and (path / "ledger").exists()
+    return StudyFolder(root.parent, path.resolve().name) if has_ledger else None
+
+
+def load(path: "StoragePath") -> "Study | None":
+    """Return the stored frames, or rebuild them in memory if the ledger has newer runs; None if there are none."""
+    from analysis.study import load_study
+    from cl2r.study.frames import study_frames
+
+    folder = ledger_folder(path)
+    if folder is None:
+        return load_study(str(path))
+    outcomes = folder.ledger.outcomes()
+    if (path / "runs.parquet").exists():
+        study = load_study(str(path))
+        known = dict(zip(study.runs["run"], study.runs["status"], strict=True))
+        if all(known.get(run) == event.kind for run, event in outcomes.items()):
+            return dataclasses.replace(study, about=folder.read_about())
+    return study_of(folder, study_frames(folder)) if outcomes else None
+
+
+def study_of(folder: "StudyFolder", frames: "dict[str, pd.DataFrame]") -> "Study":
+    """Return the study with these frames and what its folder says about it."""
+    from analysis.study import Study, read_specification
+
+    specification = read_specification(folder.path)
+    return Study(**frames, name=folder.name, specification=specification, about=folder.read_about())
+
+
+def leave_report(folder: "StudyFolder", frames: "dict[str, pd.DataFrame]") -> None:
+    """Write figures and the page of a study that has ended into its folder, and print where they are.
 
     An error here is a line as well: the runs are done and the frames are written.
     """
-    from analysis.study import load_study
-
-    lines: list[str] = []
-    study: Study | None = None
     for what in ("figures", "report"):
         try:
-            study = study or load_study(str(folder.path))
+            study = study_of(folder, frames)
             if what == "report":
-                lines.append(_write_page(study, folder.path))
+                click.echo(_write_page(study, folder.path))
             elif len(study.finished):
-                lines.append(_write_figures(study, folder.path / "figures"))
+                click.echo(_write_figures(study, folder.path / "figures"))
         except Exception as error:
             reason = without_secrets(" ".join(f"{type(error).__name__}: {error}".split()))
-            lines.append(f"no {what}: {reason}; the frames are complete, see `cl2r report --help`")
-    return lines
+            click.echo(f"no {what}: {reason}; the frames are complete, see `cl2r report --help`")
 
 
 def _write_figures(study: "Study", folder: "StoragePath") -> str:
@@ -194,8 +184,8 @@ def _write_page(study: "Study", folder: "StoragePath", name: str = "report.html"
     return f"report: {folder / name}"
 
 
-def watch_study(source: Source, path: Path, interval: float) -> int:
-    """Rebuild the page at `path` when the study has changed, until no driver is at work or the user presses Ctrl-C.
+def watch_study(path: "StoragePath", page: Path, interval: float) -> int:
+    """Rebuild the page when the study has changed, until no driver is at work or the user presses Ctrl-C.
 
     The last page does not reload itself. Return 0, 130 after Ctrl-C, or 1 if no run has ended.
     """
@@ -203,30 +193,30 @@ def watch_study(source: Source, path: Path, interval: float) -> int:
     from analysis.study import read_about
     from cl2r.study import status as state
 
-    folder, study = source.folder, None
+    folder, name, study = ledger_folder(path), path.resolve().name, None
     built: list[FileInfo] | None = None
     running, failures, code, said = True, 0, 0, ""
-    click.echo(f"watching {source.name}; Ctrl-C stops")
+    click.echo(f"watching {name}; Ctrl-C stops")
     try:
         while failures < READ_ATTEMPTS:
             began, line = time.monotonic(), ""
             try:
                 # Without a ledger only about.json says whether the study has ended.
-                running = state.phase(folder) == "running" if folder else read_about(source.path).get("ended") is None
-                files = sorted(file for file in source.path.walk() if file.path.startswith(WATCHED))
+                running = state.phase(folder) == "running" if folder else read_about(path).get("ended") is None
+                files = sorted(file for file in path.walk() if file.path.startswith(WATCHED))
                 if files != built:
-                    study, built = source.load(), files
+                    study, built = load(path), files
                     if running and study is None:
-                        line = f"no run of {source.name} has ended yet: waiting for the first"
+                        line = f"no run of {name} has ended yet: waiting for the first"
                     elif running and study is not None:
                         live = [state.counts(folder), *state.running(folder)] if folder else []
-                        write_report(study, path, live, interval)
-                        line = f"report: {path} (rebuilt while the study runs)"
+                        write_report(study, page, live, interval)
+                        line = f"report: {page} (rebuilt while the study runs)"
                 if not running:
                     break
             except UNREADABLE as error:
                 failures += not running
-                line = f"cannot read {source.name} at the moment: {error}"
+                line = f"cannot read {name} at the moment: {error}"
             if line not in ("", said):
                 click.echo(without_secrets(line))
                 said = line
@@ -234,8 +224,8 @@ def watch_study(source: Source, path: Path, interval: float) -> int:
     except KeyboardInterrupt:
         code = 130
     if study is None:
-        click.echo(f"no run of {source.name} has ended, or none can be read: there is no report")
+        click.echo(f"no run of {name} has ended, or none can be read: there is no report")
         return code or 1
-    write_report(study, path)
-    click.echo(f"report: {path}")
+    write_report(study, page)
+    click.echo(f"report: {page}")
     return code

@@ -1,20 +1,11 @@
 """`cl2r run`: train one chain of models and print its compatibility matrix."""
 
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from cl2r.cli.options import (
-    build_config,
-    data_option,
-    data_root_option,
-    grace_option,
-    method_option,
-    preset_argument,
-    set_option,
-    storage_option,
-    tasks_option,
-)
+from cl2r.cli import options as shared
 from cl2r.errors import InputError
 
 if TYPE_CHECKING:
@@ -24,15 +15,15 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@preset_argument
-@data_option
-@data_root_option
-@tasks_option
-@method_option
+@shared.preset_argument
+@shared.data_option
+@shared.data_root_option
+@shared.tasks_option
+@shared.method_option
 @click.option("--seed", type=int, help="Seed of every random stream.")
-@set_option
-@storage_option
-@grace_option
+@shared.set_option
+@shared.storage_option
+@shared.grace_option
 @click.option("--show-config", is_flag=True, help="Print the resolved config and stop.")
 def run(
     preset: str, overrides: tuple[str, ...], storage: "StoragePath", grace: float, show_config: bool, **options: Any
@@ -43,7 +34,7 @@ def run(
     """
     from cl2r.config.methods import method_info, sections
 
-    config = build_config(preset, overrides, **options)
+    config = shared.build_config(preset, overrides, **options)
     own = method_info(config.method.name).section
     for text in overrides:  # a study may set options that only some of its methods have; a run has one method
         section = text.partition(".")[0].strip()
@@ -63,12 +54,8 @@ def run(
     with Termination(grace).listening() as termination:
         plan = plan_run(config)
         click.echo(config_text(config))
-        progress = ProgressLine(len(plan.keys))
-        try:
-            with termination.graceful():
-                result = execute(plan, storage, progress, termination.asked)
-        finally:
-            progress.close()
+        with closing(ProgressLine(len(plan.keys))) as progress, termination.graceful():
+            result = execute(plan, storage, progress, termination.asked)
         folder = write_run(result, storage)
     for report in result.report.at.values() or [result.report]:
         pairs = f"{len(plan.report_pairs)} report pairs"
@@ -92,9 +79,8 @@ def config_text(config: "Config") -> str:
 def matrix_table(evaluation: "Evaluation") -> str:
     """Return C as text; a star marks a cell in which the new model's queries beat the old model's own."""
     matrix, compatible = evaluation.matrix, evaluation.compatible
-    tasks = range(len(matrix))
-    lines = ["query\\gallery " + "".join(f"{f'φ{k + 1}':>8}" for k in tasks)]
-    for t in tasks:
+    lines = ["query\\gallery " + "".join(f"{f'φ{k + 1}':>8}" for k in range(len(matrix)))]
+    for t in range(len(matrix)):
         cells = [f"{matrix[t, k]:.3f}" + ("*" if compatible[t, k] else " ") for k in range(t + 1)]
         lines.append(f"{f'φ{t + 1}':<14}" + "".join(f"{cell:>8}" for cell in cells))
     return "\n".join(lines)

@@ -7,6 +7,7 @@ needs neither torch nor pandas nor Ray: they are imported once the options are k
 import ast
 import contextlib
 import dataclasses
+import functools
 import importlib
 import inspect
 import re
@@ -18,26 +19,13 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
-from cl2r.cli.options import (
-    HelpGroup,
-    MethodType,
-    PresetType,
-    call,
-    data_option,
-    data_root_option,
-    grace_option,
-    run_program,
-    set_option,
-    storage_option,
-    tasks_option,
-    verbose_option,
-)
+from cl2r.cli import options as shared
+from cl2r.cli.options import HelpGroup, NameType
 from cl2r.errors import InputError, check_type, nearest
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from cl2r.study.resources import Resources
     from cl2r.study.session import StudySession
     from cl2r.study.spec import StudySpec
 
@@ -52,9 +40,7 @@ class ListOption(click.Option):
     """An option with one or more values: `--seeds 0 1 2`."""
 
 
-def list_option(*names: str, **settings: Any) -> Callable[[Any], Any]:
-    """Return a decorator like `click.option` for an option with one or more values; not given, it is ()."""
-    return click.option(*names, cls=ListOption, multiple=True, **settings)
+list_option = functools.partial(click.option, cls=ListOption, multiple=True)  # not given, it is ()
 
 
 class StudyCommand(click.Command):
@@ -84,11 +70,11 @@ class StudyCommand(click.Command):
         return [*more, *super().shell_complete(ctx, incomplete)]
 
     def __call__(self, words: Sequence[str] | None = None) -> int:
-        return call(self, None if words is None else list(words), f"cl2r study {self.name}")
+        return shared.call(self, None if words is None else list(words), f"cl2r study {self.name}")
 
     def run_program(self) -> None:
         """Run with the words of the command line and exit."""
-        run_program(self, str(self.name))
+        shared.run_program(self, str(self.name))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,9 +107,9 @@ def study_command(file: str | Path, doc: str | None) -> Callable[[Callable[..., 
         def callback(**values: Any) -> int:
             return run_recipe(path, recipe(**{name: values.pop(name) for name in names}), values)
 
-        shared = list(reversed(_shared_options.__click_params__))
+        every = [*own, *reversed(_shared_options.__click_params__)]
         settings = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
-        return StudyCommand(path.stem, settings, callback, [*own, *shared], help=text)
+        return StudyCommand(path.stem, settings, callback, every, help=text)
 
     return decorate
 
@@ -154,7 +140,7 @@ def compare_methods(
 
     @study_command(file, doc)
     @click.pass_context
-    @list_option("--methods", type=MethodType(), metavar="NAME...", help="Methods, or methods with +adapter.")
+    @list_option("--methods", type=NameType("method"), metavar="NAME...", help="Methods, or methods with +adapter.")
     @list_option(option, "values", type=int, metavar="N...", help=help_text)
     def command(context: click.Context, methods: tuple[str, ...], values: tuple[int, ...]) -> Recipe:
         import yaml
@@ -173,30 +159,23 @@ def compare_methods(
     return command
 
 
-class _CpusType(click.ParamType):  # type: ignore[type-arg]  # generic in recent click only
-    name = "n|auto"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        return value if value == "auto" else click.INT.convert(value, param, ctx)
-
-
 def resource_option(name: str, **settings: Any) -> Callable[[Any], Any]:
     """Return an option whose default is a variable of the environment, e.g. $CL2R_WORKERS."""
     return click.option(name, envvar=f"CL2R_{name.strip('-').replace('-', '_').upper()}", **settings)
 
 
-@click.option("--preset", type=PresetType(), metavar="NAME", help="A preset, or a YAML file of config sections.")
-@data_option
-@data_root_option
-@tasks_option
+@click.option("--preset", type=NameType("preset"), metavar="NAME", help="A preset, or a YAML file of config sections.")
+@shared.data_option
+@shared.data_root_option
+@shared.tasks_option
 @list_option("--seeds", type=int, metavar="N...", help="Seeds; each runs everything.")
-@set_option
-@storage_option
+@shared.set_option
+@shared.storage_option
 @click.option("--name", help="Name of the study (default: its file, its data and a digest of its specification).")
 @resource_option("--workers", type=int, default=1, show_default=True, metavar="N", help="Processes per run.")
 @resource_option(
     "--cpus-per-worker",
-    type=_CpusType(),
+    type=lambda text: text if text == "auto" else int(text),
     default=1,
     show_default=True,
     metavar="N|auto",
@@ -209,12 +188,12 @@ def resource_option(name: str, **settings: Any) -> Callable[[Any], Any]:
 @resource_option(
     "--retries", type=int, default=2, show_default=True, metavar="N", help="Retries after crashes without progress."
 )
-@grace_option
+@shared.grace_option
 @click.option("--plan", is_flag=True, help="Print what the study would cost and start nothing.")
 @click.option(
     "--gpu-price", default=4.10, show_default=True, metavar="USD", help="Price of an A100 hour, for the plan."
 )
-@verbose_option
+@shared.verbose_option
 def _shared_options() -> None:
     """Carries the options that every study has."""
 
@@ -222,6 +201,7 @@ def _shared_options() -> None:
 def run_recipe(path: Path, recipe: Recipe, options: Mapping[str, Any]) -> int:
     """Check everything, run what is missing, print the table and write the report. Return 1 if a run failed, else 0."""
     from cl2r.runtime.stop import Termination
+    from cl2r.study.resources import Resources
     from cl2r.study.session import StudySession
     from cl2r.study.spec import StudySpec
 
@@ -229,16 +209,17 @@ def run_recipe(path: Path, recipe: Recipe, options: Mapping[str, Any]) -> int:
     overrides += [f"data.{key}={options[f'data_{key}']}" for key in ("name", "root") if options[f"data_{key}"]]
     storage = options["storage"].absolute()  # training processes run elsewhere
     changes = {"preset": options["preset"], "seeds": options["seeds"] or None, "tasks": options["tasks"]}
+    auto = options["cpus_per_worker"] == "auto"  # one CPU until the layout has been measured
     with Termination(options["grace"]).listening() as stop:
         spec = StudySpec.load(recipe.file or path, overrides, **{**changes, **recipe.changes})
         recipe.check(spec)
         opened = StudySession.open(
             spec,
             storage,
-            study_resources(options),
+            Resources.from_options({**options, "cpus_per_worker": 1 if auto else options["cpus_per_worker"]}),
             name=options["name"],
             lock=not options["plan"],
-            measure_layout=options["cpus_per_worker"] == "auto",
+            measure_layout=auto,
             stop=stop,
             verbose=options["verbose"],
         )
@@ -249,14 +230,6 @@ def run_recipe(path: Path, recipe: Recipe, options: Mapping[str, Any]) -> int:
 
             click.echo(plan_text(session, options["gpu_price"]))
             return 0
-
-
-def study_resources(options: Mapping[str, Any]) -> "Resources":
-    """Return the resources that the options ask for; `--cpus-per-worker auto` is 1 until it has been measured."""
-    from cl2r.study.resources import Resources
-
-    auto = {"cpus_per_worker": 1} if options["cpus_per_worker"] == "auto" else {}
-    return Resources.from_options({**options, **auto})
 
 
 def _run(session: "StudySession", table: Table) -> int:
@@ -286,8 +259,7 @@ def _run(session: "StudySession", table: Table) -> int:
     click.echo(f"peak memory: {megabytes(peak_bytes())} in the driver{training}")
     names = ",".join(outcome.frames)
     click.echo(f"frames: {session.folder.path / f'{{{names}}}.parquet'}")
-    for line in leave_report(session.folder):
-        click.echo(line)
+    leave_report(session.folder, outcome.frames)
     return 1 if outcome.failed or outcome.missing else 0
 
 

@@ -1,9 +1,7 @@
-"""Hits as a text table, as JSON, and as a contact sheet: one HTML file with the images in it."""
+"""Hits as a text table, and as a contact sheet: one HTML file with the images in it."""
 
 import base64
-import json
 from collections.abc import Sequence
-from dataclasses import asdict
 from importlib import resources
 
 from jinja2 import Template
@@ -22,13 +20,6 @@ def as_table(hits: Sequence[Hit]) -> str:
     lines = [f"{'':>4}  {'score':>6}  {'image':<{width}}  {'label':<16}  vector by"]
     lines += [f"{hit.rank:>4}  {hit.score:>6.3f}  {hit.id:<{width}}  {hit.label:<16.16}  {hit.model}" for hit in hits]
     return "\n".join(lines)
-
-
-def as_json(queries: Sequence[str], results: Sequence[Sequence[Hit]]) -> str:
-    """Return a JSON list of the queries with their hits."""
-    pairs = zip(queries, results, strict=True)
-    entries = [{"query": query, "hits": [asdict(hit) for hit in hits]} for query, hits in pairs]
-    return json.dumps(entries, indent=1, default=str)
 
 
 def contact_sheet(queries: Sequence[tuple[str, bytes]], results: Sequence[Sequence[Hit]], title: str) -> str:

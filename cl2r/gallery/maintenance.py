@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -87,23 +86,14 @@ def export(gallery: Gallery, out: StoragePath) -> int:
     return gallery.commit.items
 
 
-@dataclass(frozen=True)
-class Adaptation:
-    """Cost of mapping stored vectors to a newer model's space, so far."""
-
-    vectors: int = 0
-    seconds: float = 0.0
-    flops: float = 0.0
-
-
-def adapt(gallery: Gallery, model: Model) -> Iterator[Adaptation]:
-    """Map every vector of an older model to the space of `model`, and yield the total cost after each shard.
+def adapt(gallery: Gallery, model: Model) -> Iterator[tuple[int, float]]:
+    """Map every vector of an older model to the space of `model`; yield vectors and FLOPs so far after each shard.
 
     Each shard is a commit, so the work can be stopped at any time and resumed.
     """
     if not model.maps_gallery:
         raise InputError(f"{model.card.name}: {model.card.method} leaves galleries as they are; nothing to map")
-    version, began, done = model.version, time.perf_counter(), Adaptation()
+    version, mapped, work = model.version, 0, 0.0
     with gallery.writing():
         gallery.check_model(version)
         for shard in gallery.commit.shards:
@@ -115,9 +105,9 @@ def adapt(gallery: Gallery, model: Model) -> Iterator[Adaptation]:
             shards = [made if other.name == shard.name else other for other in gallery.commit.shards]
             what = f"{shard.items} vectors of {old.name} mapped to {version.name}"
             gallery.change({version.key: version}, shards, what)
-            work = done.flops + shard.items * map_flops(model, old.task)
-            done = Adaptation(done.vectors + shard.items, time.perf_counter() - began, work)
-            yield done
+            mapped += shard.items
+            work += shard.items * map_flops(model, old.task)
+            yield mapped, work
 
 
 def map_flops(model: Model, task: int) -> float:

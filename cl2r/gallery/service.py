@@ -20,7 +20,7 @@ import time
 import traceback
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib import resources
 from pathlib import PurePosixPath
@@ -103,26 +103,19 @@ class OpenGallery:
 def _public(hit: Hit) -> dict[str, Any]:
     """Return what clients may know about a hit, which is not where its file is."""
     known = {name: getattr(hit, name) for name in ("rank", "score", "id", "label", "model", "task")}
-    metadata = {
-        key: None if isinstance(value, float) and not math.isfinite(value) else value
-        for key, value in hit.metadata.items()
-    }
+    absent = [key for key, value in hit.metadata.items() if isinstance(value, float) and not math.isfinite(value)]
+    metadata = hit.metadata | dict.fromkeys(absent)
     return {**known, "metadata": metadata, "image": f"image?id={quote(hit.id, safe='')}"}
 
 
-@dataclass
 class NewestGallery:
     """The newest commit of a gallery. One caller looks for a new commit every `refresh` seconds; no other waits."""
 
-    root: StoragePath
-    model: Model
-    refresh: float
-    warning: str = ""  # why the newest commit cannot be used; meanwhile the one before it answers
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def __post_init__(self) -> None:
-        self._opened = OpenGallery(self.root, self.model)
-        self._next = time.monotonic() + self.refresh
+    def __init__(self, root: StoragePath, model: Model, refresh: float) -> None:
+        self.root, self.model, self.refresh = root, model, refresh
+        self.warning = ""  # why the newest commit cannot be used; meanwhile the one before it answers
+        self._opened, self._lock = OpenGallery(root, model), threading.Lock()
+        self._next = time.monotonic() + refresh
 
     def __call__(self) -> OpenGallery:
         """Return the newest commit that can be opened."""
@@ -214,7 +207,7 @@ class Service:
         asked, origin = request.headers.get("host", ""), request.headers.get("origin")
         if not self.options.knows(_host(f"//{asked}")):
             raise HTTPException(403, "the Host of the request is not this service")
-        if origin is not None and urlsplit(origin).netloc != asked and _host(origin) not in self.options.names:
+        if origin is not None and origin.partition("://")[2] != asked and _host(origin) not in self.options.names:
             raise HTTPException(403, "the request comes from a page of another site")
         for route in self._routes:
             match, _ = route.matches(request.scope)  # not by `request.url`, which contains the Host

@@ -2,6 +2,7 @@
 
 import sys
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, TextIO
 
@@ -32,19 +33,17 @@ class Listener(Protocol):
         """Receive a finished epoch."""
 
 
-def progress_text(
-    *, task: int, tasks: int, epoch: int, epochs: int, images_per_second: float, loss: float, seconds_left: float
-) -> str:
-    """Return `task 2/5 · epoch 4/10 · 1,500 images/s · loss 1.250 · 1:12 left`."""
-    where = f"task {task}/{tasks} · epoch {epoch}/{epochs}"
-    return f"{where} · {images_per_second:,.0f} images/s · loss {loss:.3f} · {clock(seconds_left)} left"
-
-
 def epoch_values(report: EpochReport, tasks: int, seconds_left: float) -> dict[str, Any]:
-    """Return the arguments of `progress_text` for an epoch."""
+    """Return the values that `progress_text` shows of an epoch."""
     speed, loss = report.images / report.seconds, sum(report.losses.values())
     where = {"task": report.task, "tasks": tasks, "epoch": report.epoch, "epochs": report.epochs}
     return where | {"images_per_second": speed, "loss": loss, "seconds_left": seconds_left}
+
+
+def progress_text(values: Mapping[str, Any]) -> str:
+    """Return `task 2/5 · epoch 4/10 · 1,500 images/s · loss 1.250 · 1:12 left`."""
+    text = "task {task}/{tasks} · epoch {epoch}/{epochs} · {images_per_second:,.0f} images/s · loss {loss:.3f}"
+    return f"{text.format_map(values)} · {clock(values['seconds_left'])} left"
 
 
 class TimeLeft:
@@ -76,7 +75,7 @@ class ProgressLine(TimeLeft):
 
     def epoch(self, report: EpochReport) -> None:
         super().epoch(report)
-        self._show(progress_text(**epoch_values(report, self.tasks, self.after(report))))
+        self._show(progress_text(epoch_values(report, self.tasks, self.after(report))))
 
     def close(self) -> None:
         """Remove the line."""

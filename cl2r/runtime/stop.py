@@ -11,16 +11,13 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import NoReturn
 
 from cl2r.errors import REQUEUE
 from cl2r.runtime.logs import without_secrets
 from cl2r.storage.path import StoragePath
 
 GRACE_SECONDS = 60.0
-HARD_SECONDS = 10.0
-"""Time for a process to clean up after it was told to end at once."""
-
+HARD_SECONDS = 10.0  # for a process to clean up after it was told to end at once
 Stop = Callable[[], bool]
 
 
@@ -52,17 +49,14 @@ class Marker:
 
     def remove(self) -> None:
         """Withdraw the request: a new driver is at work."""
-        with contextlib.suppress(FileNotFoundError):
-            self.path.unlink()
+        self.path.unlink(missing_ok=True)
 
 
 class Termination:
     """How this process reacts to SIGTERM: it ends at once, but inside `graceful` only at the second signal."""
 
     def __init__(self, grace: float = GRACE_SECONDS) -> None:
-        self.grace = grace
-        self.requested = False
-        self._process = os.getpid()
+        self.grace, self.requested, self._process = grace, False, os.getpid()
         self._announce: Callable[[], None] | None = None
         self._ended = threading.Event()
         self._hard: threading.Timer | None = None
@@ -110,8 +104,13 @@ class Termination:
             signal.raise_signal(signal.SIGTERM)
         if self._ended.is_set():
             return
-        if self.requested or self._announce is None:
-            self._end()
+        if self.requested or self._announce is None:  # unwind the stack, but exit after HARD_SECONDS if that hangs
+            self._ended.set()
+            _say("stopped by SIGTERM; run the same command again to resume")
+            self._hard = threading.Timer(HARD_SECONDS, os._exit, (REQUEUE,))
+            self._hard.daemon = True
+            self._hard.start()
+            raise SystemExit(REQUEUE)
         self.requested = True
         # In a thread, because `announce` might need a lock that the interrupted code holds.
         threading.Thread(target=self._wait, args=(self._announce,), name="grace", daemon=True).start()
@@ -124,15 +123,6 @@ class Termination:
             _say(f"cannot ask training processes to stop: {error}")
         if not self._ended.wait(self.grace):
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
-
-    def _end(self) -> NoReturn:
-        """Unwind the stack, but exit after HARD_SECONDS if that hangs."""
-        self._ended.set()
-        _say("stopped by SIGTERM; run the same command again to resume")
-        self._hard = threading.Timer(HARD_SECONDS, os._exit, (REQUEUE,))
-        self._hard.daemon = True
-        self._hard.start()
-        raise SystemExit(REQUEUE)
 
 
 def _say(line: str) -> None:

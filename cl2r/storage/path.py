@@ -1,4 +1,4 @@
-"""Paths on a disk and in an object store (`s3://bucket/prefix`), with one interface: `StoragePath`.
+"""Paths on a disk and in an object store (`s3://bucket/prefix`), with the same methods: `StoragePath` is either.
 
 A reader sees the old content of a file or the new one, never half of it: a file on a disk is written aside, flushed
 and renamed, an object appears whole or not at all. pyarrow talks to object stores. Credentials come from the
@@ -19,7 +19,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path, PosixPath
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Self
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import pyarrow as pa
@@ -40,81 +40,13 @@ class FileInfo(NamedTuple):
     mtime_ns: int
 
 
-class StoragePath(Protocol):
-    """A file or folder on a disk or in an object store."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def parent(self) -> Self: ...
-
-    @property
-    def remote(self) -> bool:
-        """Whether every look is a request: poll rarely, and keep what was read."""
-
-    def __truediv__(self, part: str) -> Self: ...
-
-    def __lt__(self, other: Self) -> bool: ...
-
-    def absolute(self) -> Self:
-        """Return the path from the root of the file system; an address is absolute already."""
-
-    def resolve(self) -> Self:
-        """Return the absolute path without `..` and symbolic links."""
-
-    def exists(self) -> bool:
-        """Return whether there is a file, or a folder with files in it."""
-
-    def read_bytes(self) -> bytes:
-        """Return the content; raise FileNotFoundError if there is no such file."""
-
-    def read_text(self) -> str:
-        """Return the content as text (UTF-8)."""
-
-    def write_file(self, content: bytes, durable: bool = True) -> None:
-        """Write the file and its folders; readers see the old or the new content. `durable`: survive a power cut."""
-
-    def write_folder(self, files: Mapping[str, bytes], last: str) -> None:
-        """Write a folder that readers of its `last` file see whole or not at all; one that exists on a disk stays."""
-
-    def unlink(self, missing_ok: bool = False) -> None:
-        """Remove the file."""
-
-    def remove_tree(self) -> None:
-        """Remove the folder and all files below; do nothing if there is none."""
-
-    def list(self, pattern: str = "*") -> "Paths[Self]":
-        """Return the sorted files and folders that match; `*` matches within one part of the path."""
-
-    def walk(self) -> Iterator[FileInfo]:
-        """Yield all files below, at any depth; hidden folders of a disk are left out."""
-
-    def info(self) -> FileInfo | None:
-        """Return size and time of a file, None if there is no such file (a folder is not one)."""
-
-    def local(self, sha256: str) -> Path:
-        """Return this path on a disk, or that of a copy of the object. Raise ValueError if its checksum differs."""
-
-    def staging(self) -> "AbstractContextManager[LocalPath]":
-        """Give a folder of this machine to write to; what is there at the end is in this folder."""
-
-    def lock(self, wait: bool = True, on_loss: Callable[[], None] | None = None) -> AbstractContextManager[None]:
-        """Hold the lock of this name; without `wait`, raise HeldError that names the holder.
-
-        `on_loss` is called if another process took this one for dead (object stores only).
-        """
-
-    def holder(self) -> str | None:
-        """Return the name of the process that holds the lock, None if it is free. Nothing is written."""
-
-
 class LocalPath(PosixPath):
     """A path on a disk, a network file system included."""
 
-    remote = False
+    remote = False  # True: every look is a request, so poll rarely and keep what was read
 
     def write_file(self, content: bytes, durable: bool = True) -> None:
+        """Write the file and its folders; readers see the old or the new content. `durable`: survive a power cut."""
         self.parent.mkdir(parents=True, exist_ok=True)
         aside = self.with_name(f".{self.name}.{uuid.uuid4().hex}")
         try:
@@ -129,6 +61,7 @@ class LocalPath(PosixPath):
             raise
 
     def write_folder(self, files: Mapping[str, bytes], last: str) -> None:
+        """Write a folder that readers of its `last` file see whole or not at all; one that exists on a disk stays."""
         aside = self.with_name(f".{self.name}.{uuid.uuid4().hex}")
         try:
             for name in sorted(files, key=last.__eq__):
@@ -140,12 +73,16 @@ class LocalPath(PosixPath):
                 raise
 
     def remove_tree(self) -> None:
+        """Remove the folder and all files below; do nothing if there is none."""
         shutil.rmtree(self, ignore_errors=True)
 
     def list(self, pattern: str = "*") -> "Paths[Self]":
+        """Return the sorted files and folders that match; `*` matches within one part of the path."""
         return sorted(self.glob(pattern), key=str)
 
     def walk(self) -> Iterator[FileInfo]:  # type: ignore[override, unused-ignore]
+        """Yield all files below, at any depth; hidden folders of a disk are left out."""
+
         def refuse(error: OSError) -> None:  # otherwise a folder that cannot be read would be left out
             if not isinstance(error, FileNotFoundError):
                 raise error
@@ -159,6 +96,7 @@ class LocalPath(PosixPath):
                 yield (info or FileInfo("", 0, 0))._replace(path=path.relative_to(self).as_posix())
 
     def info(self) -> FileInfo | None:  # type: ignore[override, unused-ignore]
+        """Return size and time of a file, None if there is no such file (a folder is not one)."""
         try:
             found = self.stat()
         except OSError as error:
@@ -168,17 +106,24 @@ class LocalPath(PosixPath):
         return None if stat.S_ISDIR(found.st_mode) else FileInfo(self.name, found.st_size, found.st_mtime_ns)
 
     def local(self, sha256: str) -> Path:
+        """Return this path, or that of a copy of the object. Raise ValueError if the copy's checksum differs."""
         return self
 
     @contextlib.contextmanager
     def staging(self) -> "Iterator[LocalPath]":
+        """Give a folder of this machine to write to; what is there at the end is in this folder."""
         self.mkdir(parents=True, exist_ok=True)
         yield self
 
     def lock(self, wait: bool = True, on_loss: object = None) -> AbstractContextManager[None]:
+        """Hold the lock of this name; without `wait`, raise HeldError that names the holder.
+
+        `on_loss` is called if another process took this one for dead (object stores only).
+        """
         return claims.disk_lock(self, wait)
 
     def holder(self) -> str | None:
+        """Return the name of the process that holds the lock, None if it is free. Nothing is written."""
         return claims.disk_holder(self)
 
 
@@ -320,6 +265,9 @@ class ObjectPath:
 
     def holder(self) -> str | None:
         return claims.ticket_holder(self)
+
+
+StoragePath = LocalPath | ObjectPath
 
 
 def at(address: str | Path | StoragePath) -> StoragePath:

@@ -75,7 +75,7 @@ def read_live(folder: StoragePath) -> list[LiveRow]:
         if info := path.info():
             silent = time.time() - info.mtime_ns / 1e9
             stale = silent > STALE_SECONDS
-            text = progress_text(**entry["progress"]) + (f" · silent for {clock(silent)}" if stale else "")
+            text = progress_text(entry["progress"]) + (f" · silent for {clock(silent)}" if stale else "")
             rows.append(LiveRow(entry["title"], text, stale))
     return rows
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from analysis import load_study
 from analysis.report import write_report
-from cl2r.cli.report import find_source
+from cl2r.cli.report import find_path, load
 from cl2r.config.schema import Config
 from cl2r.data import check_dataset, scenario
 from cl2r.data.lfw import read_packed
@@ -78,9 +78,7 @@ def read_all(folder: Path) -> None:
     assert len(listener.reports) == 1, "it resumed after the first epoch of the second task"
     assert all(link.reused for link in train(config(folder), folder / "runs").links)
     storage = at(folder / "storage")
-    found = find_source("made", storage).load()
-    assert found is not None
-    write_report(found, folder / "page.html")
+    write_report(load(find_path("made", storage)), folder / "page.html")
     assert len(load_study(folder / "storage").runs)
     assert "runs finished" in status.status(storage, "made")
     assert check_dataset("cifar100", folder).complete

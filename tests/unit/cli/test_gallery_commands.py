@@ -21,6 +21,12 @@ def chain(tiny: Path) -> Trained:
     return trained(tiny)
 
 
+@pytest.fixture(scope="module")
+def other(tiny: Path) -> Trained:
+    """The chain of another run, trained before any test reads what is printed."""
+    return trained(tiny, "er")
+
+
 @pytest.fixture
 def images(chain: Trained, tmp_path: Path) -> Path:
     write_images(tmp_path / "images", chain.images[:24])
@@ -172,9 +178,9 @@ INDEX = "index {images} --model {run}@1 --gallery {gallery}"
     ],
 )
 def test_bad_input_is_refused_with_one_line(
-    gallery: Path, chain: Trained, tiny: Path, images: Path, tmp_path: Path, cl2r: Command, command: str, part: str
+    gallery: Path, chain: Trained, other: Trained, images: Path, tmp_path: Path, cl2r: Command, command: str, part: str
 ) -> None:
-    image, large, other = images / "c00" / "i001.png", tmp_path / "large.png", trained(tiny, "er")
+    image, large = images / "c00" / "i001.png", tmp_path / "large.png"
     if "{large}" in command:
         Image.new("1", (20000, 10000)).save(large)
     storage = other.storage if "{other}" in command else chain.storage

@@ -7,14 +7,13 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
 
 from analysis import Study, load_study, plots
 from cl2r.cli import report
-from cl2r.cli.report import find_source, watch_study
+from cl2r.cli.report import load, watch_study
 from cl2r.runtime.progress import EpochReport
 from cl2r.storage.path import at
 from cl2r.study.folder import StudyFolder
@@ -46,10 +45,6 @@ def made() -> Study:
 def folder(tmp_path: Path, made: Study) -> StudyFolder:
     """The folder of `made`, whose driver has just begun."""
     return made_folder(at(tmp_path), made)
-
-
-def load(folder: StudyFolder) -> Any:
-    return find_source(str(folder.path), folder.storage).load()
 
 
 def test_the_state_of_studies(cl2r: Command, tmp_path: Path) -> None:
@@ -103,7 +98,7 @@ def test_a_name_wins_over_a_folder(cl2r: Command, storage: Path, tmp_path: Path,
         ("sizes --tables csv --watch", "--tables csv"),
         ("sizes --tables csv --out x.html", "--tables csv"),
         ("sizes --watch --figures figures", "--figures"),
-        ("sizes --out .", "--out ."),
+        ("sizes --out .", "--out"),
         ("sizes --out taken/new/x.html", "cwd/taken"),
         ("gopher://host/study", "gopher://host"),
     ],
@@ -148,7 +143,7 @@ def test_runs_that_the_frames_do_not_have_yet(
 def test_frames_from_the_ledger_equal_those_that_the_driver_writes(folder: StudyFolder, made: Study) -> None:
     for number in range(3):
         enter(folder, made, number)
-    joined = load(folder)
+    joined = load(folder.path)
     write_frames(folder)
     written = load_study(str(folder.path))
     for name in FRAMES:
@@ -160,14 +155,14 @@ def test_a_run_that_failed_and_then_finished(folder: StudyFolder, made: Study) -
     enter(folder, made, 0, failed="its process died")
     write_frames(folder)
     enter(folder, made, 0)
-    assert load(folder).runs["status"].tolist() == ["finished"]
+    assert load(folder.path).runs["status"].tolist() == ["finished"]
 
 
 def test_frames_that_were_copied_beside_an_older_ledger_count(folder: StudyFolder, made: Study) -> None:
     enter(folder, made, 1)
     for name in FRAMES:
         getattr(made, name).to_parquet(folder.path / f"{name}.parquet", index=False)
-    assert len(load(folder).runs) == 4
+    assert len(load(folder.path).runs) == 4
 
 
 @pytest.mark.parametrize(("form", "mark"), [("markdown", "|---|"), ("latex", r"\begin{tabular}")])
@@ -221,8 +216,7 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, Clock]]:
     def watched(path: object, *actions: Action, interval: float = 10) -> tuple[int, Clock]:
         clock = Clock(list(actions))
         monkeypatch.setattr(report, "time", clock)
-        source = find_source(str(path), at(str(path)))
-        return watch_study(source, Path(str(path)) / "report.html", interval), clock
+        return watch_study(at(str(path)), Path(str(path)) / "report.html", interval), clock
 
     return watched
 

@@ -174,7 +174,7 @@ def test_failed_and_missing_runs_are_named_and_change_the_exit_code(
     [
         ("analysis.plots.write_figures", {"no figures"}),
         ("analysis.report.write_report", {"no report"}),
-        ("analysis.study.load_study", {"no figures", "no report"}),
+        ("analysis.study.read_specification", {"no figures", "no report"}),
     ],
 )
 def test_an_error_in_figures_or_page_is_a_line_and_no_failure(

@@ -337,7 +337,7 @@ def test_requests_to_other_hosts_and_from_other_sites_are_refused(
     own = ("127.0.0.1:8000", "localhost:8000", "LOCALHOST", "[::1]:8000", "localhost:9000")  # a tunnel's port
     other = ("evil.example", "evil.example:8000", "127.0.0.1.evil.example", "192.0.2.9:8000", "localhost.", "")
     wrong = ("[::1", "localhost/health", "localhost?x", "evil@localhost")
-    sites = ("https://evil.example", "null", "http://localhost:3000", "http://127.0.0.1")
+    sites = ("https://evil.example", "null", "http://localhost:3000", "http://127.0.0.1", "http://[::1")
     named = opened(shared, models[2], names=("search.example",))
     network, server = opened(shared, models[2], host="0.0.0.0"), {"host": "server7:8000"}
     for asked, refusal, headers in (

@@ -36,9 +36,6 @@ class After:
         return self.left <= 0
 
 
-# ---------------------------------------------------------------- a run
-
-
 def test_the_epoch_is_saved_and_the_run_resumes_with_the_same_bits(
     finished: RunResult, finished_root: Path, tiny: Path, tmp_path: Path
 ) -> None:
@@ -117,9 +114,6 @@ def test_the_command_before_training(
     monkeypatch.setattr("cl2r.engine.plan.plan_run", lambda config: terminate())
     assert cl2r("run", "--data", tiny, "--storage", tmp_path / "out")[0] == REQUEUE
     assert not (tmp_path / "out").exists()
-
-
-# ---------------------------------------------------------------- signals
 
 
 def terminate() -> None:
@@ -227,9 +221,6 @@ def test_a_stopped_program_exits_with_75_and_one_line(capsys: pytest.CaptureFixt
 
     assert exit_code("ablation", stopped) == REQUEUE == 75
     assert capsys.readouterr().err == "ablation: 1 of 2 runs finished\n"
-
-
-# ---------------------------------------------------------------- the marker
 
 
 def test_the_marker_is_checked_once_per_interval(tmp_path: Path) -> None:
