@@ -24,7 +24,7 @@ import click
 
 from cl2r.cli.options import MethodType
 from cl2r.cli.study import Frames, Recipe, list_option, study_command
-from cl2r.errors import InputError, nearest
+from cl2r.errors import InputError
 
 if TYPE_CHECKING:
     from analysis.paper.items import Item
@@ -53,7 +53,11 @@ def main(
     from analysis.paper.items import ITEMS
     from cl2r.runtime.environment import shareable_command
 
-    name, preset = chosen_item(table, figure), context.params["preset"]
+    asked = [f"{kind} {word}" for kind, word in (("table", table), ("figure", figure)) if word is not None]
+    if len(asked) != 1 or asked[0] not in ITEMS:
+        given, known = (", ".join(f"--{name}" for name in names) for names in (asked, ITEMS))
+        raise InputError(f"{given or 'no item'}: give one table or one figure of {known}")
+    name, preset = asked[0], context.params["preset"]
     item = ITEMS[name]
     reference = reference_preset(item, preset, methods)
     if sizes and not item.sizes:
@@ -72,20 +76,6 @@ def main(
         return present(name, frames, reference, session.folder.path, out, shlex.join(shareable_command(sys.argv)))
 
     return Recipe(show, {"grid": grid, "preset": preset or item.presets[0]})
-
-
-def chosen_item(table: str | None, figure: str | None) -> str:
-    """Return the name of the one item that was asked for."""
-    from analysis.paper.items import ITEMS
-
-    choices = {kind: [name.split()[1] for name in ITEMS if name.startswith(kind)] for kind in ("table", "figure")}
-    known = "; ".join(f"--{kind} {', '.join(words)}" for kind, words in choices.items())
-    if (table is None) == (figure is None):
-        raise InputError(f"give one table or one figure: {known}")
-    kind, word = ("table", str(table)) if table is not None else ("figure", str(figure))
-    if word not in choices[kind]:
-        raise InputError(f"--{kind} {word}: unknown{nearest(word, choices[kind])}; choose from {known}")
-    return f"{kind} {word}"
 
 
 def reference_preset(item: "Item", preset: str | None, methods: Sequence[str]) -> str:

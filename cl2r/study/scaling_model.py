@@ -80,11 +80,6 @@ class Sample:
     gradient_bytes: float
     seconds: float
 
-    @property
-    def terms(self) -> tuple[float, ...]:
-        """Return the factors of seconds per FLOP, fixed seconds, α and 1/β."""
-        return (self.flops, float(self.flops > 0), *ring_terms(self.world, self.gradient_bytes))
-
 
 def fit(samples: Sequence[Sample]) -> tuple[StepModel, pd.DataFrame]:
     """Return the non-negative constants with the least squares of relative residuals, and one row per sample.
@@ -93,7 +88,9 @@ def fit(samples: Sequence[Sample]) -> tuple[StepModel, pd.DataFrame]:
     """
     if any(sample.seconds <= 0 for sample in samples):
         raise InputError("a step took no time: measure more steps")
-    terms = np.array([sample.terms for sample in samples], np.float64).reshape(len(samples), CONSTANTS)
+    # the factors of seconds per FLOP, fixed seconds, α and 1/β
+    rows = [(one.flops, one.flops > 0, *ring_terms(one.world, one.gradient_bytes)) for one in samples]
+    terms = np.array(rows, np.float64).reshape(len(samples), CONSTANTS)
     data = pd.DataFrame([(one.name, one.seconds) for one in samples], columns=["sample", "measured"])
     relative = terms / data["measured"].to_numpy(np.float64)[:, None]
     scale = np.linalg.norm(relative, axis=0)

@@ -49,10 +49,10 @@ def test_values_are_shown_even_if_there_is_nothing_to_draw(name: str, tmp_path: 
 @pytest.mark.parametrize(
     ("words", "fault"),
     [
-        ([], "--table 2, 3"),
+        ([], "--table 2, --table 3"),
         (["--table", "9"], "--table 9"),
-        (["--figure", "memroy"], "'memory'"),
-        (["--table", "2", "--figure", "bc"], "--figure"),
+        (["--figure", "memroy"], "--figure memroy"),
+        (["--table", "2", "--figure", "bc"], "--table 2, --figure bc"),
         (["--table", "2", "--methods", "lcuir"], "'lucir'"),
         (["--table", "2", "--sizes", "5"], "--sizes"),
         (["--table", "3", "--counts", "3", "--tasks", "5"], "--counts"),
