@@ -56,9 +56,8 @@ def main(preset: str, overrides: tuple[str, ...], workers: tuple[int, ...], batc
     from analysis.tables.formats import render
     from cl2r.engine.plan import plan_run
     from cl2r.rayrun.scaling import NETWORKS, PREDICTED_BATCH, Effort, measure_workers, predictions
-    from cl2r.study.cost import GpuAssumption
     from cl2r.study.resources import Resources
-    from cl2r.study.scaling_model import NETWORK, NODE, NVLINK, fit
+    from cl2r.study.scaling_model import GPU, NETWORK, NODE, NVLINK, fit
     from cl2r.study.spec import Point, StudySpec
 
     small, cpus, gpus = options["small"], options["cpus_per_worker"], options["gpus_per_worker"]
@@ -85,16 +84,15 @@ def main(preset: str, overrides: tuple[str, ...], workers: tuple[int, ...], batc
     except InputError as error:
         no_fit = str(error)
     layouts, link_images = trial_layouts(config, batch, options["trials"], cpus, effort.seconds)
-    gpu = GpuAssumption()
     networks = list(NETWORKS)[: 1 if small else None]
-    predicted = pd.DataFrame(row for name in networks for row in predictions(gpu, name))
+    predicted = pd.DataFrame(row for name in networks for row in predictions(name))
     links = f"by NVLink with {NVLINK}, beyond {NODE} GPUs by the network with {NETWORK}"
-    assumed = f"{gpu}; gradients {links}; nothing overlaps"
+    assumed = f"{GPU}; gradients {links}; nothing overlaps"
     data = scaling_frame(steps, batch, model)
     shown = [tables.scaling_table(data, model, fitted, no_fit)]
     shown += [tables.samples_table(fitted)] if model else []
     shown += [tables.layouts_table(layouts, link_images, batch)]
-    shown += [tables.predicted_table(predicted, gpu.name, assumed, PREDICTED_BATCH)]
+    shown += [tables.predicted_table(predicted, GPU.name, assumed, PREDICTED_BATCH)]
     drift = pd.DataFrame()
     if options["drift"]:
         seeds, epochs = (options["seeds"][:1], 1) if small else (options["seeds"], options["epochs"])
@@ -107,7 +105,7 @@ def main(preset: str, overrides: tuple[str, ...], workers: tuple[int, ...], batc
     click.echo(text)
     if options["out"]:
         frames = {"scaling": data, "trials": layouts, "predicted": predicted, "drift": drift}
-        write(options["out"], frames, text, about, f"{gpu.name}s, {gpu}, batch {PREDICTED_BATCH}")
+        write(options["out"], frames, text, about, f"{GPU.name}s, {GPU}, batch {PREDICTED_BATCH}")
     return 0
 
 

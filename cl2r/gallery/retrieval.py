@@ -27,8 +27,7 @@ METRICS = (*(f"recall@{top}" for top in TOPS), "mAP")
 SAMPLES = 1000
 BLOCK_NUMBERS = 2**22  # cosines that are ranked at a time, about 150 MB
 NOTHING = "no class of the open images has two of them: there is nothing to search for"
-DIGITS = 12
-"""Sums are rounded to this: a matrix product rounds equal cells differently, and they must stay equal."""
+DIGITS = 12  # sums are rounded to this: a matrix product rounds equal cells differently, and they must stay equal
 
 Vectors = npt.NDArray[np.float32]
 Integers = npt.NDArray[np.int64]

@@ -25,9 +25,9 @@ from cl2r.engine.plan import plan_run
 from cl2r.engine.workers import Workers
 from cl2r.methods.base import Stage
 from cl2r.rayrun.cluster import cluster, set_environment
-from cl2r.study.cost import CPU, WARM_UP, GpuAssumption, StepTimer
+from cl2r.study.cost import CPU, WARM_UP, StepTimer
 from cl2r.study.resources import Resources
-from cl2r.study.scaling_model import Sample, gpu_model, predict
+from cl2r.study.scaling_model import GPU_MODEL, Sample, predict
 
 GPUS = (1, 4, 8, 16, 32, 64)
 NETWORKS = {"ResNet-32 at 32²": ("cifar100", 32, 100), "ResNet-50 at 112²": ("casia_lfw", 112, 10_575)}
@@ -52,8 +52,7 @@ class StepTime:
     workers: int
     batch: int
     seconds: float
-    apart_seconds: float
-    """Without averaging gradients."""
+    apart_seconds: float  # without averaging gradients
     row_flops: float
     gradient_bytes: int
 
@@ -71,8 +70,7 @@ class StepTime:
         return [apart, together] if self.workers > 1 else [apart]
 
 
-Measured = tuple[list[StepTime], list[Sample]]
-"""Steps, and all-reduces by themselves."""
+Measured = tuple[list[StepTime], list[Sample]]  # steps, and all-reduces by themselves
 
 
 def with_batch(config: Config, batch: int) -> Config:
@@ -156,7 +154,7 @@ def reduce_time(workers: Workers, size: int, effort: Effort) -> Sample:
     return Sample(name, 0, workers.world, size, statistics.median(times[1:]))
 
 
-def predictions(gpu: GpuAssumption, network: str) -> list[dict[str, Any]]:
+def predictions(network: str) -> list[dict[str, Any]]:
     """Return one row per mode and number of GPUs for one of the paper's networks.
 
     FLOPs and gradients are those of a CL²R step at task 2, counted on images of noise.
@@ -175,5 +173,5 @@ def predictions(gpu: GpuAssumption, network: str) -> list[dict[str, Any]]:
     return [
         {"network": network, "mode": mode, "row_flops": flops, "gradient_bytes": sent, **step}
         for mode in ("strong", "weak")
-        for step in predict(gpu_model(gpu), flops, sent, PREDICTED_BATCH, GPUS, weak=mode == "weak")
+        for step in predict(GPU_MODEL, flops, sent, PREDICTED_BATCH, GPUS, weak=mode == "weak")
     ]

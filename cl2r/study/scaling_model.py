@@ -18,8 +18,7 @@ from cl2r.errors import InputError
 from cl2r.study.cost import GpuAssumption
 
 CONSTANTS = 4
-NODE = 8
-"""Workers per node."""
+NODE = 8  # workers per node
 
 
 @dataclass(frozen=True)
@@ -31,7 +30,7 @@ class AllReduceCost:
 
     def seconds(self, world: int, size: float) -> float:
         """Return A(W) of one all-reduce of `size` bytes."""
-        messages, sent = ring_terms(world, size)
+        messages, sent = 2 * (world - 1), 2 * (world - 1) / world * size
         return messages * self.latency_seconds + sent * self.seconds_per_byte
 
     def __str__(self) -> str:
@@ -42,9 +41,7 @@ class AllReduceCost:
         return f"{latency} per message, {1e-9 / self.seconds_per_byte:.3g} GB/s"
 
 
-def ring_terms(world: int, size: float) -> tuple[int, float]:
-    """Return the number of successive messages and the bytes that each worker sends."""
-    return 2 * (world - 1), 2 * (world - 1) / world * size
+UNIT_RINGS = (AllReduceCost(1, 0), AllReduceCost(0, 1))  # their seconds are the factors of α and of 1/β
 
 
 @dataclass(frozen=True)
@@ -54,8 +51,7 @@ class StepModel:
     seconds_per_flop: float
     fixed_seconds: float
     ring: AllReduceCost
-    floor_seconds: float = 0.0
-    """Lower bound of the computation of a step."""
+    floor_seconds: float = 0.0  # lower bound of the computation of a step
     between: AllReduceCost | None = None
 
     def seconds(self, world: int, flops: float, gradient_bytes: float) -> float:
@@ -73,10 +69,8 @@ class Sample:
     """A measured step, or an all-reduce by itself (no FLOPs)."""
 
     name: str
-    flops: float
-    """FLOPs of one worker."""
-    world: int
-    """Workers that average their gradients; 1 for a step that averages none."""
+    flops: float  # FLOPs of one worker
+    world: int  # workers that average their gradients; 1 for a step that averages none
     gradient_bytes: float
     seconds: float
 
@@ -89,7 +83,7 @@ def fit(samples: Sequence[Sample]) -> tuple[StepModel, pd.DataFrame]:
     if any(sample.seconds <= 0 for sample in samples):
         raise InputError("a step took no time: measure more steps")
     # the factors of seconds per FLOP, fixed seconds, α and 1/β
-    rows = [(one.flops, one.flops > 0, *ring_terms(one.world, one.gradient_bytes)) for one in samples]
+    rows = [(s.flops, s.flops > 0, *(ring.seconds(s.world, s.gradient_bytes) for ring in UNIT_RINGS)) for s in samples]
     terms = np.array(rows, np.float64).reshape(len(samples), CONSTANTS)
     data = pd.DataFrame([(one.name, one.seconds) for one in samples], columns=["sample", "measured"])
     relative = terms / data["measured"].to_numpy(np.float64)[:, None]
@@ -145,8 +139,5 @@ NVLINK = AllReduceCost(3e-6, 1 / 200e9)
 NETWORK = AllReduceCost(1e-5, 1 / 20e9)
 """Assumed, not measured: two thirds of NVLink's 300 GB/s each way inside a node of 8 GPUs, and 20 GB/s between nodes
 whose network has 400 Gbit/s."""
-
-
-def gpu_model(gpu: GpuAssumption) -> StepModel:
-    """Return the model of steps on GPUs that were not measured."""
-    return StepModel(1 / gpu.sustained_flops, 0.0, NVLINK, gpu.step_seconds, NETWORK)
+GPU = GpuAssumption()
+GPU_MODEL = StepModel(1 / GPU.sustained_flops, 0.0, NVLINK, GPU.step_seconds, NETWORK)

@@ -16,8 +16,7 @@ from cl2r.config.schema import Config
 from cl2r.engine.workers import Workers
 from cl2r.errors import InputError
 from cl2r.rayrun.scaling import Effort, Measured, StepTime, measure, with_batch
-from cl2r.study.cost import GpuAssumption
-from cl2r.study.scaling_model import AllReduceCost, Sample, StepModel, fit, gpu_model, predict
+from cl2r.study.scaling_model import GPU_MODEL, AllReduceCost, Sample, StepModel, fit, predict
 from studies import scaling
 from studies.scaling import metrics_by_workers, scaling_frame, write
 from tests.support.drawn import legend, lines
@@ -59,7 +58,7 @@ def predicted() -> pd.DataFrame:
         {"network": network, "mode": mode, "row_flops": 1e9, "gradient_bytes": 10**7, **step}
         for network in ("small", "large")
         for mode in ("strong", "weak")
-        for step in predict(gpu_model(GpuAssumption()), 1e9, 1e7, BATCH, (1, 8, 16), mode == "weak")
+        for step in predict(GPU_MODEL, 1e9, 1e7, BATCH, (1, 8, 16), mode == "weak")
     ]
     return pd.DataFrame(rows)
 

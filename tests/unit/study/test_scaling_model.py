@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from cl2r.errors import InputError
-from cl2r.study.cost import GpuAssumption
-from cl2r.study.scaling_model import AllReduceCost, Sample, StepModel, fit, gpu_model, predict
+from cl2r.study.scaling_model import GPU_MODEL, AllReduceCost, Sample, StepModel, fit, predict
 
 RING = AllReduceCost(1e-3, 1e-8)
 MODEL = StepModel(seconds_per_flop=1e-10, fixed_seconds=0.02, ring=RING)
@@ -97,7 +96,7 @@ def test_a_sample_without_time_is_refused() -> None:
 
 @pytest.mark.parametrize("weak", [False, True])
 def test_efficiency_falls_with_workers(weak: bool) -> None:
-    steps = predict(gpu_model(GpuAssumption()), 2e9, 1e8, 128, (1, 4, 8, 16, 32, 64), weak)
+    steps = predict(GPU_MODEL, 2e9, 1e8, 128, (1, 4, 8, 16, 32, 64), weak)
     assert steps[0]["efficiency"] == steps[0]["speed_up"] == 1
     assert steps[0]["communication"] == 0
     for few, more in pairwise(steps):
