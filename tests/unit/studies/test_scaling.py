@@ -131,15 +131,8 @@ def test_tables_have_the_measured_values(steps: list[StepTime], samples: list[Sa
 
 
 def test_drift_is_paired_by_seed() -> None:
-    runs = pd.DataFrame(
-        {
-            "seed": [0, 1, 1, 0],
-            "workers": [1, 1, 2, 2],
-            "BC": [0.1, 0.3, 0.31, 0.11],
-            "mean_accuracy": [0.5, 0.7, 0.7, 0.6],
-            "FC": [0.0, 0.0, 0.0, 0.0],
-        }
-    )
+    values = [(0, 1, 0.1, 0.5, 0.0), (1, 1, 0.3, 0.7, 0.0), (1, 2, 0.31, 0.7, 0.0), (0, 2, 0.11, 0.6, 0.0)]
+    runs = pd.DataFrame(values, columns=["seed", "workers", "BC", "mean_accuracy", "FC"])
     rows = {row[0].text: [cell.text for cell in row[1:]] for row in drift_table(runs).rows}
     assert rows["1"][:2] == ["+0.200 ± 0.141", "0.600 ± 0.141"]
     assert rows["2"][1] == "0.650 ± 0.071"
