@@ -16,7 +16,6 @@ analysis/paper/verdicts.py.
 
 import shlex
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,10 +23,9 @@ import click
 
 from cl2r.cli.options import NameType
 from cl2r.cli.study import Frames, Recipe, list_option, study_command
-from cl2r.errors import InputError, nearest
+from cl2r.errors import InputError
 
 if TYPE_CHECKING:
-    from analysis.paper.items import Item
     from cl2r.storage.path import StoragePath
     from cl2r.study.session import StudySession
 
@@ -51,11 +49,18 @@ def main(
 ) -> Recipe:
     """Choose the runs that the item needs."""
     from analysis.paper.items import ITEMS
+    from analysis.paper.report import preset_fields
     from cl2r.runtime.environment import shareable_command
 
-    name, preset = chosen_item(table, figure), context.params["preset"]
+    asked = [f"{kind} {word}" for kind, word in (("table", table), ("figure", figure)) if word is not None]
+    if len(asked) != 1 or asked[0] not in ITEMS:
+        given, known = (", ".join(f"--{name}" for name in names) for names in (asked, ITEMS))
+        raise InputError(f"{given or 'no item'}: give one table or one figure of {known}")
+    name, preset = asked[0], context.params["preset"]
     item = ITEMS[name]
-    reference = reference_preset(item, preset, methods)
+    reference = preset if preset in item.presets else item.presets[0]  # it has the paper's settings
+    for method in methods or item.methods:
+        preset_fields(reference, method)  # raises InputError now, not after training, if it cannot be read
     if sizes and not item.sizes:
         raise InputError(f"--sizes: {name} has one size of memory; use --set memory.per_class=N")
     if counts and context.params["tasks"] is not None:
@@ -72,30 +77,6 @@ def main(
         return present(name, frames, reference, session.folder.path, out, shlex.join(shareable_command(sys.argv)))
 
     return Recipe(show, {"grid": grid, "preset": preset or item.presets[0]})
-
-
-def chosen_item(table: str | None, figure: str | None) -> str:
-    """Return the name of the one item that was asked for."""
-    from analysis.paper.items import ITEMS
-
-    choices = {kind: [name.split()[1] for name in ITEMS if name.startswith(kind)] for kind in ("table", "figure")}
-    known = "; ".join(f"--{kind} {', '.join(words)}" for kind, words in choices.items())
-    if (table is None) == (figure is None):
-        raise InputError(f"give one table or one figure: {known}")
-    kind, word = ("table", str(table)) if table is not None else ("figure", str(figure))
-    if word not in choices[kind]:
-        raise InputError(f"--{kind} {word}: unknown{nearest(word, choices[kind])}; choose from {known}")
-    return f"{kind} {word}"
-
-
-def reference_preset(item: "Item", preset: str | None, methods: Sequence[str]) -> str:
-    """Return the preset with the paper's settings. Raise InputError now, not after training, if it cannot be read."""
-    from analysis.paper.report import preset_fields
-
-    reference = preset if preset in item.presets else item.presets[0]
-    for method in methods or item.methods:
-        preset_fields(reference, method)
-    return reference
 
 
 def present(name: str, frames: Frames, preset: str, folder: "StoragePath", out: Path | None, command: str) -> str:

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from cl2r.config.schema import Config
-    from cl2r.rayrun.scaling import ReduceTime, StepTime
-    from cl2r.study.scaling_model import Fit
+    from cl2r.rayrun.scaling import StepTime
+    from cl2r.study.scaling_model import Sample, StepModel
 
 
 @click.command("scaling", cls=StudyCommand, help=(__doc__ or "").replace("\n\n    ", "\n\n\b\n    "))
@@ -55,10 +55,9 @@ def main(preset: str, overrides: tuple[str, ...], workers: tuple[int, ...], batc
     from analysis.tables import scaling as tables
     from analysis.tables.formats import render
     from cl2r.engine.plan import plan_run
-    from cl2r.rayrun.scaling import NETWORKS, PREDICTED_BATCH, Effort, measure_workers, predictions, samples
-    from cl2r.study.cost import GpuAssumption
+    from cl2r.rayrun.scaling import NETWORKS, PREDICTED_BATCH, Effort, measure_workers, predictions
     from cl2r.study.resources import Resources
-    from cl2r.study.scaling_model import NETWORK, NODE, NVLINK, fit
+    from cl2r.study.scaling_model import GPU, NETWORK, NODE, NVLINK, fit
     from cl2r.study.spec import Point, StudySpec
 
     small, cpus, gpus = options["small"], options["cpus_per_worker"], options["gpus_per_worker"]
@@ -72,29 +71,28 @@ def main(preset: str, overrides: tuple[str, ...], workers: tuple[int, ...], batc
         raise InputError("the second task is timed, but this config has one: set scenario.n_tasks")
     effort = Effort(1, 1, (4, 100_000), 0.2) if small else Effort(rounds=options["rounds"])
     steps: list[StepTime] = []
-    reduces: list[ReduceTime] = []
+    reduces: list[Sample] = []
     groups = [Resources(world, cpus, gpus) for world in sorted(workers)]
     measured = measure_workers(config, batch, groups, effort, options["verbose"])
     for group, (own_steps, own_reduces) in zip(groups, measured, strict=True):
         steps += own_steps
         reduces += own_reduces
         click.echo(f"{group.workers} workers: done", err=True)
-    fitted, no_fit = None, ""
+    model, fitted, no_fit = None, pd.DataFrame(), ""
     try:
-        fitted = fit(samples(steps, reduces))
+        model, fitted = fit([*(sample for step in steps for sample in step.samples()), *reduces])
     except InputError as error:
         no_fit = str(error)
     layouts, link_images = trial_layouts(config, batch, options["trials"], cpus, effort.seconds)
-    gpu = GpuAssumption()
     networks = list(NETWORKS)[: 1 if small else None]
-    predicted = pd.DataFrame(row for name in networks for row in predictions(gpu, name))
+    predicted = pd.DataFrame(row for name in networks for row in predictions(name))
     links = f"by NVLink with {NVLINK}, beyond {NODE} GPUs by the network with {NETWORK}"
-    assumed = f"{gpu}; gradients {links}; nothing overlaps"
-    data = scaling_frame(steps, batch, fitted)
-    shown = [tables.scaling_table(data, fitted, no_fit)]
-    shown += [tables.samples_table(fitted)] if fitted else []
+    assumed = f"{GPU}; gradients {links}; nothing overlaps"
+    data = scaling_frame(steps, batch, model)
+    shown = [tables.scaling_table(data, model, fitted, no_fit)]
+    shown += [tables.samples_table(fitted)] if model else []
     shown += [tables.layouts_table(layouts, link_images, batch)]
-    shown += [tables.predicted_table(predicted, gpu.name, assumed, PREDICTED_BATCH)]
+    shown += [tables.predicted_table(predicted, GPU.name, assumed, PREDICTED_BATCH)]
     drift = pd.DataFrame()
     if options["drift"]:
         seeds, epochs = (options["seeds"][:1], 1) if small else (options["seeds"], options["epochs"])
@@ -107,31 +105,25 @@ def main(preset: str, overrides: tuple[str, ...], workers: tuple[int, ...], batc
     click.echo(text)
     if options["out"]:
         frames = {"scaling": data, "trials": layouts, "predicted": predicted, "drift": drift}
-        write(options["out"], frames, text, about, f"{gpu.name}s, {gpu}, batch {PREDICTED_BATCH}")
+        write(options["out"], frames, text, about, f"{GPU.name}s, {GPU}, batch {PREDICTED_BATCH}")
     return 0
 
 
-def scaling_frame(steps: "list[StepTime]", batch: int, fitted: "Fit | None") -> "pd.DataFrame":
+def scaling_frame(steps: "list[StepTime]", batch: int, model: "StepModel | None") -> "pd.DataFrame":
     """Return one row per mode and number of workers: strong scaling shares the batch, weak scaling has one each."""
     import pandas as pd
+
+    from cl2r.study.scaling_model import speeds
 
     rows = []
     for mode in ("strong", "weak"):
         own = [step for step in steps if step.batch == batch * (step.workers if mode == "weak" else 1)]
         own.sort(key=lambda step: step.workers)
-        for step in own:
-            rate = step.batch / step.seconds
-            speed_up = rate / (own[0].batch / own[0].seconds)
-            row = {"mode": mode, "workers": step.workers, "rows": step.batch / step.workers, "seconds": step.seconds}
-            row |= {"images_per_second": rate, "speed_up": speed_up}
-            row["efficiency"] = speed_up * own[0].workers / step.workers
-            # The share of a step that vanishes when gradients are not averaged.
-            row["communication"] = 1 - step.apart_seconds / step.seconds if step.workers > 1 else 0.0
-            row["fitted_seconds"] = math.nan
-            if fitted is not None:
-                total = step.batch * step.row_flops
-                row["fitted_seconds"] = fitted.model.seconds(step.workers, total, step.gradient_bytes)
-            rows.append(row)
+        measured = speeds([(step.workers, step.batch, step.seconds, step.communication) for step in own])
+        for step, row in zip(own, measured, strict=True):
+            flops, sent = step.batch * step.row_flops, step.gradient_bytes
+            fitted = math.nan if model is None else model.seconds(step.workers, flops, sent)
+            rows.append({"mode": mode, **row, "fitted_seconds": fitted})
     return pd.DataFrame(rows)
 
 
@@ -195,10 +187,7 @@ def write(stem: Path, frames: "dict[str, pd.DataFrame]", text: str, about: str, 
     plain = {name: json.loads(frame.to_json(orient="records")) for name, frame in frames.items()}
     stem.with_name(f"{stem.name}.json").write_text(json.dumps({"about": about, **plain}, indent=1) + "\n")
     stem.with_name(f"{stem.name}.md").write_text(text + "\n")
-    known = frames["scaling"].dropna(subset=["fitted_seconds"])
-    faster = known["seconds"] / known["fitted_seconds"]
-    model = known.assign(speed_up=known["speed_up"] * faster, efficiency=known["efficiency"] * faster)
-    save(plot_measured(frames["scaling"], model, about), stem)
+    save(plot_measured(frames["scaling"], about), stem)
     heading = f"Predicted, not measured: {predicted_for}"
     save(plot_predicted(frames["predicted"], heading, "A100s"), stem.with_name(f"{stem.name}_predicted"))
 

@@ -20,6 +20,7 @@ studies/results/search_icons.md has the results; `make bench-search` measures in
 
 import shlex
 import sys
+from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,8 +37,6 @@ if TYPE_CHECKING:
     from cl2r.storage.path import StoragePath
     from cl2r.study.session import StudySession
     from cl2r.study.spec import StudySpec
-
-FRAMES = ("retrieval", "compatibility", "backfill", "formats", "indexes")
 
 
 @study_command(__file__, __doc__)
@@ -78,7 +77,7 @@ def measure_runs(study: "StudySpec", runs: "pd.DataFrame", storage: "StoragePath
     from cl2r.study.jobs import grid_jobs
 
     finished = set(runs.loc[runs["status"] == "finished", "run"])
-    rows: dict[str, list[dict[str, Any]]] = {name: [] for name in FRAMES}
+    rows: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
     for run in (job.runs[0] for job in grid_jobs(study) if job.runs[0].name in finished):
         click.echo(f"search {run.title}")
         plan = plan_run(run.config)
@@ -94,7 +93,7 @@ def measure_runs(study: "StudySpec", runs: "pd.DataFrame", storage: "StoragePath
         head = {"run": run.name, "method": plan.config.method.name, "seed": plan.config.seed}
         for name, found in measured.items():
             rows[name] += [head | row for row in found]
-    return {name: pd.DataFrame(rows[name]) for name in FRAMES}
+    return {name: pd.DataFrame(found) for name, found in rows.items()}
 
 
 def chain_features(plan: "Plan", storage: "StoragePath") -> "ChainFeatures":

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator, StrMethodFormatter
 
@@ -13,50 +13,47 @@ from analysis.names import nth_style
 from analysis.plots.parts import FRAME, line_style, page_panels, share_axis, with_legend
 
 PANELS = {"speed_up": "speed-up", "efficiency": "efficiency"}
-MODES = ("strong", "weak")
 WORDS = "strong: one batch for all workers; weak: one batch per worker"
+Line = tuple[str, pd.DataFrame, dict[str, Any]]  # label; `workers`, `speed_up`, `efficiency`; style
 FEW = 4  # speed-ups up to this are drawn on a linear scale, larger ones on a scale of powers of two
 
 
-def plot_measured(points: pd.DataFrame, fitted: pd.DataFrame, heading: str) -> Figure:
-    """Plot points, and fitted lines if any, by mode; frames have `mode`, `workers`, `speed_up`, `efficiency`."""
-    modes = in_order(points["mode"])
-    styles = {mode: nth_style(place) for place, mode in enumerate(modes)}
-    labels = {mode: f"{mode}, measured" for mode in modes}
-    model = {mode: f"{mode}, model" for mode in modes if mode in set(fitted["mode"])}
-    figure, axes = page_panels(2, f"{heading}\n{WORDS}", [*labels.values(), *model.values(), "ideal"], sharey=False)
-    for panel, column in zip(axes, PANELS, strict=True):
-        for mode, style in styles.items():
-            own, line = points[points["mode"] == mode], fitted[fitted["mode"] == mode]
-            panel.plot(own["workers"], own[column], label=labels[mode], **{**line_style(style), "linestyle": "none"})
-            if mode in model:
-                panel.plot(line["workers"], line[column], label=model[mode], color=style.colour, linewidth=1.2)
-    return _finish(figure, axes, [*points["workers"], *fitted["workers"]], "workers")
+def plot_measured(data: pd.DataFrame, heading: str) -> Figure:
+    """Plot points, and lines of the model if there is one, by `mode`."""
+    faster = data["seconds"] / data["fitted_seconds"]
+    model = data.assign(speed_up=data["speed_up"] * faster, efficiency=data["efficiency"] * faster)
+    lines: list[Line] = []
+    for place, mode in enumerate(in_order(data["mode"])):
+        style, own = nth_style(place), data["mode"] == mode
+        lines.append((f"{mode}, measured", data[own], {**line_style(style), "linestyle": "none"}))
+        if faster.notna().any():
+            lines.append((f"{mode}, model", model[own], {"color": style.colour, "linewidth": 1.2}))
+    return _plot(lines, heading, "workers")
 
 
 def plot_predicted(predictions: pd.DataFrame, heading: str, workers: str) -> Figure:
     """Plot one line per `network` and `mode`, dashed if every GPU has a batch of its own."""
-    networks = in_order(predictions["network"])
-    figure, axes = page_panels(
-        2, f"{heading}\n{WORDS}", [f"{name}, {mode}" for name in networks for mode in MODES], sharey=False
-    )
-    for panel, column in zip(axes, PANELS, strict=True):
-        for (network, mode), own in predictions.groupby(["network", "mode"], sort=False):
-            place = networks.index(str(network))
-            style = replace(nth_style(place), dashed=mode == "weak", hollow=mode == "weak")
-            panel.plot(own["workers"], own[column], label=f"{network}, {mode}", **line_style(style))
-    return _finish(figure, axes, list(predictions["workers"]), workers)
+    networks, lines = in_order(predictions["network"]), list[Line]()
+    for (network, mode), own in predictions.groupby(["network", "mode"], sort=False):
+        weak = mode == "weak"
+        style = replace(nth_style(networks.index(str(network))), dashed=weak, hollow=weak)
+        lines.append((f"{network}, {mode}", own, line_style(style)))
+    return _plot(lines, heading, workers)
 
 
-def _finish(figure: Figure, axes: Sequence[Axes], workers: Sequence[int], name: str) -> Figure:
-    """Set up the axes, with workers on a scale of powers of two, and add the ideal line and the legend."""
-    counts = sorted(set(workers))
-    for panel, (column, label) in zip(axes, PANELS.items(), strict=True):
+def _plot(lines: Sequence[Line], heading: str, name: str) -> Figure:
+    """Plot the lines, with workers on a scale of powers of two, the ideal line and a legend."""
+    labels = [*(label for label, _, _ in lines), "ideal"]
+    figure, axes = page_panels(2, f"{heading}\n{WORDS}", labels, sharey=False)
+    counts = sorted({count for _, own, _ in lines for count in own["workers"]})
+    for panel, (column, title) in zip(axes, PANELS.items(), strict=True):
+        for label, own, style in lines:
+            panel.plot(own["workers"], own[column], label=label, **style)
         panel.set_xscale("log", base=2)
         panel.xaxis.set_major_locator(FixedLocator([float(count) for count in counts]))
         panel.xaxis.set_minor_locator(NullLocator())
         panel.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
-        panel.set(xlabel=name, ylabel=label)
+        panel.set(xlabel=name, ylabel=title)
         ideal = [count / counts[0] for count in counts] if column == "speed_up" else [1.0] * len(counts)
         panel.plot(counts, ideal, color=FRAME, linestyle=":", linewidth=1.2, label="ideal", zorder=1)
     low, high = axes[0].dataLim.y0, axes[0].dataLim.y1

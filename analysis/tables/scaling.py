@@ -3,29 +3,28 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pandas as pd
 
 from analysis.tables.table import Cell, Table, deviation_note, number_cell, spread
 
 if TYPE_CHECKING:
-    from cl2r.study.scaling_model import Fit
+    from cl2r.study.scaling_model import StepModel
 
 DRIFT_METRICS = ("BC", "mean_accuracy", "FC")
 
 
-def scaling_table(data: pd.DataFrame, fitted: "Fit | None", no_fit: str = "") -> Table:
+def scaling_table(data: pd.DataFrame, model: "StepModel | None", fitted: pd.DataFrame, no_fit: str = "") -> Table:
     """Return strong and weak scaling, with the model's time per step, or why there is no model."""
     heads = ("scaling", "workers", "rows each", "ms per step", "images/s", "efficiency", "communication", "model ms")
     formats = (".0f", ".0f", ".1f", ",.0f", ".0%", ".0%", ".1f")
     shown = data.assign(seconds=1e3 * data["seconds"], fitted_seconds=1e3 * data["fitted_seconds"])
     note = f"No model: {no_fit}."
-    if fitted is not None:
-        model, residuals = fitted.model, np.abs(fitted.residuals)
+    if model is not None:
+        residuals = fitted["residual"].abs()
         rate = f"{1e-9 / model.seconds_per_flop:,.1f} GFLOP/s" if model.seconds_per_flop else "no time for FLOPs"
         note = (
-            f"Model, fitted to {len(residuals)} samples: {rate} per worker, {1e3 * model.fixed_seconds:.2g} ms per "
-            f"step in addition, all-reduce {model.ring}; relative residuals: median {np.median(residuals):.0%}, "
+            f"Model, fitted to {len(fitted)} samples: {rate} per worker, {1e3 * model.fixed_seconds:.2g} ms per "
+            f"step in addition, all-reduce {model.ring}; relative residuals: median {residuals.median():.0%}, "
             f"largest {residuals.max():.0%}."
         )
     notes = (
@@ -36,12 +35,9 @@ def scaling_table(data: pd.DataFrame, fitted: "Fit | None", no_fit: str = "") ->
     return Table(heads, _cells(shown.drop(columns="speed_up"), 1, formats), data, "Workers that share a step", notes)
 
 
-def samples_table(fitted: "Fit") -> Table:
+def samples_table(fitted: pd.DataFrame) -> Table:
     """Return every sample as measured and as fitted."""
-    times = [(1e3 * sample.seconds, 1e3 * fitted.fitted(sample)) for sample in fitted.samples]
-    data = pd.DataFrame(times, columns=["measured", "fitted"])
-    data.insert(0, "sample", [sample.name for sample in fitted.samples])
-    data["residual"] = fitted.residuals
+    data = fitted.assign(measured=1e3 * fitted["measured"], fitted=1e3 * fitted["fitted"])
     return Table(("sample", "ms", "model ms", "residual"), _cells(data, 1, (",.3f", ",.3f", "+.0%")), data, "The fit")
 
 
@@ -57,10 +53,9 @@ def layouts_table(data: pd.DataFrame, link_images: int, batch: int) -> Table:
 def predicted_table(data: pd.DataFrame, gpu: str, assumed: str, batch: int) -> Table:
     """Return the model's prediction for GPUs."""
     heads = ("network", "scaling", f"{gpu}s", "rows each", "ms per step", "communication", "images/s", "efficiency")
-    shown = data.drop(columns=["row_flops", "gradient_bytes", "speed_up"]).assign(seconds=1e3 * data["seconds"])
-    sizes = data.drop_duplicates("network")[["network", "row_flops", "gradient_bytes"]].itertuples(
-        index=False, name=None
-    )
+    columns = ["network", "mode", "workers", "rows", "seconds", "communication", "images_per_second", "efficiency"]
+    shown = data.assign(seconds=1e3 * data["seconds"])[columns]
+    sizes = data.drop_duplicates("network")[["network", "row_flops", "gradient_bytes"]].itertuples(index=False)
     counts = (
         f"{name}: {flops / 1e9:.2g} GFLOP per row, {size / 1e6:.3g} MB of gradients" for name, flops, size in sizes
     )

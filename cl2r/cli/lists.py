@@ -33,7 +33,7 @@ def methods(names: tuple[str, ...]) -> None:
     for adapter in ADAPTERS.values():
         if not names or adapter.name in chosen:
             _print_entry(f"+{adapter.name}" if names else adapter.name, width, [adapter.title, adapter.paper])
-    for line in METHODS.load_errors():
+    for line in METHODS.errors:
         click.echo(f"not loaded: {line}", err=True)
 
 
@@ -61,7 +61,7 @@ root_argument = click.argument("root", required=False, type=click.Path(path_type
 @datasets.command("list")
 def list_datasets() -> None:
     """List the data sets, and how to bring your own."""
-    from cl2r.data import DATASETS, load_errors
+    from cl2r.data import DATASETS
     from cl2r.data.folders import LAYOUT
 
     margin = max(map(len, DATASETS)) + 1
@@ -74,7 +74,7 @@ def list_datasets() -> None:
     arrays = "x_train, y_train, x_open, y_open (uint8 N x H x W [x C]; integer or text labels)"
     _print_entry("FILE.npz", margin, [arrays])
     _print_entry("DIR", margin, [LAYOUT])
-    for line in load_errors():
+    for line in DATASETS.errors:
         click.echo(f"not loaded: {line}", err=True)
 
 

@@ -203,7 +203,7 @@ def watch_study(path: "StoragePath", page: Path, interval: float) -> int:
             try:
                 # Without a ledger only about.json says whether the study has ended.
                 running = state.phase(folder) == "running" if folder else read_about(path).get("ended") is None
-                files = sorted(file for file in path.walk() if file.path.startswith(WATCHED))
+                files = sorted(file for file in path.walk_files() if file.path.startswith(WATCHED))
                 if files != built:
                     study, built = load(path), files
                     if running and study is None:

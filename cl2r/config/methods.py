@@ -4,16 +4,14 @@ Other packages add methods through the entry point group `cl2r.methods` (see met
 adapter of stored features after a plus sign: `er+procrustes`.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
-from importlib.metadata import entry_points
 from typing import Any, Literal
 
 from cl2r.config.section import Section, first_task
 from cl2r.errors import InputError, nearest
+from cl2r.runtime.plugins import Plugins
 
-GROUP = "cl2r.methods"
 OWN_FIELDS = ("method.classifier", "method.fd")
 """Fields that follow from the method's name; every method has defaults for them."""
 RESERVED = {
@@ -82,44 +80,6 @@ ADAPTERS: dict[str, AdapterInfo] = {
 }
 
 
-class Catalogue(Mapping[str, MethodInfo]):
-    """The methods by name, loaded when first needed."""
-
-    @cached_property
-    def _loaded(self) -> tuple[dict[str, MethodInfo], list[str]]:
-        """Return the methods, and one line for every entry point that gives none."""
-        from cl2r.config.builtin import BUILT_IN  # it describes methods in the terms of this module
-
-        methods, errors = {info.name: info for info in BUILT_IN}, []
-        for point in entry_points(group=GROUP):
-            try:
-                info = point.load()
-                error = _problem(info, methods)
-            except Exception as raised:  # an error of another package must not stop this one
-                error = f"{type(raised).__name__}: {raised}"
-            if error:
-                errors.append(f"{point.name} ({point.value}): {error}")
-            else:
-                methods[info.name] = info
-        return methods, errors
-
-    def __getitem__(self, name: str) -> MethodInfo:
-        return self._loaded[0][name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._loaded[0])
-
-    def __len__(self) -> int:
-        return len(self._loaded[0])
-
-    def load_errors(self) -> list[str]:
-        """Return the entry points of other packages that give no method, each with the reason."""
-        return self._loaded[1]
-
-
-METHODS = Catalogue()
-
-
 def _problem(info: object, known: Mapping[str, MethodInfo]) -> str | None:
     """Return why a method cannot be added to the known ones, None if it can."""
     if not isinstance(info, MethodInfo):
@@ -142,13 +102,20 @@ def _problem(info: object, known: Mapping[str, MethodInfo]) -> str | None:
     return None
 
 
+def _built_in() -> dict[str, MethodInfo]:
+    from cl2r.config.builtin import BUILT_IN  # it describes methods in the terms of this module
+
+    return {info.name: info for info in BUILT_IN}
+
+
+METHODS = Plugins("cl2r.methods", _built_in, _problem)
+
+
 def split_name(name: str) -> tuple[str, str]:
     """Return method and adapter of `method` or `method+adapter`; raise InputError if either is unknown."""
     base, plus, adapter = name.partition("+")
     if base not in METHODS:
-        broken = "".join(f"; not loaded: {line}" for line in METHODS.load_errors())
-        known = ", ".join(METHODS)
-        raise InputError(f"method.name: no method {base!r}{nearest(base, METHODS)}; methods: {known}{broken}")
+        raise InputError(f"method.name: no method {base!r}{nearest(base, METHODS)}; methods: {METHODS}")
     if plus and adapter not in ADAPTERS:
         raise InputError(f"method.name: no adapter {adapter!r}{nearest(adapter, ADAPTERS)}; {', '.join(ADAPTERS)}")
     return base, adapter or "none"

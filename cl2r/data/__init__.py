@@ -5,11 +5,10 @@ Other packages join through the entry point group `cl2r.datasets`, which names a
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
-from importlib.metadata import entry_points
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -25,10 +24,10 @@ from cl2r.data.images import WHOLE, ArrayImages, LazyImages
 from cl2r.data.lfw import LFW
 from cl2r.data.npz import load_npz
 from cl2r.errors import InputError, nearest
+from cl2r.runtime.plugins import Plugins
 
 __all__ = ["DATASETS", "Archive", "ArrayImages", "Dataset", "ImageSet", "check_dataset", "load_dataset"]
 
-GROUP = "cl2r.datasets"
 BUILT_IN = (ICONS, CIFAR100, TINY_IMAGENET200, IMAGENET900, CASIA_LFW, CASIA_IJBC, LFW)
 PROGRESS_EVERY = 10_000  # images decoded by a full check between two progress lines
 SHOWN = 20  # undecodable images that a check names per part; the others are counted
@@ -36,48 +35,19 @@ ROUNDING = 0.01  # share by which a count may differ from a published one that i
 UNCROPPED = ": an uncropped photograph; papers use aligned crops, the same for training and test faces"
 
 
-class _Registry(Mapping[str, Dataset]):
-    """Data sets by name; entry points are loaded on first use."""
-
-    @cached_property
-    def found(self) -> tuple[dict[str, Dataset], list[str]]:
-        datasets: dict[str, Dataset] = {entry.name: entry for entry in BUILT_IN}
-        errors: list[str] = []
-        for point in entry_points(group=GROUP):
-            try:
-                entry = point.load()
-                if not isinstance(entry, Dataset):
-                    raise TypeError("it is not a Dataset")
-                if entry.name in datasets:
-                    raise ValueError(f"there is a data set {entry.name!r} already")
-                datasets[entry.name] = entry
-            except Exception as error:  # a faulty package must not stop this one
-                errors.append(f"{point.name} ({point.value}): {type(error).__name__}: {error}")
-        return datasets, errors
-
-    def __getitem__(self, name: str) -> Dataset:
-        return self.found[0][name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.found[0])
-
-    def __len__(self) -> int:
-        return len(self.found[0])
+def _problem(entry: object, known: Mapping[str, Dataset]) -> str | None:
+    if not isinstance(entry, Dataset):
+        return "it is not a Dataset"
+    return f"there is a data set {entry.name!r} already" if entry.name in known else None
 
 
-_REGISTRY = _Registry()
-DATASETS: Mapping[str, Dataset] = _REGISTRY
-
-
-def load_errors() -> list[str]:
-    """Return one line, with the reason, for every entry point that could not be used."""
-    return _REGISTRY.found[1]
+DATASETS = Plugins("cl2r.datasets", lambda: {entry.name: entry for entry in BUILT_IN}, _problem)
 
 
 def find_dataset(name: str) -> Dataset:
     """Return the entry of a data set; raise InputError if there is none of that name."""
     if name not in DATASETS:
-        raise InputError(f"no data set {name!r}{nearest(name, DATASETS)}; {_known()}")
+        raise InputError(f"no data set {name!r}{nearest(name, DATASETS)}; data sets: {DATASETS}")
     return DATASETS[name]
 
 
@@ -106,12 +76,8 @@ def _load(name_or_path: str, size: int, channels: int, root: Path) -> ImageSet:
         return load_npz(path)
     if path.exists():
         raise InputError(f"{path}: a data set is an .npz file or a folder")
-    unknown = f"no data set, file or folder {name_or_path!r}{nearest(name_or_path, DATASETS)}; {_known()}"
+    unknown = f"no data set, file or folder {name_or_path!r}{nearest(name_or_path, DATASETS)}; data sets: {DATASETS}"
     raise InputError(f"{unknown}; or give an .npz file, or a folder laid out as {LAYOUT}")
-
-
-def _known() -> str:
-    return f"data sets: {', '.join(DATASETS)}" + "".join(f"; not loaded: {line}" for line in load_errors())
 
 
 @dataclass

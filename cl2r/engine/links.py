@@ -73,7 +73,11 @@ class LinkStore:
     def keys(self) -> set[str]:
         """Return the keys of all links that seem to exist, by one listing."""
         if self.root.remote:
-            return {path.removesuffix(f"/{MANIFEST}") for path, *_ in self.root.walk() if path.endswith(f"/{MANIFEST}")}
+            return {
+                path.removesuffix(f"/{MANIFEST}")
+                for path, *_ in self.root.walk_files()
+                if path.endswith(f"/{MANIFEST}")
+            }
         return {path.parent.name for path in self.root.list(f"[!.]*/{MANIFEST}")}
 
     def load(self, key: str) -> Link | None:

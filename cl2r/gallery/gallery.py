@@ -126,7 +126,7 @@ class Gallery:
     def open_or_create(cls, root: StoragePath | Path) -> "Gallery":
         """Open the gallery at `root`; create it if the folder is empty or missing."""
         root = at(root)
-        if root.info() is not None:
+        if root.file_info() is not None:
             raise InputError(f"{root}: a file; give a folder for the gallery")
         if not (root / MARK).exists():
             others = [path.name for path in root.list("*") if not path.name.startswith(f".{MARK}.")]

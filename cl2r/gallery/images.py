@@ -24,12 +24,12 @@ def list_images(root: StoragePath | Path, prefix: str = "") -> pd.DataFrame:
     id of an image is its path after the prefix, its label the folder that holds it (empty directly below the root).
     """
     root = at(root)
-    if root.info() is not None:
+    if root.file_info() is not None:
         raise InputError(f"{root}: a file; give the folder of the images")
     if not root.remote and not root.exists():
         raise InputError(f"{root}: no such folder")
     try:
-        found = sorted(file for file in root.walk() if _is_image(file.path))
+        found = sorted(file for file in root.walk_files() if _is_image(file.path))
     except OSError as error:
         if root.remote:
             raise

@@ -199,7 +199,7 @@ def from_links(plan: Plan, run: str, task: int | None, store: LinkStore) -> Mode
 
 def write_export(model: ModelFiles, folder: StoragePath) -> None:
     """Write safetensors and JSON files to an empty folder; the card is last, without it there is no model."""
-    if folder.info() is not None:
+    if folder.file_info() is not None:
         raise InputError(f"{folder}: a file; export a model to a folder of its own")
     if folder.list("*"):
         raise InputError(f"{folder}: not empty; export a model to a folder of its own")

@@ -9,13 +9,13 @@ resample queries; gallery and models are fixed. Queries of one class are alike: 
 intervals of BC that resampled whole classes were three to four times as wide.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from cl2r.compatibility import FloatArray, compatibility_matrix
+from cl2r.compatibility import FloatArray
 from cl2r.engine.evaluation import ChainFeatures, Evaluation
 from cl2r.engine.plan import Plan
 from cl2r.errors import InputError
@@ -27,8 +27,7 @@ METRICS = (*(f"recall@{top}" for top in TOPS), "mAP")
 SAMPLES = 1000
 BLOCK_NUMBERS = 2**22  # cosines that are ranked at a time, about 150 MB
 NOTHING = "no class of the open images has two of them: there is nothing to search for"
-DIGITS = 12
-"""Sums are rounded to this: a matrix product rounds equal cells differently, and they must stay equal."""
+DIGITS = 12  # sums are rounded to this: a matrix product rounds equal cells differently, and they must stay equal
 
 Vectors = npt.NDArray[np.float32]
 Integers = npt.NDArray[np.int64]
@@ -83,20 +82,16 @@ def evaluate(
         for t in range(tasks)
         for k in range(t + 1)
     ]
-    stream, queries = numpy_stream(seed, "retrieval_bootstrap"), int(known.sum())
-    counts = stream.multinomial(queries, np.full(queries, 1 / queries), samples).astype(np.float64)  # for all cells
-    return {
-        metric: _evaluation(metric, [cell[:, place] for cell in cells], tasks, counts, ties)
-        for place, metric in enumerate(METRICS)
-    }
-
-
-def _evaluation(metric: str, cells: Sequence[FloatArray], tasks: int, counts: FloatArray, ties: bool) -> Evaluation:
-    """Return C and its intervals; `counts` (samples, queries) is how often each resample contains each query."""
-    matrix = compatibility_matrix(lambda t, k: float(cells[t * (t + 1) // 2 + k].mean()), tasks)
-    drawn = np.full((len(counts), tasks, tasks), np.nan)
-    drawn[:, *np.tril_indices(tasks)] = (counts @ np.stack(cells, axis=1) / counts.shape[1]).round(DIGITS)
-    return Evaluation.of_matrix(metric, matrix, ties, drawn if len(counts) else None)
+    stream, queries = numpy_stream(seed, "retrieval_bootstrap"), int(known.sum())  # one draw for all cells
+    counts = stream.multinomial(queries, np.full(queries, 1 / queries), samples).astype(np.float64)
+    found, lower = dict[str, Evaluation](), np.tril_indices(tasks)
+    for place, metric in enumerate(METRICS):
+        columns = [cell[:, place] for cell in cells]
+        matrix, drawn = np.full((tasks, tasks), np.nan), np.full((samples, tasks, tasks), np.nan)
+        matrix[lower] = [column.mean() for column in columns]
+        drawn[:, *lower] = (counts @ np.stack(columns, axis=1) / queries).round(DIGITS)
+        found[metric] = Evaluation.of_matrix(metric, matrix, ties, drawn if samples else None)
+    return found
 
 
 def retrieval_rows(evaluations: dict[str, Evaluation]) -> Iterator[dict[str, Any]]:

@@ -18,8 +18,7 @@ from cl2r.engine.evaluation import ChainFeatures
 from cl2r.gallery.index import CENTROIDS, Hits, IndexOptions, Kind, NearSearch, build, exact_search
 from cl2r.gallery.retrieval import METRICS, Integers, Vectors, answerable, retrieved
 
-FORMATS = ("float32", "float16", "pq32", "pq16", "pq8")
-"""pq32: codes of a product quantiser, 32 bytes per vector."""
+FORMATS = ("float32", "float16", "pq32", "pq16", "pq8")  # pq32: codes of a product quantiser, 32 bytes per vector
 INDEXES: tuple[Kind, ...] = ("exact", "ivf", "hnsw", "pq")
 TOP, REPEATS = 10, 5
 Name = TypeVar("Name", bound=str)

@@ -25,9 +25,9 @@ from cl2r.engine.plan import plan_run
 from cl2r.engine.workers import Workers
 from cl2r.methods.base import Stage
 from cl2r.rayrun.cluster import cluster, set_environment
-from cl2r.study.cost import CPU, WARM_UP, GpuAssumption, StepTimer
+from cl2r.study.cost import CPU, WARM_UP, StepTimer
 from cl2r.study.resources import Resources
-from cl2r.study.scaling_model import Sample, gpu_model, predict
+from cl2r.study.scaling_model import GPU_MODEL, Sample, predict
 
 GPUS = (1, 4, 8, 16, 32, 64)
 NETWORKS = {"ResNet-32 at 32²": ("cifar100", 32, 100), "ResNet-50 at 112²": ("casia_lfw", 112, 10_575)}
@@ -37,41 +37,40 @@ PREDICTED_BATCH = 128
 
 @dataclass(frozen=True)
 class Effort:
-    """How much is measured."""
+    """How much is measured: rounds of steps, bytes of all-reduces, seconds for which trials train at the same time."""
 
     steps: int = 6
-    """Steps per round."""
     rounds: int = 7
     sizes: tuple[int, ...] = (4, 10_000, 100_000, 1_000_000, 10_000_000)
-    """Bytes of the all-reduces."""
     seconds: float = 8.0
-    """Seconds for which trials train at the same time."""
 
 
 @dataclass(frozen=True)
 class StepTime:
-    """A step of one global batch; seconds are medians over rounds."""
+    """A step of one global batch of `batch` rows; seconds are medians over rounds."""
 
     workers: int
     batch: int
-    """Rows of all workers."""
     seconds: float
-    apart_seconds: float
-    """Without averaging gradients."""
+    apart_seconds: float  # without averaging gradients
     row_flops: float
     gradient_bytes: int
 
+    @property
+    def communication(self) -> float:
+        """The share of a step that vanishes when gradients are not averaged."""
+        return 1 - self.apart_seconds / self.seconds if self.workers > 1 else 0.0
 
-@dataclass(frozen=True)
-class ReduceTime:
-    """Seconds of one all-reduce, the median over rounds."""
+    def samples(self) -> list[Sample]:
+        """Return what the model is fitted to: the step without averaging and, of several workers, with it."""
+        rows, flops = self.batch // self.workers, self.batch / self.workers * self.row_flops
+        name = f"{self.workers} × {rows} rows"
+        apart = Sample(f"{name}, apart", flops, 1, 0, self.apart_seconds)
+        together = Sample(name, flops, self.workers, self.gradient_bytes, self.seconds)
+        return [apart, together] if self.workers > 1 else [apart]
 
-    workers: int
-    size: int
-    seconds: float
 
-
-Measured = tuple[list[StepTime], list[ReduceTime]]
+Measured = tuple[list[StepTime], list[Sample]]  # steps, and all-reduces by themselves
 
 
 def with_batch(config: Config, batch: int) -> Config:
@@ -139,8 +138,8 @@ def gradient_bytes(stage: Stage) -> int:
     return sum(parameter.nbytes for parameter in stage.parameters())
 
 
-def reduce_time(workers: Workers, size: int, effort: Effort) -> ReduceTime:
-    """Time all-reduces of `size` bytes by themselves."""
+def reduce_time(workers: Workers, size: int, effort: Effort) -> Sample:
+    """Time all-reduces of `size` bytes by themselves; the sample is the median over rounds."""
     values, times = torch.ones(max(1, size // 4), device=workers.device), []
     synchronise = torch.cuda.synchronize if workers.device.type == "cuda" else lambda _: None
     for _ in range(1 + effort.rounds):
@@ -151,24 +150,11 @@ def reduce_time(workers: Workers, size: int, effort: Effort) -> ReduceTime:
             dist.all_reduce(values, op=dist.ReduceOp.MAX)  # a sum would overflow
         synchronise(workers.device)
         times.append((time.perf_counter() - began) / effort.steps)
-    return ReduceTime(workers.world, size, statistics.median(times[1:]))
+    name = f"{workers.world} workers, all-reduce of {size:,} bytes"
+    return Sample(name, 0, workers.world, size, statistics.median(times[1:]))
 
 
-def samples(steps: Sequence[StepTime], reduces: Sequence[ReduceTime]) -> list[Sample]:
-    """Return what the model is fitted to: steps with and without averaging, and all-reduces."""
-    found = []
-    for step in steps:
-        flops, name = step.batch / step.workers * step.row_flops, f"{step.workers} × {step.batch // step.workers} rows"
-        found.append(Sample(f"{name}, apart", flops, 1, 0, step.apart_seconds))
-        if step.workers > 1:
-            found.append(Sample(name, flops, step.workers, step.gradient_bytes, step.seconds))
-    for one in reduces:
-        name = f"{one.workers} workers, all-reduce of {one.size:,} bytes"
-        found.append(Sample(name, 0, one.workers, one.size, one.seconds, step=False))
-    return found
-
-
-def predictions(gpu: GpuAssumption, network: str) -> list[dict[str, Any]]:
+def predictions(network: str) -> list[dict[str, Any]]:
     """Return one row per mode and number of GPUs for one of the paper's networks.
 
     FLOPs and gradients are those of a CL²R step at task 2, counted on images of noise.
@@ -187,5 +173,5 @@ def predictions(gpu: GpuAssumption, network: str) -> list[dict[str, Any]]:
     return [
         {"network": network, "mode": mode, "row_flops": flops, "gradient_bytes": sent, **step}
         for mode in ("strong", "weak")
-        for step in predict(gpu_model(gpu), flops, sent, PREDICTED_BATCH, GPUS, weak=mode == "weak")
+        for step in predict(GPU_MODEL, flops, sent, PREDICTED_BATCH, GPUS, weak=mode == "weak")
     ]

@@ -68,7 +68,7 @@ class JobSearcher(NotPickled, Searcher):  # type: ignore[misc]  # Ray has no typ
         super().__init__()
         self.folder, self.stop, self.source, self.concurrent = session.folder, session.stop.asked, source, concurrent
         study, resources = str(session.folder.path), asdict(session.resources)
-        self.common = {"study": study, "owner": session.owner, "resources": resources}
+        self.common = {"study": study, "trained_by": session.trained_by, "resources": resources}
         self.retry = RetryPolicy(session.store, session.resources.retries)
         self.retried: set[str] = set()  # trials whose end is not an outcome: their jobs will be handed out again
         self.waiting = list(jobs)

@@ -44,7 +44,7 @@ def run_trial(config: dict[str, Any]) -> None:
     try:
         if resources.workers == 1:
             torch.set_num_threads(resources.cpus_per_worker)
-            train_job(job, folder, config["owner"], Workers(device=resources.device()), tune.report)
+            train_job(job, folder, config["trained_by"], Workers(device=resources.device()), tune.report)
         else:
             from ray.tune.integration.ray_train import TuneReportCallback
 
@@ -124,4 +124,4 @@ def _work(config: dict[str, Any]) -> None:
     torch.set_num_threads(resources.cpus_per_worker)
     rank, world = context.get_world_rank(), context.get_world_size()
     workers = Workers(rank, world, resources.sync_batchnorm, resources.device())
-    train_job(job, study_folder(config["study"]), config["owner"], workers, train.report)
+    train_job(job, study_folder(config["study"]), config["trained_by"], workers, train.report)

@@ -150,7 +150,7 @@ def ticket_holder(claim: "ObjectPath") -> str | None:
     """Return the name of the process that seems to hold the lock, judged by the clocks of store and machine."""
     for path in claim.parent.list(f"{claim.name}.*.json"):
         with contextlib.suppress(FileNotFoundError):
-            info, ticket = path.info(), json.loads(path.read_bytes())
+            info, ticket = path.file_info(), json.loads(path.read_bytes())
             if info and time.time() - info.mtime_ns / 1e9 < DEAD_SECONDS and not _is_gone(ticket):
                 return str(ticket["who"])
     return None

@@ -80,7 +80,7 @@ class LocalPath(PosixPath):
         """Return the sorted files and folders that match; `*` matches within one part of the path."""
         return sorted(self.glob(pattern), key=str)
 
-    def walk(self) -> Iterator[FileInfo]:  # type: ignore[override, unused-ignore]
+    def walk_files(self) -> Iterator[FileInfo]:
         """Yield all files below, at any depth; hidden folders of a disk are left out."""
 
         def refuse(error: OSError) -> None:  # otherwise a folder that cannot be read would be left out
@@ -91,11 +91,11 @@ class LocalPath(PosixPath):
             folders[:] = [name for name in folders if not name.startswith(".")]
             for name in names:
                 path = LocalPath(folder, name)
-                info = path.info()
+                info = path.file_info()
                 # A dangling link is listed too: reading it gives the reason.
                 yield (info or FileInfo("", 0, 0))._replace(path=path.relative_to(self).as_posix())
 
-    def info(self) -> FileInfo | None:  # type: ignore[override, unused-ignore]
+    def file_info(self) -> FileInfo | None:
         """Return size and time of a file, None if there is no such file (a folder is not one)."""
         try:
             found = self.stat()
@@ -194,7 +194,7 @@ class ObjectPath:
                 if isinstance(error, FileNotFoundError) or attempt == ATTEMPTS - 1:
                     raise
                 continue
-            found = self.info()
+            found = self.file_info()
             if found is None:
                 raise FileNotFoundError(str(self))
             if found.size == len(content):
@@ -234,12 +234,12 @@ class ObjectPath:
             found = [self / head] if rest or (self / head).exists() else []
         return [below for child in found for below in child.list(rest)] if rest else found
 
-    def walk(self) -> Iterator[FileInfo]:
+    def walk_files(self) -> Iterator[FileInfo]:
         for entry in self.files.get_file_info(fs.FileSelector(self.key, recursive=True, allow_not_found=True)):
             if entry.type == fs.FileType.File:
                 yield FileInfo(entry.path.removeprefix(f"{self.key}/"), int(entry.size), entry.mtime_ns or 0)
 
-    def info(self) -> FileInfo | None:
+    def file_info(self) -> FileInfo | None:
         found = self.files.get_file_info(self.key)
         return FileInfo(self.name, found.size, found.mtime_ns or 0) if found.type == fs.FileType.File else None
 
@@ -257,7 +257,7 @@ class ObjectPath:
     def staging(self) -> Iterator[LocalPath]:
         with tempfile.TemporaryDirectory(prefix="cl2r-") as here:
             yield LocalPath(here)
-            for entry in sorted(LocalPath(here).walk()):
+            for entry in sorted(LocalPath(here).walk_files()):
                 (self / entry.path).write_file((LocalPath(here) / entry.path).read_bytes())
 
     def lock(self, wait: bool = True, on_loss: Callable[[], None] | None = None) -> AbstractContextManager[None]:

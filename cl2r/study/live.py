@@ -72,7 +72,7 @@ def read_live(folder: StoragePath) -> list[LiveRow]:
             entry = json.loads(path.read_text())
         except FileNotFoundError:  # its run ended between listing and reading
             continue
-        if info := path.info():
+        if info := path.file_info():
             silent = time.time() - info.mtime_ns / 1e9
             stale = silent > STALE_SECONDS
             text = progress_text(entry["progress"]) + (f" · silent for {clock(silent)}" if stale else "")

@@ -32,7 +32,7 @@ class StudySession:
     folder: StudyFolder
     resources: Resources
     jobs: list[Job]  # of a grid; for a sweep, jobs at the corners of its space
-    owner: str = ""  # id of the study, written into the links that it trains; empty if it has not begun
+    trained_by: str = ""  # id of the study, written into the links that it trains; empty if it has not begun
     stop: Termination = field(default_factory=Termination)
     verbose: bool = False
 
@@ -73,13 +73,13 @@ class StudySession:
         folder = StudyFolder(storage, name or f"{spec.stem}-{data}-{digest(identity)}")
         session = cls(spec, folder, resources, jobs, stop=stop or Termination(), verbose=verbose)
         if not lock:
-            session.owner = folder.check_name(identity)
+            session.trained_by = folder.check_name(identity)
             yield session
             return
         check_writable(storage)
         folder.check_name(identity)
         with folder.driver_lock():
-            session.owner = folder.claim_name(identity)
+            session.trained_by = folder.claim_name(identity)
             if measure_layout:
                 session.resources = session._measured(runs[0].config)
             yield session

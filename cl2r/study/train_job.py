@@ -28,14 +28,14 @@ log = logging.getLogger(__name__)
 Report = Callable[[dict[str, Any]], None]
 
 
-def train_job(job: Job, folder: StudyFolder, owner: str, workers: Workers, report: Report) -> None:
+def train_job(job: Job, folder: StudyFolder, trained_by: str, workers: Workers, report: Report) -> None:
     """Train what is missing of the job's runs. Record a run as failed if training raises TrainingError or InputError.
 
     If the driver's marker asks it to stop, it returns with its epoch saved and without an outcome.
     """
     with _warnings_in(folder.ledger, job.runs[0].name) if workers.first else contextlib.nullcontext():
         try:
-            _train_job(job, folder, owner, workers, report)
+            _train_job(job, folder, trained_by, workers, report)
         except (TrainingError, InputError) as error:
             if workers.first:
                 record_failed(job, folder, str(error))
@@ -74,7 +74,7 @@ def record_failed(job: Job, folder: StudyFolder, reason: str) -> None:
             folder.ledger.write("failed", run.name, job.heading(run) | {"reason": reason})
 
 
-def _train_job(job: Job, folder: StudyFolder, owner: str, workers: Workers, report: Report) -> None:
+def _train_job(job: Job, folder: StudyFolder, trained_by: str, workers: Workers, report: Report) -> None:
     began, whole, ledger = time.perf_counter(), job.stop_after is None, folder.ledger
     outcomes = workers.from_first(ledger.outcomes)
     stop, live = Marker(folder.path), list[LiveFile]()
@@ -84,7 +84,7 @@ def _train_job(job: Job, folder: StudyFolder, owner: str, workers: Workers, repo
     try:
         chains = workers.together(
             lambda: [
-                Chain(plan_run(run.config), folder.storage, listener, owner, workers, stop)
+                Chain(plan_run(run.config), folder.storage, listener, trained_by, workers, stop)
                 for run, listener in zip(job.runs, live, strict=True)
             ]
         )

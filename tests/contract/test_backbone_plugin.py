@@ -11,6 +11,7 @@ from cl2r.config.schema import Config
 from cl2r.engine.plan import plan_run
 from cl2r.errors import InputError
 from cl2r.methods.base import build_method
+from tests.support.installed import install
 from tests.support.quick import chain_tensors, quick_config, train
 
 CONTRIBUTING = Path(__file__).parents[2] / "CONTRIBUTING.md"
@@ -21,13 +22,9 @@ NOTHING = "\n\ndef nothing(channels, last_relu):\n    return None\n"
 @pytest.fixture(autouse=True)
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A distribution `shallow` with three backbones, two of them broken."""
-    (tmp_path / "site" / "shallow-1.dist-info").mkdir(parents=True)
     assert EXAMPLE
-    (tmp_path / "site" / "shallow_net.py").write_text(EXAMPLE[1] + NOTHING)
-    metadata = tmp_path / "site" / "shallow-1.dist-info"
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: shallow\nVersion: 1\n")
-    points = ["shallow = shallow_net:Shallow", "nothing = shallow_net:nothing", "missing = shallow_net:Missing"]
-    (metadata / "entry_points.txt").write_text("\n".join(["[cl2r.backbones]", *points, ""]))
+    points = {name.lower(): f"shallow_net:{name}" for name in ("Shallow", "nothing", "Missing")}
+    install(tmp_path / "site", "cl2r.backbones", points, {"shallow_net.py": EXAMPLE[1] + NOTHING})
     monkeypatch.syspath_prepend(tmp_path / "site")
 
 

@@ -1,19 +1,16 @@
 """The worked example of cl2r/data/README.md as a user would install it: one module with an entry point."""
 
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from tests.support.installed import REPOSITORY, install, python
 from tests.support.quick import blobs
 
-REPOSITORY = Path(__file__).parents[2]
 PAGE = REPOSITORY / "cl2r" / "data" / "README.md"
 SPECIES = 8
 
@@ -34,13 +31,9 @@ print(json.dumps([result.plan.dataset.num_classes, result.report.matrix.shape[0]
 def site(tmp_path: Path) -> Path:
     """A folder that looks like site-packages with `birds` installed."""
     module, project = re.findall(r"```(?:python|toml)\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    metadata = tmp_path / "site" / "birds-1.dist-info"
-    metadata.mkdir(parents=True)
-    (tmp_path / "site" / "birds.py").write_text(module)
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: birds\nVersion: 1\n")
     entry = re.search(r'birds = "(.*)"', project)
     assert entry
-    (metadata / "entry_points.txt").write_text(f"[cl2r.datasets]\nbirds = {entry[1]}\n")
+    install(tmp_path / "site", "cl2r.datasets", {"birds": entry[1]}, {"birds.py": module})
     return tmp_path / "site"
 
 
@@ -52,12 +45,6 @@ def data(tmp_path: Path) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(image[..., 0]).save(path)
     return tmp_path / "data"
-
-
-def python(site: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": f"{site}:{REPOSITORY}", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, *words]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, cwd=site, check=False)
 
 
 def test_an_installed_data_set_is_listed_checked_and_trained_on(site: Path, data: Path, tmp_path: Path) -> None:

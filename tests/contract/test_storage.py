@@ -49,24 +49,24 @@ def names(paths: Any) -> list[str]:
 
 
 def files_below(storage: StoragePath) -> dict[str, int]:
-    return {file.path: file.size for file in storage.walk()}
+    return {file.path: file.size for file in storage.walk_files()}
 
 
 def test_a_file_is_written_read_replaced_and_removed(storage: StoragePath) -> None:
     path = storage / "deep" / "er" / "file.json"
-    assert (path.exists(), path.info()) == (False, None)
+    assert (path.exists(), path.file_info()) == (False, None)
     with pytest.raises(FileNotFoundError):
         path.read_bytes()
     path.write_file(b"one")
     path.write_file("zwei φ".encode(), durable=False)
     assert (path.read_bytes(), path.read_text()) == ("zwei φ".encode(), "zwei φ")
-    info = path.info()
+    info = path.file_info()
     assert info is not None
     assert (info.path, info.size) == ("file.json", 7)
     assert info.mtime_ns > 1.7e18
     assert (path.name, path.parent) == ("file.json", storage / "deep" / "er")
     assert path.parent.exists()
-    assert path.parent.info() is None, "a folder is no file"
+    assert path.parent.file_info() is None, "a folder is no file"
     path.unlink()
     assert not path.exists()
     path.unlink(missing_ok=True)
@@ -265,7 +265,7 @@ class Storage(RuleBasedStateMachine):
     @invariant()
     def holds_what_the_dictionary_holds(self) -> None:
         assert files_below(self.path) == {name: len(content) for name, content in self.files.items()}
-        found = [path.name for path in self.path.list("*.json") if path.info()]  # a disk keeps empty folders
+        found = [path.name for path in self.path.list("*.json") if path.file_info()]  # a disk keeps empty folders
         assert found == sorted(name for name in self.files if name.endswith(".json") and "/" not in name)
 
 

@@ -31,7 +31,7 @@ def preset(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def train_alone(session: StudySession) -> None:
     """What a driver does, without Ray: job after job in this process."""
     for job in [*prefix_jobs(session.jobs, []), *session.jobs]:
-        train_job(job, session.folder, session.owner, ALONE, lambda _: None)
+        train_job(job, session.folder, session.trained_by, ALONE, lambda _: None)
 
 
 def without_ray(words: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> None:

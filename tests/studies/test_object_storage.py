@@ -25,7 +25,7 @@ def test_the_ablation_is_that_of_a_disk(
         shared = [column for column in one if column not in (*VOLATILE, "trial", "links_trained")]
         two = two[two["run"].isin(one["run"])][shared].reset_index(drop=True)
         pd.testing.assert_frame_equal(one[shared].reset_index(drop=True), two, check_exact=True)
-    left = {name.split("/")[0] for name, *_ in remote.walk()}
+    left = {name.split("/")[0] for name, *_ in remote.walk_files()}
     assert left == {"links", "studies"}, "no claim and no unfinished epoch is left"
     assert (remote / "studies" / "far" / "report.html").exists()
     assert not (remote / "studies" / "far" / "ray").exists()

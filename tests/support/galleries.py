@@ -181,7 +181,7 @@ def below(root: StoragePath, part: str = "shards") -> dict[str, bytes]:
     folder = root / part
     if isinstance(folder, Path):
         return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    return {name: (folder / name).read_bytes() for name, *_ in folder.walk()}
+    return {name: (folder / name).read_bytes() for name, *_ in folder.walk_files()}
 
 
 def unit_rows(count: int, dim: int = 12, seed: int = 0) -> Floats:

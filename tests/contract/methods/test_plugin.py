@@ -1,16 +1,15 @@
 """The worked example of cl2r/methods/README.md as a user would install it: a package with an entry point."""
 
 import json
-import os
 import re
 import subprocess
-import sys
 from importlib import resources
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[3]
+from tests.support.installed import install, python
+
 PAGE = Path(str(resources.files("cl2r") / "methods" / "README.md"))
 
 
@@ -19,20 +18,17 @@ def blocks() -> list[str]:
     return re.findall(r"```(?:python|toml)\n(.*?)```", PAGE.read_text(), re.DOTALL)
 
 
+def enter(site: Path, entry: str, files: dict[str, str]) -> None:
+    install(site, "cl2r.methods", {"anchored": entry}, files)
+
+
 @pytest.fixture
 def site(tmp_path: Path) -> Path:
     """Return a folder that looks like site-packages with `anchored` installed."""
     info, method, project = blocks()
-    for name, text in {"__init__.py": info, "method.py": method}.items():
-        path = tmp_path / "site" / "anchored" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    metadata = tmp_path / "site" / "anchored-1.dist-info"
-    metadata.mkdir()
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: anchored\nVersion: 1\n")
     entry = re.search(r'anchored = "(.*)"', project)
     assert entry
-    (metadata / "entry_points.txt").write_text(f"[cl2r.methods]\nanchored = {entry[1]}\n")
+    enter(tmp_path / "site", entry[1], {"anchored/__init__.py": info, "anchored/method.py": method})
     return tmp_path / "site"
 
 
@@ -67,12 +63,6 @@ TAKEN = replace(INFO, section="lwf")
 FAMILY = replace(INFO, family="rehearsal")
 BARE = replace(INFO, defaults={})
 """
-
-
-def python(site: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": f"{site}:{ROOT}", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, *words]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, cwd=site, check=False)
 
 
 def cl2r(site: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -116,8 +106,7 @@ def test_a_misspelt_option_of_it_is_refused(site: Path) -> None:
     ],
 )
 def test_a_wrong_entry_point_is_named_and_stops_nothing(site: Path, entry: str, complaint: str) -> None:
-    (site / "anchored-1.dist-info" / "entry_points.txt").write_text(f"[cl2r.methods]\nanchored = {entry}\n")
-    (site / "broken.py").write_text(BROKEN)
+    enter(site, entry, {"broken.py": BROKEN})
     done = cl2r(site, "methods")
     assert done.returncode == 0
     assert "lucir" in done.stdout
@@ -125,7 +114,7 @@ def test_a_wrong_entry_point_is_named_and_stops_nothing(site: Path, entry: str, 
 
 
 def test_a_method_that_was_not_loaded_is_refused_with_the_reason(site: Path) -> None:
-    (site / "anchored-1.dist-info" / "entry_points.txt").write_text("[cl2r.methods]\nanchored = anchored:NOTHING\n")
+    enter(site, "anchored:NOTHING", {})
     refused = cl2r(site, "run", "--method", "anchored")
     assert refused.returncode == 2
     assert "no method 'anchored'" in refused.stderr

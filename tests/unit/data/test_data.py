@@ -11,6 +11,7 @@ from cl2r import data as data_module
 from cl2r.data import DATASETS, SHOWN, Check, ImageSet, check_dataset, data_root, find_dataset, load_dataset
 from cl2r.data.icons import load_icons
 from cl2r.data.images import ArrayImages, ImageFiles, LazyImages
+from cl2r.runtime.plugins import Plugins
 from tests.support.miniatures import jpeg, refusal
 
 
@@ -152,13 +153,12 @@ def test_a_check_does_not_hide_other_errors(toy: Path, monkeypatch: pytest.Monke
 def test_a_faulty_entry_point_is_named_and_stops_nothing(
     value: str, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    point = EntryPoint("mine", value, data_module.GROUP)
-    monkeypatch.setattr(data_module, "entry_points", lambda group: [point])
-    registry = data_module._Registry()
-    monkeypatch.setattr(data_module, "_REGISTRY", registry)
+    point = EntryPoint("mine", value, DATASETS.group)
+    monkeypatch.setattr("cl2r.runtime.plugins.entry_points", lambda group: [point])
+    registry = Plugins(DATASETS.group, DATASETS.built_in, DATASETS.problem)
     monkeypatch.setattr(data_module, "DATASETS", registry)
     assert set(registry) == {entry.name for entry in data_module.BUILT_IN}
-    [line] = data_module.load_errors()
+    [line] = registry.errors
     assert f"mine ({value})" in line
     assert reason in line
     assert line in refusal(lambda: find_dataset("mine"))

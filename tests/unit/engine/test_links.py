@@ -212,7 +212,7 @@ def test_a_damaged_link_is_logged_never_used_and_written_again(
 
 def test_a_store_can_be_copied_to_a_disk_and_back(remote: ObjectPath, tmp_path: Path) -> None:
     LinkStore(remote).save(KEY, link())
-    for name, *_ in remote.walk():
+    for name, *_ in remote.walk_files():
         (at(tmp_path) / name).write_file((remote / name).read_bytes())
     assert_holds(LinkStore(tmp_path))
     LinkStore(tmp_path / "other").save("ffff", link(3.0))
@@ -239,7 +239,7 @@ def test_epochs_replace_each_other(store: LinkStore, caplog: pytest.LogCaptureFi
         assert found is not None
         assert (found.stage, found.epoch, found.record) == (1, number, {"curves": [], "seconds": number})
         assert torch.equal(found.tensors["network/w"], torch.full((3,), float(number)))
-    assert len(list((store.partials / KEY).walk())) == 2, "one epoch, not three"
+    assert len(list((store.partials / KEY).walk_files())) == 2, "one epoch, not three"
     assert store.load(KEY) is None
     store.save(KEY, link())
     assert store.load_partial(KEY) is None
@@ -290,7 +290,7 @@ def test_a_root_that_cannot_be_written_is_refused(tmp_path: Path, blocked: str) 
 
 def test_a_missing_bucket_is_refused(remote: ObjectPath) -> None:
     check_writable(remote)
-    assert list(remote.walk()) == []
+    assert list(remote.walk_files()) == []
     with pytest.raises(InputError, match=r"cannot write to s3://nowhere/x"):
         check_writable(ObjectPath(f"s3://nowhere/x{remote.query}"))
 

@@ -31,7 +31,7 @@ def session(tiny: Path, tmp_path: Path) -> Iterator[StudySession]:
 def train_alone(session: StudySession) -> None:
     """Train job after job in this process."""
     for job in [*prefix_jobs(session.unfinished(), []), *session.unfinished()]:
-        train_job(job, session.folder, session.owner, ALONE, lambda _: None)
+        train_job(job, session.folder, session.trained_by, ALONE, lambda _: None)
 
 
 def test_the_outcome_has_the_frames_and_a_repeated_run_trains_nothing(

@@ -44,7 +44,7 @@ def run(job: Job, folder: StudyFolder, monkeypatch: pytest.MonkeyPatch, error: E
     monkeypatch.setattr(trial.tune, "report", reports.append)
     monkeypatch.setattr(trial, "configure", lambda _: None)  # logging of the test process stays as it is
     resources = {"workers": 1, "cpus_per_worker": 1}
-    config = {"job": job.to_json(), "study": str(folder.path), "owner": "x", "resources": resources}
+    config = {"job": job.to_json(), "study": str(folder.path), "trained_by": "x", "resources": resources}
     trial.run_trial(config)
     return reports
 

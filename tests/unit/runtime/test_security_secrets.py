@@ -249,7 +249,7 @@ def test_a_study_leaves_none(
     job = plan_job(study, Point(None, {}), 0)
     for number, run in enumerate(job.runs):
         alone = Job(number, None, (run,)).to_json()
-        config = {"job": alone, "study": str(folder.path), "owner": "x", "resources": {"workers": 1}, "starting": None}
+        config = {"job": alone, "study": str(folder.path), "trained_by": "x", "resources": {"workers": 1}}
         trial.run_trial(config)
         assert run.name in folder.ledger.outcomes()
     frames = write_frames(folder)

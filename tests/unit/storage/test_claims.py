@@ -30,8 +30,8 @@ def test_a_ticket_of_another_machine_counts_until_it_is_not_rewritten(remote: Ob
     began = time.monotonic()
     with (remote / "claim").lock():
         assert time.monotonic() - began > claims.DEAD_SECONDS
-        assert len(list(remote.walk())) == 1
-    assert list(remote.walk()) == []
+        assert len(list(remote.walk_files())) == 1
+    assert list(remote.walk_files()) == []
 
 
 def test_a_process_that_is_taken_for_dead_learns_of_it(remote: ObjectPath) -> None:
@@ -40,7 +40,7 @@ def test_a_process_that_is_taken_for_dead_learns_of_it(remote: ObjectPath) -> No
     with ticket.held(wait=False):
         ticket.path.unlink()
         assert lost.wait(30)
-    assert list(remote.walk()) == [], "a lost ticket is not put again"
+    assert list(remote.walk_files()) == [], "a lost ticket is not put again"
 
 
 def test_the_holder_of_an_old_ticket_is_not_named(remote: ObjectPath, monkeypatch: pytest.MonkeyPatch) -> None:

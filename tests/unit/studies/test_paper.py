@@ -2,11 +2,13 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from analysis.paper.items import ITEMS
+from cl2r.cli.study import Recipe
 from cl2r.runtime.logs import exit_code
 from cl2r.storage.path import at
 from studies import paper
@@ -49,10 +51,10 @@ def test_values_are_shown_even_if_there_is_nothing_to_draw(name: str, tmp_path: 
 @pytest.mark.parametrize(
     ("words", "fault"),
     [
-        ([], "--table 2, 3"),
+        ([], "--table 2, --table 3"),
         (["--table", "9"], "--table 9"),
-        (["--figure", "memroy"], "'memory'"),
-        (["--table", "2", "--figure", "bc"], "--figure"),
+        (["--figure", "memroy"], "--figure memroy"),
+        (["--table", "2", "--figure", "bc"], "--table 2, --figure bc"),
         (["--table", "2", "--methods", "lcuir"], "'lucir'"),
         (["--table", "2", "--sizes", "5"], "--sizes"),
         (["--table", "3", "--counts", "3", "--tasks", "5"], "--counts"),
@@ -67,37 +69,43 @@ def test_bad_options_end_in_one_line(capsys: pytest.CaptureFixture[str], words: 
 
 
 @pytest.fixture
-def seen(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
-    """Return the changes that a command would make to the specification."""
+def seen(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Recipe]:
+    """Return what a command asks for; nothing is run."""
 
-    def changes_of(*words: str) -> dict[str, Any]:
+    def recipe_of(*words: str) -> Recipe:
         parts: list[Any] = []
         monkeypatch.setattr("cl2r.cli.study.run_recipe", lambda *given: parts.extend(given) or 0)
         assert paper.main(list(words)) == 0
-        content: dict[str, Any] = parts[1].changes
-        return content
+        recipe: Recipe = parts[1]
+        return recipe
 
-    return changes_of
+    return recipe_of
 
 
 @pytest.mark.parametrize("name", ITEMS)
-def test_an_item_has_its_preset_methods_and_tasks(seen: Callable[..., dict[str, Any]], name: str) -> None:
+def test_an_item_has_its_preset_methods_and_tasks(seen: Callable[..., Recipe], name: str) -> None:
     kind, word = name.split()
-    item, content = ITEMS[name], seen(f"--{kind}", word)
+    item, content = ITEMS[name], seen(f"--{kind}", word).changes
     assert content["preset"] == item.presets[0]
     assert content["grid"]["method.name"] == list(item.methods)
     assert content["grid"]["scenario.n_tasks"] == list(item.tasks)
     assert content["grid"].get("memory.per_class", []) == list(item.sizes)
 
 
-def test_options_replace_the_settings_of_an_item(seen: Callable[..., dict[str, Any]]) -> None:
-    content = seen("--figure", "memory", "--preset", "icons", "--methods", "er", "--counts", "3", "--sizes", "0", "5")
+def test_options_replace_the_settings_of_an_item(seen: Callable[..., Recipe]) -> None:
+    words = ("--preset", "icons", "--methods", "er", "--counts", "3", "--sizes", "0", "5")
+    content = seen("--figure", "memory", *words).changes
     assert content["preset"] == "icons"
     assert content["grid"] == {"method.name": ["er"], "scenario.n_tasks": [3], "memory.per_class": [0, 5]}
 
 
-def test_numbers_are_compared_with_the_preset_of_the_paper() -> None:
-    figure = ITEMS["figure bc"]
-    assert paper.reference_preset(figure, "tiny_imagenet200", ["er"]) == "tiny_imagenet200"
-    assert paper.reference_preset(figure, "icons", ["er"]) == "cifar100"
-    assert paper.reference_preset(figure, None, ["er"]) == "cifar100"
+@pytest.mark.parametrize(
+    ("words", "preset"), [(["tiny_imagenet200"], "tiny_imagenet200"), (["icons"], "cifar100"), ([], "cifar100")]
+)
+def test_values_are_compared_with_the_preset_of_the_paper(
+    seen: Callable[..., Recipe], monkeypatch: pytest.MonkeyPatch, words: list[str], preset: str
+) -> None:
+    monkeypatch.setattr(paper, "present", lambda name, frames, reference, *_: reference)
+    session: Any = SimpleNamespace(folder=SimpleNamespace(path=None))
+    recipe = seen("--figure", "bc", "--methods", "er", *(["--preset", *words] if words else []))
+    assert recipe.table(session, {}) == preset

@@ -15,9 +15,8 @@ from analysis.tables.scaling import drift_table, layouts_table, predicted_table,
 from cl2r.config.schema import Config
 from cl2r.engine.workers import Workers
 from cl2r.errors import InputError
-from cl2r.rayrun.scaling import Effort, Measured, ReduceTime, StepTime, measure, samples, with_batch
-from cl2r.study.cost import GpuAssumption
-from cl2r.study.scaling_model import AllReduceCost, Fit, StepModel, fit, gpu_model, predict
+from cl2r.rayrun.scaling import Effort, Measured, StepTime, measure, with_batch
+from cl2r.study.scaling_model import GPU_MODEL, AllReduceCost, Sample, StepModel, fit, predict
 from studies import scaling
 from studies.scaling import metrics_by_workers, scaling_frame, write
 from tests.support.drawn import legend, lines
@@ -48,9 +47,10 @@ def steps() -> list[StepTime]:
 
 
 @pytest.fixture
-def fitted(steps: list[StepTime]) -> Fit:
-    reduces = [ReduceTime(world, size, MODEL.ring.seconds(world, size)) for world in (2, 4) for size in (4, 10**6)]
-    return fit(samples(steps, reduces))
+def samples(steps: list[StepTime]) -> list[Sample]:
+    """What the model is fitted to: the steps and, by themselves, all-reduces."""
+    reduces = [Sample("", 0, world, size, MODEL.ring.seconds(world, size)) for world in (2, 4) for size in (4, 10**6)]
+    return [*(sample for step in steps for sample in step.samples()), *reduces]
 
 
 def predicted() -> pd.DataFrame:
@@ -58,7 +58,7 @@ def predicted() -> pd.DataFrame:
         {"network": network, "mode": mode, "row_flops": 1e9, "gradient_bytes": 10**7, **step}
         for network in ("small", "large")
         for mode in ("strong", "weak")
-        for step in predict(gpu_model(GpuAssumption()), 1e9, 1e7, BATCH, (1, 8, 16), mode == "weak")
+        for step in predict(GPU_MODEL, 1e9, 1e7, BATCH, (1, 8, 16), mode == "weak")
     ]
     return pd.DataFrame(rows)
 
@@ -79,7 +79,7 @@ def test_two_workers_share_a_batch_and_time_their_all_reduces(tiny: Path) -> Non
     configs = [with_batch(quick_config(tiny), rows) for rows in (8, 16)]
     steps, reduces = spawned(measured_by_two, configs)[0]
     assert [(step.workers, step.batch) for step in steps] == [(WORLD, 8), (WORLD, 16)]
-    assert [(one.workers, one.size) for one in reduces] == [(WORLD, 4), (WORLD, 4000)]
+    assert [(one.world, one.gradient_bytes) for one in reduces] == [(WORLD, 4), (WORLD, 4000)]
     assert all(one.seconds > 0 for one in (*steps, *reduces))
 
 
@@ -99,8 +99,8 @@ def test_bad_input_is_refused(preset: str, words: list[str], named: str) -> None
         scaling.main(["--preset", preset, *words])
 
 
-def test_efficiency_and_communication_by_hand(steps: list[StepTime], fitted: Fit) -> None:
-    rows = scaling_frame(steps, BATCH, fitted).set_index(["mode", "workers"])
+def test_efficiency_and_communication_by_hand(steps: list[StepTime], samples: list[Sample]) -> None:
+    rows = scaling_frame(steps, BATCH, fit(samples)[0]).set_index(["mode", "workers"])
     one, two = MODEL.seconds(1, BATCH * ROW, SIZE), MODEL.seconds(2, BATCH * ROW, SIZE)
     assert rows.loc[("strong", 2), "efficiency"] == pytest.approx(one / two / 2)
     assert rows.loc[("strong", 2), "communication"] == pytest.approx(MODEL.ring.seconds(2, SIZE) / two)
@@ -113,39 +113,26 @@ def test_efficiency_and_communication_by_hand(steps: list[StepTime], fitted: Fit
 
 def test_one_number_of_workers_has_no_model(steps: list[StepTime]) -> None:
     with pytest.raises(InputError, match="1 of the 4"):
-        fit(samples(steps[:1], []))
+        fit(steps[0].samples())
     data = scaling_frame(steps[:1], BATCH, None)
     assert data["fitted_seconds"].isna().all()
-    assert "too few" in scaling_table(data, None, "too few").notes[1]
+    assert "too few" in scaling_table(data, None, pd.DataFrame(), "too few").notes[1]
 
 
-def test_tables_have_the_measured_values(steps: list[StepTime], fitted: Fit) -> None:
-    data = scaling_frame(steps, BATCH, fitted)
-    table = scaling_table(data, fitted)
-    assert table.column("images/s")[0].value == pytest.approx(data["images_per_second"][0])
-    assert len(samples_table(fitted).rows) == len(fitted.samples)
-    row = {
-        "name": "one",
-        "processes": 1,
-        "threads": 1,
-        "images_per_second": 50.0,
-        "links_per_hour": 180.0,
-        "bytes": 1e9,
-    }
-    assert layouts_table(pd.DataFrame([row]), 1000, BATCH).column("links per hour")[0].value == 180
+def test_tables_have_the_measured_values(steps: list[StepTime], samples: list[Sample]) -> None:
+    model, fitted = fit(samples)
+    data = scaling_frame(steps, BATCH, model)
+    assert scaling_table(data, model, fitted).column("images/s")[0].value == data["images_per_second"][0]
+    assert [cell.value for cell in samples_table(fitted).column("ms")] == [1e3 * one.seconds for one in samples]
+    columns = ["name", "processes", "threads", "images_per_second", "links_per_hour", "bytes"]
+    layouts = pd.DataFrame([("one", 1, 1, 50.0, 180.0, 1e9)], columns=columns)
+    assert layouts_table(layouts, 1000, BATCH).column("links per hour")[0].value == 180
     assert len(predicted_table(predicted(), "A100", "assumed", BATCH).rows) == len(predicted())
 
 
 def test_drift_is_paired_by_seed() -> None:
-    runs = pd.DataFrame(
-        {
-            "seed": [0, 1, 1, 0],
-            "workers": [1, 1, 2, 2],
-            "BC": [0.1, 0.3, 0.31, 0.11],
-            "mean_accuracy": [0.5, 0.7, 0.7, 0.6],
-            "FC": [0.0, 0.0, 0.0, 0.0],
-        }
-    )
+    values = [(0, 1, 0.1, 0.5, 0.0), (1, 1, 0.3, 0.7, 0.0), (1, 2, 0.31, 0.7, 0.0), (0, 2, 0.11, 0.6, 0.0)]
+    runs = pd.DataFrame(values, columns=["seed", "workers", "BC", "mean_accuracy", "FC"])
     rows = {row[0].text: [cell.text for cell in row[1:]] for row in drift_table(runs).rows}
     assert rows["1"][:2] == ["+0.200 ± 0.141", "0.600 ± 0.141"]
     assert rows["2"][1] == "0.650 ± 0.071"
@@ -171,9 +158,9 @@ def test_every_number_of_workers_has_its_own_storage(monkeypatch: pytest.MonkeyP
     assert asked[0]["spec"]["set"] == {"scenario.stop_after": 3, "optim.epochs": 5, "method.name": "er"}
 
 
-def test_the_figure_of_measured_and_fitted_steps(steps: list[StepTime], fitted: Fit) -> None:
-    data = scaling_frame(steps, BATCH, fitted)
-    figure = plot_measured(data, data, "heading")
+def test_the_figure_of_measured_and_fitted_steps(steps: list[StepTime], samples: list[Sample]) -> None:
+    data = scaling_frame(steps, BATCH, fit(samples)[0])
+    figure = plot_measured(data, "heading")
     left, right = figure.axes
     assert set(legend(figure)) == {"strong, measured", "weak, measured", "strong, model", "weak, model", "ideal"}
     strong = data[data["mode"] == "strong"]

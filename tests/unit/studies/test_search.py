@@ -205,7 +205,7 @@ def test_the_matrix_shows_a_search_metric(frames: Frames, measured: Frames) -> N
 def test_everything_is_written(frames: Frames, measured: Frames, tmp_path: Path, remote: ObjectPath) -> None:
     text = present(frames, measured, tmp_path / "out", "python studies/search.py --seeds 0 1")
     names = {path.name for path in (tmp_path / "out").iterdir()}
-    assert {f"{name}.parquet" for name in search.FRAMES} <= names
+    assert {f"{name}.parquet" for name in measured} <= names
     assert {f"search_backfill.{kind}" for kind in ("png", "svg", "pdf")} | {"search_matrices.png", "search.md"} <= names
     again = pd.read_parquet(tmp_path / "out" / "retrieval.parquet")
     assert again["value"].tolist() == measured["retrieval"]["value"].tolist()

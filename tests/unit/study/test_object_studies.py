@@ -45,7 +45,7 @@ def test_an_interrupted_run_resumes(tiny: Path, remote: ObjectPath, finished: Ru
     assert any(line.startswith("task 2: resumed link") for line in listener.lines)
     assert_same_chain(finished.plan, finished_root, remote)
     assert json.dumps(result.report.matrix.tolist()) == json.dumps(finished.report.matrix.tolist())
-    assert [name for name, *_ in remote.walk() if not name.startswith("links/")] == []
+    assert [name for name, *_ in remote.walk_files() if not name.startswith("links/")] == []
 
 
 def test_two_processes_train_a_link_once(tiny: Path, remote: ObjectPath, finished: RunResult) -> None:
@@ -123,7 +123,7 @@ def test_a_ledger_and_its_frames(remote: ObjectPath, tmp_path: Path, cl2r: Comma
 def test_scalars_of_a_task_are_written_once(remote: ObjectPath) -> None:
     for _ in range(2):
         write_task(remote / "run", 1, 0, [{"epoch": 1, "loss_ce": 0.5}], {"BC(t)": 0.25})
-    ((name, *_),) = remote.walk()
+    ((name, *_),) = remote.walk_files()
     assert name.startswith("run/events.out.tfevents.")
     assert b"train/loss_ce" in (remote / name).read_bytes()
 
@@ -133,4 +133,6 @@ def test_one_run_from_the_command_line(remote: ObjectPath, tiny: Path, cl2r: Com
     for trained in (3, 0):
         code, out, _ = cl2r(*words, "--storage", remote)
         assert (code, f"{trained} links trained" in out) == (0, True)
-    assert any(name.startswith("runs/tiny-er-T3-s0-") and name.endswith("runs.parquet") for name, *_ in remote.walk())
+    assert any(
+        name.startswith("runs/tiny-er-T3-s0-") and name.endswith("runs.parquet") for name, *_ in remote.walk_files()
+    )

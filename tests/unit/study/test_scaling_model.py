@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from cl2r.errors import InputError
-from cl2r.study.cost import GpuAssumption
-from cl2r.study.scaling_model import AllReduceCost, Sample, StepModel, fit, gpu_model, predict
+from cl2r.study.scaling_model import GPU_MODEL, AllReduceCost, Sample, StepModel, fit, predict
 
 RING = AllReduceCost(1e-3, 1e-8)
 MODEL = StepModel(seconds_per_flop=1e-10, fixed_seconds=0.02, ring=RING)
@@ -22,7 +21,7 @@ def made(model: StepModel, noise: float = 0.0) -> list[Sample]:
         for flops in (4e9, 2e9, 1e9):
             found.append(Sample("step", flops, world, SIZE, model.seconds(world, world * flops, SIZE)))
         for size in (4.0, 1e5, 1e7):
-            found.append(Sample("all-reduce", 0.0, world, size, model.ring.seconds(world, size), step=False))
+            found.append(Sample("all-reduce", 0.0, world, size, model.ring.seconds(world, size)))
     return [
         replace(sample, seconds=sample.seconds * (1 + noise * rng.uniform(-1, 1))) for sample in found if sample.seconds
     ]
@@ -42,32 +41,36 @@ def test_a_step_by_hand() -> None:
 
 def test_groups_that_span_nodes_use_the_slower_link() -> None:
     slow = AllReduceCost(1e-2, 1e-7)
-    model = replace(MODEL, between=slow, node_workers=4)
-    assert model.seconds(4, 4e9, SIZE) == MODEL.seconds(4, 4e9, SIZE)
-    assert model.seconds(5, 4e9, SIZE) == pytest.approx(4e9 / 5 * 1e-10 + 0.02 + slow.seconds(5, SIZE))
+    model = replace(MODEL, between=slow)
+    assert model.seconds(8, 4e9, SIZE) == MODEL.seconds(8, 4e9, SIZE)
+    assert model.seconds(9, 4e9, SIZE) == pytest.approx(4e9 / 9 * 1e-10 + 0.02 + slow.seconds(9, SIZE))
 
 
 def test_the_fit_finds_the_constants_behind_its_samples() -> None:
-    found = fit(made(MODEL))
-    assert found.model.seconds_per_flop == pytest.approx(1e-10)
-    assert found.model.fixed_seconds == pytest.approx(0.02)
-    assert found.model.ring.latency_seconds == pytest.approx(1e-3)
-    assert found.model.ring.seconds_per_byte == pytest.approx(1e-8)
-    assert np.abs(found.residuals).max() < 1e-9
+    model, fitted = fit(made(MODEL))
+    assert model.seconds_per_flop == pytest.approx(1e-10)
+    assert model.fixed_seconds == pytest.approx(0.02)
+    assert model.ring.latency_seconds == pytest.approx(1e-3)
+    assert model.ring.seconds_per_byte == pytest.approx(1e-8)
+    assert fitted["residual"].abs().max() < 1e-9
 
 
 def test_residuals_show_noise() -> None:
-    found = fit(made(MODEL, noise=0.1))
-    assert 0.005 < np.abs(found.residuals).max() < 0.2
-    assert found.model.seconds_per_flop == pytest.approx(1e-10, rel=0.1)
+    samples = made(MODEL, noise=0.1)
+    model, fitted = fit(samples)
+    assert 0.005 < fitted["residual"].abs().max() < 0.2
+    assert model.seconds_per_flop == pytest.approx(1e-10, rel=0.1)
+    for sample, row in zip(samples, fitted.itertuples(), strict=True):
+        ring = model.ring.seconds(sample.world, sample.gradient_bytes)
+        step = sample.flops * model.seconds_per_flop + model.fixed_seconds if sample.flops else 0
+        assert (row.sample, row.measured, row.fitted) == (sample.name, sample.seconds, pytest.approx(step + ring))
 
 
 def test_no_constant_is_negative() -> None:
     """Steps of twice the FLOPs that take more than twice as long would need a negative fixed time."""
-    samples = [replace(s, seconds=s.seconds * s.flops / 2e9) if s.step else s for s in made(MODEL)]
-    found = fit(samples).model
-    assert found.fixed_seconds == 0
-    assert min(found.seconds_per_flop, found.ring.latency_seconds, found.ring.seconds_per_byte) >= 0
+    model, _ = fit([replace(s, seconds=s.seconds * s.flops / 2e9) if s.flops else s for s in made(MODEL)])
+    assert model.fixed_seconds == 0
+    assert min(model.seconds_per_flop, model.ring.latency_seconds, model.ring.seconds_per_byte) >= 0
 
 
 @pytest.mark.parametrize(
@@ -75,8 +78,8 @@ def test_no_constant_is_negative() -> None:
     [
         (lambda s: False, "0 samples determine 0 of the 4 constants"),
         (lambda s: s.world == 1, "3 samples determine 2 of the 4 constants"),
-        (lambda s: s.step and s.world < 3, "6 samples determine 3 of the 4 constants"),
-        (lambda s: not s.step, "6 samples determine 2 of the 4 constants"),
+        (lambda s: s.flops and s.world < 3, "6 samples determine 3 of the 4 constants"),
+        (lambda s: not s.flops, "6 samples determine 2 of the 4 constants"),
     ],
     ids=["none", "one worker", "two workers, one size", "no steps"],
 )
@@ -93,7 +96,7 @@ def test_a_sample_without_time_is_refused() -> None:
 
 @pytest.mark.parametrize("weak", [False, True])
 def test_efficiency_falls_with_workers(weak: bool) -> None:
-    steps = predict(gpu_model(GpuAssumption()), 2e9, 1e8, 128, (1, 4, 8, 16, 32, 64), weak)
+    steps = predict(GPU_MODEL, 2e9, 1e8, 128, (1, 4, 8, 16, 32, 64), weak)
     assert steps[0]["efficiency"] == steps[0]["speed_up"] == 1
     assert steps[0]["communication"] == 0
     for few, more in pairwise(steps):
@@ -104,13 +107,13 @@ def test_efficiency_falls_with_workers(weak: bool) -> None:
 
 def test_a_prediction_by_hand() -> None:
     """Weak scaling keeps the rows of a worker, so its computation takes as long as that of one."""
-    (strong,) = predict(MODEL, 1e8, SIZE, 40, [2], weak=False)
+    _, strong = predict(MODEL, 1e8, SIZE, 40, [1, 2], weak=False)
     assert strong["seconds"] == pytest.approx(0.2 + 0.02 + 0.042)
     assert strong["images_per_second"] == pytest.approx(40 / strong["seconds"])
     assert strong["speed_up"] == pytest.approx(0.42 / strong["seconds"])
     assert strong["efficiency"] == pytest.approx(strong["speed_up"] / 2)
     assert strong["communication"] == pytest.approx(0.042 / strong["seconds"])
-    (weak,) = predict(MODEL, 1e8, SIZE, 40, [4], weak=True)
+    _, weak = predict(MODEL, 1e8, SIZE, 40, [1, 4], weak=True)
     assert weak["seconds"] == pytest.approx(0.42 + RING.seconds(4, SIZE))
     assert weak["images_per_second"] == pytest.approx(160 / weak["seconds"])
 

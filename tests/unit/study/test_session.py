@@ -31,19 +31,19 @@ def test_the_name_holds_file_data_and_digest(tiny: Path, spec: StudySpec, tmp_pa
         first, second = session.jobs
         finish(session.folder, first, {"AC": 0.5})
         assert session.unfinished() == [second]
-        owner, name = session.owner, session.folder.name
+        trained_by, name = session.trained_by, session.folder.name
     with StudySession.open(small_study(tiny, grid=GRID), tmp_path) as again:
-        assert (again.owner, again.folder.name) == (owner, name)
+        assert (again.trained_by, again.folder.name) == (trained_by, name)
     with StudySession.open(spec, tmp_path, name="mine") as named:
         assert named.folder.name == "mine"
-        assert named.owner != owner
+        assert named.trained_by != trained_by
 
 
 def test_without_a_lock_nothing_is_written_and_the_name_is_that_of_the_file(tiny: Path, tmp_path: Path) -> None:
     file = tmp_path / "sizes.yaml"
     file.write_text(yaml.safe_dump({"set": {**flat_quick(), "data.name": str(tiny)}}))
     with StudySession.open(StudySpec.load(file), tmp_path, lock=False) as session:
-        assert session.owner == ""
+        assert session.trained_by == ""
         assert session.folder.name.startswith("sizes-tiny-")
     assert tree(tmp_path) == [str(file)]
 
@@ -53,7 +53,7 @@ def test_a_second_session_is_refused_but_a_plan_is_not(spec: StudySpec, tmp_path
         with pytest.raises(InputError, match="is being run by"), StudySession.open(spec, tmp_path, name="x"):
             pytest.fail("two drivers")
         with StudySession.open(spec, tmp_path, name="x", lock=False) as plan:
-            assert plan.owner == first.owner
+            assert plan.trained_by == first.trained_by
 
 
 @pytest.mark.parametrize("lock", [True, False])
