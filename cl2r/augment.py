@@ -18,8 +18,7 @@ class Augmentation:
 
     offsets: Tensor
     flips: Tensor
-    flipped: Tensor
-    """Positions of the rows that are flipped: counting them on the device would stall it."""
+    flipped: Tensor  # positions of the rows that are flipped: counting them on the device would stall it
     boxes: Tensor | None = None
     """Numbers in 0..1 from which `crop_box` computes a box per row, if images are cropped and scaled."""
 

@@ -31,10 +31,8 @@ class Batch:
 
     x: Tensor
     y: Tensor
-    memory: Tensor
-    """Positions of the memory rows, ascending."""
-    counts: Counts
-    """For every kind the number of rows here and in the global batch."""
+    memory: Tensor  # positions of the memory rows, ascending
+    counts: Counts  # for every kind the number of rows here and in the global batch
     world: int = 1
     gather: Callable[[Tensor], Tensor] = lambda rows: rows
     """Return the given rows of all workers, this worker's first, without gradients."""

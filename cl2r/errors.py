@@ -4,8 +4,7 @@ import difflib
 from collections.abc import Iterable
 from types import UnionType
 
-REQUEUE = 75
-"""EX_TEMPFAIL: the program was stopped from outside; run the same command again to resume."""
+REQUEUE = 75  # EX_TEMPFAIL: the program was stopped from outside; run the same command again to resume
 
 
 class InputError(ValueError):

@@ -19,22 +19,18 @@ from cl2r.verification import FloatArray, IntArray, row_products
 
 Rows = npt.NDArray[np.floating]
 
-TILE = 64
-"""Blocks have a multiple of this many rows, because the row counts of all common matrix kernels divide it."""
+TILE = 64  # blocks have a multiple of this many rows, because the row counts of all common matrix kernels divide it
 BLOCK_ROWS, BLOCK_NUMBERS = 2048, 2**22
 PROJECTION_ROWS = 1024
-ROUNDING = 2.0**-44
-"""If |P b|² is below this share of |P|² |b|², it is a rounding error, and the row is taken for zero."""
+ROUNDING = 2.0**-44  # if |P b|² is below this share of |P|² |b|², it is a rounding error, and the row is taken for zero
 
 
 @dataclass(frozen=True, eq=False)
 class Features:
     """One row per image: the rows of `body`, or of body @ projection.T if there is a projection."""
 
-    body: Rows
-    """(N, r)"""
-    projection: Rows | None = None
-    """(n, r)"""
+    body: Rows  # (N, r)
+    projection: Rows | None = None  # (n, r)
 
     def __post_init__(self) -> None:
         if self.projection is None:

@@ -14,8 +14,7 @@ from cl2r.seeding import numpy_stream
 
 Selection = Literal["random", "herding"]
 Rows = npt.NDArray[np.int64]
-SUPPORT_ROWS = 2048
-"""Images of T_t whose features a link stores, for adapters and diagnostics."""
+SUPPORT_ROWS = 2048  # images of T_t whose features a link stores, for adapters and diagnostics
 
 
 def sample_task(

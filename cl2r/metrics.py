@@ -108,7 +108,6 @@ PEAK_BYTES = Metric("peak_bytes", "peak memory of a training process", better="l
 ADAPTER_FLOPS = Metric("adapter_flops", "FLOPs per mapped vector", better="lower")
 GALLERY_ITEMS = Metric("gallery_items_touched", "gallery vectors rewritten", better="lower")
 
-COMPATIBILITY = (AC, BC, FC)
-"""The paper's three metrics."""
+COMPATIBILITY = (AC, BC, FC)  # the paper's three metrics
 _COSTS = (STORED_BYTES, TRAIN_SECONDS, WALL_SECONDS, PEAK_BYTES, ADAPTER_FLOPS, GALLERY_ITEMS)
 METRICS = Registry(*COMPATIBILITY, MEAN_ACCURACY, *_COSTS)

@@ -17,8 +17,7 @@ from cl2r.errors import InputError
 from cl2r.verification import BoolArray, IntArray, Pairs, checked_pairs, fold_numbers, mean_fold_accuracy
 
 THRESHOLDS = np.arange(0, 4, 0.001)
-DRAWS = 2**16
-"""Pairs drawn at a time."""
+DRAWS = 2**16  # pairs drawn at a time
 
 
 def draw_official_pairs(

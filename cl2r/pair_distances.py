@@ -19,15 +19,13 @@ from cl2r.errors import InputError
 from cl2r.features import Features, block_size, inner_products, largest_block, padded
 from cl2r.verification import FloatArray, IntArray, row_products, squared_distances
 
-SMALL = 2**24
-"""Pairs × dimensions up to which the rows of all pairs are gathered."""
+SMALL = 2**24  # pairs × dimensions up to which the rows of all pairs are gathered
 CACHED_NUMBERS = 2**17
 """Numbers of each side that are gathered at a time if there are few: they and their float64 copies fit the cache."""
 OUTER_ROWS, OUTER_NUMBERS = 4096, 2**23
 INNER_ROWS, INNER_NUMBERS = 2048, 2**22
 PICKED_PAIRS, GATHERED_NUMBERS = 2**20, 2**21
-GATHER_COST = 64
-"""Gathering one number of a row takes about as long as this many multiply-adds of a matrix product."""
+GATHER_COST = 64  # gathering one number of a row takes about as long as this many multiply-adds of a matrix product
 
 Places = npt.NDArray[np.int32]
 
@@ -55,14 +53,10 @@ class _Side:
     """The distinct rows that the pairs name on one side."""
 
     features: Features
-    named: IntArray
-    """Row of every pair."""
-    rows: IntArray
-    """The distinct rows, ascending."""
-    place: Places
-    """Place of every row of the body among the distinct ones."""
-    scale: FloatArray
-    """1 / norm of every distinct row, 0 for a zero row."""
+    named: IntArray  # row of every pair
+    rows: IntArray  # the distinct rows, ascending
+    place: Places  # place of every row of the body among the distinct ones
+    scale: FloatArray  # 1 / norm of every distinct row, 0 for a zero row
 
     def unit(self, places: Places) -> FloatArray:
         """Return the rows of the body at these places, divided by the norms of the features."""

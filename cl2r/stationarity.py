@@ -9,8 +9,7 @@ import numpy.typing as npt
 from cl2r.features import Features, Rows, unit_rows
 from cl2r.simplex import simplex_logits
 
-SAMPLED_ROWS = 2048
-"""Rows of factored features that are made to stand for all of them."""
+SAMPLED_ROWS = 2048  # rows of factored features that are made to stand for all of them
 
 
 def drift(now: Features, before: Features) -> dict[str, float]:

@@ -19,8 +19,7 @@ from cl2r.errors import InputError
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
-SMALL = 2**22
-"""Up to so many numbers a float64 copy pays."""
+SMALL = 2**22  # up to so many numbers a float64 copy pays
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,8 +8,7 @@ from typing import Any
 from cl2r.config.methods import METHODS, method_info
 from cl2r.config.schema import Config, fields, matters_from
 
-LINK_FORMAT = 3
-"""Increase it when the code changes what a link contains: old links are then trained again."""
+LINK_FORMAT = 3  # increase it when the code changes what a link contains: old links are then trained again
 LATER_FIELDS: dict[str, Any] = {
     "augment.crop": "padded",
     "eval.metric": "accuracy",

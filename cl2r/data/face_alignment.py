@@ -19,8 +19,7 @@ from PIL import Image
 
 from cl2r.data.images import WHOLE, LazyImages
 
-Landmarks = npt.NDArray[np.float32]
-"""x and y of five points: (..., 5, 2)."""
+Landmarks = npt.NDArray[np.float32]  # x and y of five points: (..., 5, 2)
 Complex = npt.NDArray[np.complex128]
 
 CROP = 112
@@ -34,8 +33,7 @@ REFERENCE: Landmarks = np.array(
 class AlignedImages(LazyImages):
     """Images that are aligned by their landmarks when they are opened."""
 
-    landmarks: Landmarks = field(kw_only=True)
-    """(N, 5, 2), in pixels of the encoded image."""
+    landmarks: Landmarks = field(kw_only=True)  # (N, 5, 2), in pixels of the encoded image
 
     def identity(self) -> Iterator[bytes]:
         yield f"{self.shape}aligned".encode()

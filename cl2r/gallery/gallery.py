@@ -34,8 +34,7 @@ from cl2r.storage.path import StoragePath, at, sha256
 
 MARK, FORMAT = "gallery.json", 1
 VECTORS, ITEMS, MANIFEST = "vectors.npy", "items.parquet", "manifest.json"
-COLUMNS = ("id", "source", "label", "bytes", "path")
-"""Columns of every items file; further columns are metadata."""
+COLUMNS = ("id", "source", "label", "bytes", "path")  # columns of every items file; further columns are metadata
 
 Vectors = npt.NDArray[np.floating]
 StoredDtype = Literal["float32", "float16"]

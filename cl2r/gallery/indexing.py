@@ -18,8 +18,7 @@ from cl2r.gallery.images import decode, list_images
 from cl2r.gallery.model import Images, Model
 from cl2r.storage.path import StoragePath, at
 
-SHARD_BYTES, LARGEST_SHARD = 2**25, 4096
-"""A shard has at most this many bytes of decoded pixels, and this many images."""
+SHARD_BYTES, LARGEST_SHARD = 2**25, 4096  # A shard has at most this many bytes of decoded pixels, and this many images
 
 
 @dataclass(frozen=True)

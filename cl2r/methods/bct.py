@@ -22,10 +22,8 @@ from cl2r.methods.incremental import Incremental
 class LifelongBct(Incremental[BctOptions]):
     """ER and the influence loss."""
 
-    scratch = False
-    """Whether every task starts from fresh weights."""
-    old_head: Tensor | None = None
-    """W_{t-1}. It follows from what is carried, so no state needs to hold it."""
+    scratch = False  # whether every task starts from fresh weights
+    old_head: Tensor | None = None  # W_{t-1}. It follows from what is carried, so no state needs to hold it
 
     def begin_task(self, task: TaskInfo, data: TaskData) -> None:
         classifier = self.network.classifier

@@ -26,8 +26,7 @@ from cl2r.methods.base import Losses, Outputs, Rows, Stage, StageAfterPhi, TaskD
 from cl2r.methods.incremental import Incremental, Network
 from cl2r.seeding import numpy_stream
 
-SAVE_EVERY = 20
-"""Epochs of stage 2: each is one or two batches, so saving every one would take longer than training it."""
+SAVE_EVERY = 20  # epochs of stage 2: each is one or two batches, so saving every one would take longer than training it
 
 
 class Correction(nn.Module):

@@ -39,11 +39,9 @@ class Incremental(Method[OptionsT]):
 
     network: Network
     network_type: type[Network] = Network
-    keeps_teacher = False
-    """Whether every later task uses the model before it, with or without FD."""
+    keeps_teacher = False  # whether every later task uses the model before it, with or without FD
     teacher: nn.Module | None = None
-    weight: float = 0.0
-    """λ_t."""
+    weight: float = 0.0  # λ_t
 
     def __init__(self, config: Config, channels: int, num_outputs: int) -> None:
         super().__init__(config, channels, num_outputs)

@@ -41,8 +41,7 @@ from cl2r.methods.incremental import Incremental, Network
 from cl2r.seeding import numpy_stream, torch_stream
 
 Points = npt.NDArray[np.float64]
-ROUNDS = 100
-"""Most rounds of k-means; it converges long before."""
+ROUNDS = 100  # most rounds of k-means; it converges long before
 JITTER = 0.01
 """Standard deviation of the noise added to every entry of a repeated centre, so that equal proxies can separate."""
 
@@ -98,8 +97,7 @@ class Podnet(Incremental[PodnetOptions]):
 
     network: PodNetwork
     network_type = PodNetwork
-    balanced: tuple[Rows, Rows] | None = None
-    """Rows of the last stage."""
+    balanced: tuple[Rows, Rows] | None = None  # rows of the last stage
 
     @classmethod
     def check(cls, config: Config) -> None:

@@ -15,8 +15,7 @@ from typing import Any
 from cl2r.runtime.logs import anonymous_words
 
 PACKAGES = ("torch", "torchvision", "ray", "optuna", "numpy", "pandas", "continuum", "scipy", "matplotlib", "plotly")
-ROOT = Path(__file__).resolve().parents[2]
-"""The checkout, or the folder that the packages are installed in."""
+ROOT = Path(__file__).resolve().parents[2]  # the checkout, or the folder that the packages are installed in
 
 
 def commit(root: Path = ROOT) -> str:

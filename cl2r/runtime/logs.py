@@ -25,8 +25,7 @@ END = r"\s:;,'\"()\[\]{}<>"  # characters that end a path in a text
 BEGIN = r"(?:(?<=://)|(?<![\w./~%+-]))"
 """Where a path begins: not inside another one, except after the scheme of an address."""
 TELLING = re.compile(r"token|secret|passw(?:or)?d|passphrase|credential|(?:access|api|private)[_-]?key", re.IGNORECASE)
-KEY = rf"(?=[\w.-]*?(?:{TELLING.pattern}))[\w.-]++"
-"""Names of options and fields whose values are secret."""
+KEY = rf"(?=[\w.-]*?(?:{TELLING.pattern}))[\w.-]++"  # names of options and fields whose values are secret
 WORDS = r"(?:(?:secret|access|session|api|private)[ ]){1,2}(?:key|token)(?:[ ]id)?"  # the same in prose
 VALUE = r"\\?(?:\"[^\"]*\"|'[^']*'|[^\s,;]+)"
 SECRET = re.compile(rf"(?<![\w.-])((?:{KEY}|{WORDS})\\?[\"']?[ \t]*[=:][ \t]*){VALUE}", re.IGNORECASE)

@@ -23,8 +23,7 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 STALE_SECONDS = 60.0
-REMOTE_SECONDS = 5.0
-"""How often progress is written to an object store, and read there."""
+REMOTE_SECONDS = 5.0  # how often progress is written to an object store, and read there
 
 
 class LiveRow(NamedTuple):
