@@ -15,6 +15,7 @@ from cl2r.cli.study import Recipe, compare_methods, list_option, load_command, s
 from cl2r.config.methods import METHODS
 from cl2r.rayrun.driver import Outcome
 from cl2r.study.frames import write_frames
+from cl2r.study.resources import Resources
 from tests.support.command_line import Command, quick_options
 from tests.support.made_ledger import Page, enter, made_folder
 from tests.support.made_study import made_study
@@ -59,6 +60,15 @@ def test_an_option_takes_several_values(
     assert path == Path("made.yaml")
     assert recipe.changes == {"names": names, "sizes": sizes, "loud": "--loud" in words}
     assert options["seeds"] == seeds
+
+
+def test_resources_come_from_options_then_from_the_environment(given: Given, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"WORKERS": "4", "GPUS_PER_WORKER": "1", "ACCELERATOR": "A100", "MAX_CONCURRENT": "3"}.items():
+        monkeypatch.setenv(f"CL2R_{name}", value)
+    assert made(["--workers", "2"]) == 0
+    resources = Resources.from_options(given[0][2])
+    assert resources == Resources(workers=2, gpus_per_worker=1, accelerator="A100", max_concurrent=3)
+
 
 
 @pytest.mark.parametrize("words", ["study", "study --help", "study -h", "plan", "plan --help"])
