@@ -70,7 +70,6 @@ def test_resources_come_from_options_then_from_the_environment(given: Given, mon
     assert resources == Resources(workers=2, gpus_per_worker=1, accelerator="A100", max_concurrent=3)
 
 
-
 @pytest.mark.parametrize("words", ["study", "study --help", "study -h", "plan", "plan --help"])
 def test_studies_are_listed(cl2r: Command, words: str) -> None:
     code, out, err = cl2r(*words.split())
