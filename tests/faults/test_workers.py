@@ -56,7 +56,7 @@ def two_undisturbed(injected_ray: None, preset: Path, tmp_path_factory: pytest.T
     words = ["--preset", str(preset), "--storage", str(storage), "--name", "calm", "--cells", "cl2r"]
     a100 = Resources(workers=2, gpus_per_worker=1, accelerator="A100", backend="gloo")
     with pytest.MonkeyPatch.context() as patch, Reserved() as reserved:
-        patch.setattr("cl2r.cli.study.study_resources", lambda _: a100)
+        patch.setattr(Resources, "from_options", lambda _: a100)
         assert ablation.main(words) == 0
     assert reserved.least == {"GPU": 0.0, "accelerator_type:A100": pytest.approx(0.998), "CPU": 0.0}
     assert list(load_study(storage / "studies" / "calm").tasks["workers"]) == [2, 2]

@@ -1,5 +1,6 @@
 """Run a function in two processes joined by gloo, and split batches between them."""
 
+import os
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -47,3 +48,4 @@ def _join(rank: int, work: Callable[[Workers, Any], Any], argument: Any, folder:
         torch.save(work(Workers(rank, WORLD), argument), f"{folder}/{rank}.pt")
     finally:
         dist.destroy_process_group()
+    os._exit(0)  # gloo's threads sometimes abort a process whose interpreter ends

@@ -18,7 +18,6 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from cl2r.cli.study import study_resources
 from cl2r.runtime.environment import ROOT
 from cl2r.study.resources import Resources
 from studies import ablation
@@ -194,7 +193,7 @@ def test_commands_are_accepted_and_fill_the_cluster(monkeypatch: pytest.MonkeyPa
         for line in re.findall(r"python \S*studies/ablation\.py( --[^\n`|]*)", text):
             assert ablation.main(shlex.split(line, comments=True)) == 0
             assert given[-1]["seeds"] == (0, 1, 2)
-            resources = study_resources(given[-1])
+            resources = Resources.from_options(given[-1])
             demand = [resources.per_worker()] * (resources.max_concurrent or 16)
             assert nodes_for(ray_up(read("a100.yaml")), demand) == ({"p4d": 2}, 0)
             calls[path.name] += 1

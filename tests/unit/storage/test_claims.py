@@ -48,6 +48,8 @@ def test_the_holder_of_an_old_ticket_is_not_named(remote: ObjectPath, monkeypatc
     monkeypatch.setattr(claims, "DEAD_SECONDS", 3600.0)
     assert (remote / "claim").holder() == "process 7 on far"
     assert (remote / "other").holder() is None
-    info = ObjectPath.info
-    monkeypatch.setattr(ObjectPath, "info", lambda path: info(path)._replace(mtime_ns=time.time_ns() - 3601 * 10**9))
+    info = ObjectPath.file_info
+    monkeypatch.setattr(
+        ObjectPath, "file_info", lambda path: info(path)._replace(mtime_ns=time.time_ns() - 3601 * 10**9)
+    )
     assert (remote / "claim").holder() is None
