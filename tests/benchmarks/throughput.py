@@ -6,7 +6,7 @@
     python tests/benchmarks/throughput.py --out results/throughput  # and throughput.json, throughput.md below results
 
 The reference is plain research code: images one by one through PIL and torchvision in a DataLoader, fp32 NCHW, a copy
-of the model as teacher over the whole batch, a dense simplex matrix, SGD as it comes, a gallery extracted anew for
+of the model as teacher over the whole batch, a dense simplex matrix, SGD as it comes, a gallery extracted again for
 every cell, thresholds 0 to 4 by 0.001 in a Python loop a fold. Images are generated, nothing is learnt. Both compute
 the same: where values can be compared they are, and a difference ends the program. All runs on the CPU.
 

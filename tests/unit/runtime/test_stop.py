@@ -91,7 +91,7 @@ def test_workers_stop_together(tiny: Path, tmp_path: Path) -> None:
     assert partial.epoch == 2
 
 
-def test_the_command_ends_with_75_and_goes_on(
+def test_the_command_ends_with_75_and_resumes(
     cl2r: Command, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = ["run", "--data", tiny, "--storage", tmp_path / "out", *set_options(flat_quick())]

@@ -57,7 +57,7 @@ def report(task: int = 1, epoch: int = 1, epochs: int = 10, seconds: float = 2.0
     return EpochReport(task, "train", epoch, epochs, 0.1, 3000, seconds, {"ce": 0.75, "fd": 0.5})
 
 
-def leave_word(folder: Path, label: str, title: str, **fields: Any) -> Path:
+def write_progress(folder: Path, label: str, title: str, **fields: Any) -> Path:
     file = LiveFile(at(folder) / f"{label}.json", title, tasks=5)
     file.begin([1, 2, 3, 4, 5])
     file.epoch(report(**fields))
@@ -97,7 +97,7 @@ def test_rows_come_in_the_order_of_labels_and_only_whole_files_count(
 ) -> None:
     """Nor does a file that vanishes while it is read."""
     for label in "cab":
-        leave_word(tmp_path, label, f"run {label}")
+        write_progress(tmp_path, label, f"run {label}")
     (tmp_path / ".d.json.0123").write_text('{"label": ')
     assert [(row.title, row.stale) for row in read_live(tmp_path)] == [(f"run {label}", False) for label in "abc"]
     assert read_live(tmp_path / "nowhere") == []
@@ -117,7 +117,7 @@ def test_rows_come_in_the_order_of_labels_and_only_whole_files_count(
 
 @pytest.mark.parametrize(("age", "stale"), [(50, False), (70, True)])
 def test_a_file_not_touched_for_a_minute_is_stale(tmp_path: Path, age: float, stale: bool) -> None:
-    path = leave_word(tmp_path, "a", "run a")
+    path = write_progress(tmp_path, "a", "run a")
     then = time.time() - age
     os.utime(path, (then, then))
     row = read_live(tmp_path)[0]
@@ -126,8 +126,8 @@ def test_a_file_not_touched_for_a_minute_is_stale(tmp_path: Path, age: float, st
 
 
 def test_a_terminal_shows_one_row_per_trial_and_the_totals_below_said_lines(tmp_path: Path) -> None:
-    leave_word(tmp_path, "a", "er seed 0")
-    other = leave_word(tmp_path, "b", "cl2r seed 10", task=2, epoch=4)
+    write_progress(tmp_path, "a", "er seed 0")
+    other = write_progress(tmp_path, "b", "cl2r seed 10", task=2, epoch=4)
     screen = Screen()
     view = LiveView(tmp_path, lambda: "3 of 9 [runs]", screen)
     view.say("before")
@@ -152,7 +152,7 @@ def test_the_rows_fit_the_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("COLUMNS", "24")
     monkeypatch.setenv("LINES", "6")
     for number in range(9):
-        leave_word(tmp_path, f"{number}", f"run {number}")
+        write_progress(tmp_path, f"{number}", f"run {number}")
     screen = Screen()
     LiveView(tmp_path, lambda: "two\nlines" + "t" * 99, screen).refresh()
     assert [line[:5] for line in screen.shown()] == ["run 0", "run 1", "run 2", "… and", "two l"]
@@ -160,7 +160,7 @@ def test_the_rows_fit_the_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_log_gets_said_lines_and_a_heartbeat(tmp_path: Path, fake_time: SimpleNamespace) -> None:
-    leave_word(tmp_path, "a", "a")
+    write_progress(tmp_path, "a", "a")
     log = io.StringIO()
     view = LiveView(tmp_path, lambda: f"totals at {fake_time.now:.0f}", log, heartbeat=60)
     for now in (1000, 1030, 1059, 1061, 1100, 1120, 1121, 1150):
@@ -176,7 +176,7 @@ def test_a_log_gets_said_lines_and_a_heartbeat(tmp_path: Path, fake_time: Simple
 
 
 def test_what_cannot_be_shown_is_reported_once(tmp_path: Path) -> None:
-    path = leave_word(tmp_path, "a", "a")
+    path = write_progress(tmp_path, "a", "a")
     path.write_text(path.read_text().replace("1.25", "null"))
     screen = Screen()
 
@@ -194,7 +194,7 @@ def test_what_cannot_be_shown_is_reported_once(tmp_path: Path) -> None:
 
 
 def test_the_thread_survives_failing_totals_and_many_speakers(tmp_path: Path) -> None:
-    leave_word(tmp_path, "a", "a")
+    write_progress(tmp_path, "a", "a")
     screen, turns, enough = Screen(), iter(range(10**6)), threading.Event()
 
     def totals() -> str:
