@@ -35,13 +35,11 @@ class Timed:
     chain: DryChain
     stage: Stage
     batches: Iterator[Batch]
-    steps: int
-    """Of a task."""
-    flops: float
-    """Of a task."""
+    steps: int  # per task
+    flops: float  # per task
 
     def seconds(self) -> float:
-        """Of a task at the speed of the next few steps."""
+        """Return the seconds per task at the speed of the next few steps."""
         method = self.chain.method
         optimiser = self.chain.loop.optimiser(method, self.stage)
         batches = itertools.islice(self.batches, STEPS)

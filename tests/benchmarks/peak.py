@@ -6,8 +6,8 @@
 The step is that of task 2: ResNet-32, 128 generated images of 32×32×3, half of them memory. Beside it, in the same
 rounds, so that a slow moment of the machine hits all alike: fp32 matrix products, copies and sums of large arrays, and
 every convolution of the step by itself, channels-last, with the passes that it makes in the step. All times are medians
-over rounds. A pass of a convolution must move its input, weights and output once; FLOPs a byte times bandwidth, or the
-peak of matrix products where that is less, is its roof. What the step does besides convolutions is read off a profile,
+over rounds. A convolution must move its input, weights and output once; FLOPs per byte times bandwidth, or the peak of
+matrix products where that is less, is its roof. What the step does besides convolutions is read off a profile,
 which slows it down by the bookkeeping of every operator.
 """
 
@@ -48,7 +48,7 @@ from tests.benchmarks.speed.images import config_of, write_training_set
 
 GEMM_SIZES = (512, 1024, 2048)
 ELEMENTS = 2**25
-"""Of each array that is copied or summed: 128 MiB, more than caches hold."""
+"""Size of each array that is copied or summed: 128 MiB, more than caches hold."""
 ARRAYS = {"copy": 2, "add": 3}
 """How many of them are read or written."""
 STEPS, FLOAT = 4, 4
@@ -122,7 +122,7 @@ class Convolution:
     channels_in: int
     channels: int
     size: int
-    """Of the input, a side."""
+    """Height and width of the input."""
     kernel: int
     stride: int
     padding: int
@@ -140,7 +140,7 @@ class Convolution:
 
     @property
     def intensity(self) -> float:
-        """FLOPs a byte, if a pass moves input, weights and output once."""
+        """FLOPs per byte, if a pass moves input, weights and output once."""
         maps = self.rows * (self.channels_in * self.size**2 + self.channels * self.out**2)
         return self.flops / (FLOAT * self.passes * (maps + self.channels_in * self.channels * self.kernel**2))
 
@@ -201,13 +201,13 @@ class Rate:
         return self.shape.flops / self.seconds
 
     def roof(self, peak: float, bandwidth: float) -> float:
-        """FLOP/s at most: min(peak, FLOPs a byte · bytes a second)."""
+        """FLOP/s at most: min(peak, FLOPs per byte · bytes per second)."""
         return min(peak, self.shape.intensity * bandwidth)
 
 
 @dataclass(frozen=True)
 class PeakReport:
-    """Rates are FLOP/s and bytes a second."""
+    """Rates are FLOP/s and bytes per second."""
 
     threads: int
     rounds: int
@@ -323,12 +323,12 @@ def _machine(report: PeakReport) -> Table:
     rates += [(f"{name} of large arrays", rate, "GB/s") for name, rate in report.bandwidth.items()]
     rows = [(Cell(name), number_cell(rate / 1e9, ",.1f"), Cell(unit)) for name, rate, unit in rates]
     seen = f"{report.threads} threads, fp32, medians of {report.rounds} rounds, torch {torch.__version__}."
-    balance = f"Below {report.peak / report.most_bytes:.0f} FLOPs a byte, memory is the roof."
+    balance = f"Below {report.peak / report.most_bytes:.0f} FLOPs per byte, memory is the roof."
     return _plain("The machine", ("what", "rate", "unit"), rows, seen, balance)
 
 
 def _convolutions(report: PeakReport) -> Table:
-    heads = ("convolution", "calls", "ms each", "GFLOP/s", "of the GEMM peak", "FLOPs a byte", "of its roof")
+    heads = ("convolution", "calls", "ms each", "GFLOP/s", "of the GEMM peak", "FLOPs per byte", "of its roof")
     rows = []
     for entry in report.convolutions:
         shape, rate, roof = entry.shape, entry.rate, entry.roof(report.peak, report.most_bytes)
@@ -351,11 +351,9 @@ def _step(report: PeakReport) -> Table:
     rows = [
         (Cell(name), number_cell(1e3 * part, ".2f"), number_cell(part / whole, ".1%")) for name, part in parts.items()
     ]
-    speed = (
-        f"{report.images} images a step, {report.images / whole:,.0f} images/s; {report.flops / 1e9:,.1f} GFLOPs a step"
-    )
-    rate = f"{report.flops / whole / 1e9:,.1f} GFLOP/s, {report.share_of_peak:.0%} of the GEMM peak."
-    return _plain("The step", ("what", "ms", "of the step"), rows, f"{speed}, {rate}")
+    speed = f"{report.images} images per step, {report.images / whole:,.0f} images/s"
+    rate = f"{report.flops / 1e9:,.1f} GFLOPs per step, {report.flops / whole / 1e9:,.1f} GFLOP/s, {report.share_of_peak:.0%} of the GEMM peak."
+    return _plain("The step", ("what", "ms", "of the step"), rows, f"{speed}; {rate}")
 
 
 def _profile(report: PeakReport) -> Table:

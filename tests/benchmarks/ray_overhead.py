@@ -1,4 +1,4 @@
-"""What Ray costs: seconds a trial beyond training, and the driver's memory, over many tiny trials.
+"""What Ray costs: seconds per trial beyond training, and the driver's memory, over many tiny trials.
 
     python tests/benchmarks/ray_overhead.py --trials 200
 

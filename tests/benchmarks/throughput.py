@@ -7,17 +7,17 @@
 
 The reference is plain research code: images one by one through PIL and torchvision in a DataLoader, fp32 NCHW, a copy
 of the model as teacher over the whole batch, a dense simplex matrix, SGD as it comes, a gallery extracted again for
-every cell, thresholds 0 to 4 by 0.001 in a Python loop a fold. Images are generated, nothing is learnt. Both compute
-the same: where values can be compared they are, and a difference ends the program. All runs on the CPU.
+every cell, thresholds 0 to 4 by 0.001 in one Python loop per fold. Images are generated, nothing is learnt. Both
+compute the same: where values can be compared they are, and a difference ends the program. All runs on the CPU.
 
-    data      images a second from uint8 images to augmented float batches
-    step      images a second of a training step, by cell of the ablation, at task 2 of CIFAR-100's sizes
+    data      images per second from uint8 images to augmented float batches
+    step      images per second of a training step, by cell of the ablation, at task 2 of CIFAR-100's sizes
     paths     the step of CL²R compiled, in bf16, both; the fastest of them; seconds to compile
     matrix    the compatibility matrix of --tasks models (the reference of ten takes about 8 minutes)
     simplex   the fixed classifier of 10,575 classes, time and memory
     tar       TAR@FAR of 15.7 million pairs, time and memory
     links     a link written and read
-    study     seconds a trial beyond training: plain Ray Tune and cl2r's study
+    study     seconds per trial beyond training: plain Ray Tune and cl2r's study
 """
 
 import argparse

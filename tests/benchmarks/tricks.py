@@ -192,8 +192,7 @@ class Outcome:
     """C[t, k], k ≤ t, on the report pairs."""
     mean_accuracy: float
     bc: float
-    digest: str
-    """Of all weights and stored features."""
+    digest: str  # covers all weights and stored features
 
     def epoch(self, at: int) -> list[float]:
         """The loss of every task's epoch `at`."""

@@ -27,8 +27,8 @@ from tests.support.quick import quick_config, train
 
 LEARNING_RATES = (0.003, 0.002, 0.004)  # low, since training amplifies rounding
 TOLERANCE = 1e-3
-"""Of the length of a feature. Most runs end within 4e-6 of the plain loop; but rounding may flip a ReLU, on another
-machine elsewhere, and one run in ten then ends far off. A wrong formula is off at every learning rate."""
+"""A share of the length of a feature. Most runs end within 4e-6 of the plain loop; but rounding may flip a ReLU, on
+another machine elsewhere, and one run in ten then ends far off. A wrong formula is off at every learning rate."""
 
 
 def dense_simplex(num_classes: int) -> Tensor:

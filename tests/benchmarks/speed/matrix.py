@@ -42,10 +42,8 @@ class Row:
 
     plain_extraction: float = 0.0
     plain_cells: list[float] = field(default_factory=list)
-    engine_extraction: float = 0.0
-    """Of the images that the pairs name."""
-    engine_rest: float = 0.0
-    """Of all other open images, which a run extracts too."""
+    engine_extraction: float = 0.0  # images that the pairs name
+    engine_rest: float = 0.0  # all other open images, which a run extracts too
     engine_cells: list[float] = field(default_factory=list)
     moved: float = 0.0
     """Largest difference between the accuracies of both ways on the grid."""
@@ -78,8 +76,7 @@ class Case:
         methods = [self._settled(sizes, seed) for seed in range(sizes.tasks)]
         self.extractors = [method.extractor() for method in methods]
         self.networks = [plain_copy(method.network.phi) for method in methods]
-        self.features: list[Floats] = []
-        """Of the engine, by the models so far."""
+        self.features: list[Floats] = []  # by the engine, one entry per model so far
 
     def _settled(self, sizes: Sizes, seed: int) -> Incremental:
         """The statistics of batch norms are those of the images; φ_1..φ_T differ in their weights only."""
