@@ -48,7 +48,7 @@ def write_figures(study: Study, folder: str | Path) -> list[Path]:
         try:
             figure = draw(study)
         except InputError as error:
-            log.info("no plot %s: %s", name, error)
+            log.debug("no plot %s: %s", name, error)
             continue
         written += save(figure, Path(folder) / name, KINDS)
     return written

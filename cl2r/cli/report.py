@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import logging
 import os
 import time
 from pathlib import Path
@@ -74,6 +75,7 @@ def report(
     if found is None:
         raise InputError(f"no run of {name} has ended yet; `cl2r status {name}` shows its progress")
     if figures is not None:
+        logging.getLogger("analysis.plots").setLevel(logging.DEBUG)  # the user asked for them: say why some are missing
         click.echo(_write_figures(found, at(figures)), err=tables is not None)  # tables can be piped
     if tables is None:
         click.echo(_write_page(found, at(page.parent), page.name))

@@ -137,7 +137,7 @@ def test_a_refused_plot_is_logged_and_a_bug_is_raised(
 
     monkeypatch.setattr(plots, "save", lambda figure, stem, kinds: [stem])
     monkeypatch.setattr(plots, "PLOTS", {"one": refuse, "two": plot_bc_curves})
-    with caplog.at_level(logging.INFO):
+    with caplog.at_level(logging.DEBUG, "analysis.plots"):
         assert [path.name for path in write_figures(made_study(), "x")] == ["two"]
     assert "one" in caplog.text
     assert "nothing here" in caplog.text
