@@ -161,7 +161,8 @@ def compare_methods(
 
 def resource_option(name: str, **settings: Any) -> Callable[[Any], Any]:
     """Return an option whose default is a variable of the environment, e.g. $CL2R_WORKERS."""
-    return click.option(name, envvar=f"CL2R_{name.strip('-').replace('-', '_').upper()}", **settings)
+    variable = f"CL2R_{name.strip('-').replace('-', '_').upper()}"
+    return click.option(name, envvar=variable, show_envvar=True, **settings)
 
 
 @click.option("--preset", type=NameType("preset"), metavar="NAME", help="A preset, or a YAML file of config sections.")
