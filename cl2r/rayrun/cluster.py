@@ -164,5 +164,5 @@ class HeadWatch(threading.Thread):
 
 def _inventory(nodes: Sequence[Node]) -> str:
     """Return the nodes as text, e.g. `1 node with 0 CPU; 2 nodes with 8 CPU, 4 GPU, accelerator H100`."""
-    kinds = Counter(map(amounts_text, nodes))
-    return "; ".join(f"{count} node{'s' * (count > 1)} with {kind}" for kind, count in kinds.items()) or "no nodes"
+    kinds = sorted(Counter(map(amounts_text, nodes)).items())
+    return "; ".join(f"{count} node{'s' * (count > 1)} with {kind}" for kind, count in kinds) or "no nodes"
