@@ -6,8 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,21 +18,13 @@ from cl2r.runtime.logs import exit_code
 from cl2r.study.folder import StudyFolder
 from cl2r.study.status import status
 from studies import ablation
+from tests.faults.fake_nodes import PATIENCE_SECONDS
 from tests.support.study_frames import assert_same_frames, finished_events
 
 NAME = "faulty"
 RESUMED = "its process died; it resumes"
 EPOCHS, TASKS = 5, 2
-PATIENCE_SECONDS = 240
 DRIVER = Path(__file__).with_name("driver.py")
-
-
-def wait_for(found: Callable[[], object], what: str) -> None:
-    """Wait until `found` returns something true."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not found():
-        assert time.monotonic() < deadline, f"waited in vain for {what}"
-        time.sleep(0.02)
 
 
 @dataclass

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from studies import ablation
 from tests.faults import injection
-from tests.faults.faulty import Faulty, wait_for
+from tests.faults.fake_nodes import wait_for
+from tests.faults.faulty import Faulty
 
 SCRIPT = Path(ablation.__file__)
 

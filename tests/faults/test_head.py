@@ -14,7 +14,8 @@ import pytest
 
 from cl2r.rayrun.cluster import RAY_HEAD_TIMEOUT
 from tests.faults import injection
-from tests.faults.faulty import PATIENCE_SECONDS, Faulty, wait_for
+from tests.faults.fake_nodes import PATIENCE_SECONDS, wait_for
+from tests.faults.faulty import Faulty
 
 pytestmark = pytest.mark.slow
 PORT = 26490

@@ -7,7 +7,8 @@ import pytest
 
 from cl2r.errors import REQUEUE
 from tests.faults import injection
-from tests.faults.faulty import Faulty, wait_for
+from tests.faults.fake_nodes import wait_for
+from tests.faults.faulty import Faulty
 
 
 def test_sigterm_saves_the_epoch_and_the_same_command_resumes(faulty: Faulty, tmp_path: Path) -> None:

@@ -16,7 +16,8 @@ from cl2r.errors import REQUEUE
 from cl2r.study.resources import Resources
 from studies import ablation
 from tests.faults import injection
-from tests.faults.faulty import NAME, RESUMED, Faulty, wait_for
+from tests.faults.fake_nodes import wait_for
+from tests.faults.faulty import NAME, RESUMED, Faulty
 from tests.support.study_frames import finished_events
 
 pytestmark = pytest.mark.slow

@@ -17,16 +17,11 @@ from pathlib import Path
 import pytest
 
 from analysis import load_study
+from tests.support.galleries import free_port
 
 ROOT = Path(__file__).parents[2]
 RAY = str(Path(sys.executable).with_name("ray"))
 MEGABYTE = 2**20
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @dataclass(frozen=True)
