@@ -78,6 +78,21 @@ def mean_accuracy(C: npt.ArrayLike, ties: bool = False) -> FloatArray:
     return _mean(checked[..., *np.tril_indices(checked.shape[-1])])
 
 
+def service_score(C: npt.ArrayLike, ties: bool = False) -> FloatArray:
+    """Return the mean over k <= T of C[T, k]: what the last model's queries get from all galleries there are."""
+    return _mean(_checked(C)[..., -1, :])
+
+
+def reindexed_score(C: npt.ArrayLike, ties: bool = False) -> FloatArray:
+    """Return C[T, T]: what the last model's queries get once every gallery has been indexed again by it."""
+    return np.asarray(_checked(C)[..., -1, -1])[()]
+
+
+def first_score(C: npt.ArrayLike, ties: bool = False) -> FloatArray:
+    """Return C[1, 1]: what a service keeps that never upgrades its first model."""
+    return np.asarray(_checked(C)[..., 0, 0])[()]
+
+
 def _mean(values: FloatArray | BoolArray) -> FloatArray:
     """Return the mean over the last axis; NaN if it is empty, because a single task has no earlier one."""
     return np.asarray(values.mean(axis=-1) if values.shape[-1] else np.full(values.shape[:-1], np.nan))[()]

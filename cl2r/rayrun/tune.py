@@ -36,7 +36,7 @@ def tune_jobs(
     searcher = JobSearcher(session, jobs, source, concurrent)
     monitor = TrialMonitor(session, searcher, say)
     scheduler = FIFOScheduler()
-    if source is not None and session.spec.search.early_stopping:
+    if source is not None and session.spec.search.pruner != "none":
         scheduler = EarlyStopping(searcher, source)
     try:
         tune.Tuner(

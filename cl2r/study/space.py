@@ -1,5 +1,10 @@
-"""The space of a sweep: for each config field a list of choices or a range."""
+"""The space of a sweep: for each config field a list of choices or a range.
 
+Fields of the scenario, the data and the evaluation are contexts, not knobs: metrics of 2 and of 5 tasks are different
+quantities, so each combination of them is searched and ranked by itself.
+"""
+
+import itertools
 from typing import Annotated, Any
 
 import optuna
@@ -28,6 +33,25 @@ class Range(Section):
 
 
 Space = dict[str, Range | Annotated[list[Scalar], Field(min_length=1)]]
+
+
+CONTEXT_SECTIONS = ("scenario", "data", "eval")
+
+
+def is_context(name: str) -> bool:
+    """Return whether results with different values of this field cannot be ranked in one list."""
+    return name.partition(".")[0] in CONTEXT_SECTIONS
+
+
+def knobs(space: Space) -> Space:
+    """Return the part of the space that a search chooses from."""
+    return {name: entry for name, entry in space.items() if not is_context(name)}
+
+
+def contexts(space: Space) -> list[dict[str, Any]]:
+    """Return the combinations of context fields, each searched by itself; one empty context if there are none."""
+    fields = {name: entry for name, entry in space.items() if is_context(name) and isinstance(entry, list)}
+    return [dict(zip(fields, values, strict=True)) for values in itertools.product(*fields.values())]
 
 
 def distributions(space: Space) -> dict[str, BaseDistribution]:

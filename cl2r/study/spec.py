@@ -1,7 +1,8 @@
 """The specification of a study: a base config and how the runs differ from it.
 
 Without `space` a study is a grid: variants × grid × seeds, and every run is known beforehand. With `space` it is a
-sweep: Optuna chooses points of the space, and a trial trains its point with every seed.
+sweep: Optuna chooses points of the space, and a trial trains its point with every seed. Each number of tasks in the
+space is a search of its own.
 """
 
 import itertools
@@ -22,33 +23,59 @@ from cl2r.config.section import Section
 from cl2r.data import DATASETS, data_root
 from cl2r.errors import InputError, nearest
 from cl2r.metrics import METRICS
-from cl2r.study.space import Range, Space, corner_values
+from cl2r.study.constraints import Constraint
+from cl2r.study.space import Range, Space, contexts, corner_values, is_context, knobs
 
+REFERENCE, DEFAULT, CONFIRMED = "reference", "default", "confirmed"
+"""Variants of the runs of a sweep that are no trials: reference runs of its constraints, the preset's own settings, and
+the best trials with further seeds. Trials have no variant."""
 OBJECTIVES = {name: (metric.column("tuning"), metric.direction) for name, metric in METRICS.objectives().items()}
 """What a sweep can optimise: column of the `runs` frame, and direction. Accuracies are measured on tuning pairs."""
+
+
+class ConfirmSpec(Section):
+    """The best trials are trained again with further seeds, beside the reference runs and the preset's default."""
+
+    top: Annotated[int, Field(ge=1)] = 3
+    seeds: Annotated[tuple[Annotated[int, Field(ge=0, lt=2**63)], ...], Field(min_length=1)] = (1, 2)
 
 
 class SearchSpec(Section):
     """How a sweep chooses its points."""
 
     trials: Annotated[int, Field(ge=1)] = 20
-    objectives: Annotated[tuple[str, ...], Field(min_length=1)] = ("BC",)
+    """Trials of each context, e.g. of each number of tasks in the space."""
+    objectives: Annotated[tuple[str, ...], Field(min_length=1)] = ("service_accuracy",)
+    constraints: dict[str, str] = Field(default_factory=lambda: {"reindexed_accuracy": ">= er - 0.01"})
+    """By metric, e.g. `>= 0.7`, or relative to a reference run, which is trained once; {}: none."""
     sampler: Literal["tpe", "nsga2", "random"] = "tpe"
     startup: Annotated[int, Field(ge=1)] = 8  # random points before the sampler learns from results
     seed: Annotated[int, Field(ge=0)] = 0
-    early_stopping: bool = False
-    """Stop a trial whose BC(t) is in the worse half of the trials that reached task t (successive halving)."""
+    pruner: Literal["none", "median", "halving", "hyperband"] = "none"
+    """Optuna's pruner that stops poor trials early, by the objective over the first t tasks."""
+    confirm: ConfirmSpec | None = None
+    warm_start: str | None = None
+    """An earlier study, by name or folder, whose trials the sampler learns from."""
 
     @model_validator(mode="after")
     def _known(self) -> Self:
         for name in self.objectives:
             if name not in OBJECTIVES:
                 raise ValueError(f"no objective {name!r}{nearest(name, OBJECTIVES)}; there are {', '.join(OBJECTIVES)}")
-        if self.early_stopping and len(self.objectives) > 1:
-            raise ValueError("early_stopping needs one objective")
-        if self.early_stopping and OBJECTIVES[self.objectives[0]][1] != "maximize":
-            raise ValueError(f"early_stopping keeps high BC(t), which is not what {self.objectives[0]} asks for")
+        if self.pruner != "none":
+            if len(self.objectives) > 1:
+                raise ValueError("pruner needs one objective")
+            if METRICS.objectives()[self.objectives[0]].compute is None:
+                raise ValueError(f"pruner: {self.objectives[0]} is not known after each task")
+        try:
+            self.parsed_constraints()
+        except InputError as error:
+            raise ValueError(str(error)) from error
         return self
+
+    def parsed_constraints(self) -> list[Constraint]:
+        """Return the constraints."""
+        return [Constraint.parse(metric, text) for metric, text in self.constraints.items()]
 
 
 @dataclass(frozen=True)
@@ -85,9 +112,13 @@ class StudySpec(Section):
             raise ValueError("give a grid (and variants), or a space, not both")
         if len({*self.seeds}) != len(self.seeds):
             raise ValueError(f"seeds must differ, got {list(self.seeds)}")
-        varied = [key for key in self.space if key in ("scenario.n_tasks", "scenario.initial", "scenario.increment")]
-        if self.search.early_stopping and varied:
-            raise ValueError(f"search.early_stopping compares equal tasks: leave {varied[0]} out of the space")
+        for key, entry in self.space.items():
+            if is_context(key) and isinstance(entry, Range):
+                raise ValueError(f"space: give {key} as a list: each value is searched by itself")
+        if self.space and not knobs(self.space):
+            raise ValueError(f"space: there is nothing to choose; use a grid of {', '.join(self.space)}")
+        if self.space and self.search.confirm and (both := {*self.seeds} & {*self.search.confirm.seeds}):
+            raise ValueError(f"search.confirm.seeds: {sorted(both)} are the seeds of the search")
         known = field_keys()
         for key in itertools.chain(self.set, self.grid, self.space, *self.variants.values()):
             if key == "seed":
@@ -150,6 +181,15 @@ class StudySpec(Section):
         """The two layers below every run's own: the preset, and the overrides of every run."""
         return read_layer(self.preset), merge_layers(itertools.starmap(from_dotted, self.set.items()))
 
+    @property
+    def knobs(self) -> Space:
+        """The part of the space that is searched."""
+        return knobs(self.space)
+
+    def contexts(self) -> list[dict[str, Any]]:
+        """Return what is searched by itself, e.g. one entry per number of tasks."""
+        return contexts(self.space)
+
     def points(self) -> list[Point]:
         """Return variants × grid in the order of the file; the last key varies fastest."""
         variants: list[tuple[str | None, dict[str, Any]]] = [*self.variants.items()] or [(None, {})]
@@ -170,13 +210,17 @@ class StudySpec(Section):
         return resolve(layers)
 
     def identity(self, fingerprints: Sequence[str]) -> dict[str, Any]:
-        """Return what a study's name stands for. More trials, or the same data elsewhere, make no other study."""
+        """Return what a study's name stands for.
+
+        More trials, a confirmation, or the same data elsewhere make no other study.
+        """
         spec = self.model_dump(mode="json", exclude={"preset", "set"})
         merged = merge_layers(self.base)
         base = {key: value for key, value in merged.items() if key not in ("threads", "data", "seed")}
         places = ("name", "root", "loaders")
         base["data"] = {key: value for key, value in merged.get("data", {}).items() if key not in places}
-        spec["search"].pop("trials")
+        for name in ("trials", "confirm"):
+            spec["search"].pop(name)
         if not self.is_sweep:
             del spec["search"]
         return {"format": LINK_FORMAT, "data": fingerprints, "base": base, **spec}
