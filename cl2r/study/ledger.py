@@ -17,7 +17,7 @@ from typing import Any, Literal
 from cl2r.runtime.logs import without_secrets
 from cl2r.storage.path import StoragePath, at
 
-Kind = Literal["opened", "trial", "repeated", "started", "finished", "failed", "pruned", "noted", "closed"]
+Kind = Literal["opened", "trial", "repeated", "started", "finished", "failed", "pruned", "noted", "round", "closed"]
 FREE_TEXT = ("reason", "line")
 """Fields that may repeat the message of a library, with a signed address or a login in it."""
 DIED = "its process died"  # the reason of a run that failed because its process was lost

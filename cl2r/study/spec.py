@@ -2,7 +2,7 @@
 
 Without `space` a study is a grid: variants × grid × seeds, and every run is known beforehand. With `space` it is a
 sweep: Optuna chooses points of the space, and a trial trains its point with every seed. Each number of tasks in the
-space is a search of its own.
+space is a search of its own. With `race` it is a race of methods (`cl2r.study.race`), and nothing else is varied.
 """
 
 import itertools
@@ -24,6 +24,7 @@ from cl2r.data import DATASETS, data_root
 from cl2r.errors import InputError, nearest
 from cl2r.metrics import METRICS
 from cl2r.study.constraints import Constraint
+from cl2r.study.race import RaceSpec
 from cl2r.study.space import Range, Space, contexts, corner_values, is_context, knobs
 
 REFERENCE, DEFAULT, CONFIRMED = "reference", "default", "confirmed"
@@ -104,12 +105,20 @@ class StudySpec(Section):
     grid: dict[str, Annotated[list[Any], Field(min_length=1)]] = Field(default_factory=dict)
     space: Space = Field(default_factory=dict)
     search: SearchSpec = SearchSpec()
+    race: RaceSpec | None = None
     _stem: str = PrivateAttr("study")
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if self.space and (self.grid or self.variants):
             raise ValueError("give a grid (and variants), or a space, not both")
+        if self.race is not None:
+            if self.space or self.grid or self.variants:
+                raise ValueError("race: a race chooses methods and settings itself; leave out grid, variants and space")
+            if len(self.search.objectives) > 1 or METRICS.objectives()[self.search.objectives[0]].compute is None:
+                raise ValueError("race: search.objectives: a race needs one objective, computed from the matrix")
+            if chosen := [name for name in ("method.name", "adapter.name") if name in self.set]:
+                raise ValueError(f"{chosen[0]}: the race chooses it; use race.methods and race.adapters")
         if len({*self.seeds}) != len(self.seeds):
             raise ValueError(f"seeds must differ, got {list(self.seeds)}")
         for key, entry in self.space.items():
@@ -131,8 +140,8 @@ class StudySpec(Section):
     def load(cls, source: Path | Mapping[str, Any], overrides: Sequence[str] = (), /, **changes: Any) -> Self:
         """Return the checked specification of a YAML file or of a mapping; InputError names the file and the key.
 
-        `overrides` are `KEY=VALUE` texts for every run. `changes` replace entries, key by key in `grid` and `search`;
-        None changes nothing. `tasks=T` gives every run T tasks, also if the file lists several numbers to choose from.
+        `overrides` are `KEY=VALUE` texts for every run. `changes` replace entries, key by key in `grid`, `search` and
+        `race`; None changes nothing. `tasks=T` gives every run T tasks, also if the file lists several numbers.
         """
         where = str(source) if isinstance(source, Path) else "study"
         if isinstance(source, Path) and not source.is_file():
@@ -140,7 +149,7 @@ class StudySpec(Section):
         content = read_layer(str(source.absolute())) if isinstance(source, Path) else dict(source)
         tasks = changes.pop("tasks", None)
         for key, value in changes.items():
-            if key not in ("grid", "search") or not isinstance(value, Mapping):
+            if key not in ("grid", "search", "race") or not isinstance(value, Mapping):
                 content |= {key: value} if value is not None else {}
             elif isinstance(entry := content.get(key, {}), Mapping):  # anything else is refused below
                 content[key] = {**entry, **{name: choice for name, choice in value.items() if choice is not None}}
@@ -153,6 +162,7 @@ class StudySpec(Section):
             spec = cls.model_validate(content)
         except ValidationError as error:
             keys = [*cls.model_fields, *(f"search.{name}" for name in SearchSpec.model_fields)]
+            keys += [f"race.{name}" for name in RaceSpec.model_fields]
             raise InputError(f"{where}: {error_line(error, keys)}") from error
         spec = spec.model_copy(update={"set": _overridden(spec, overrides)})
         spec._stem = source.stem if isinstance(source, Path) else "study"
@@ -175,6 +185,11 @@ class StudySpec(Section):
     def is_sweep(self) -> bool:
         """Whether Optuna chooses the points."""
         return bool(self.space)
+
+    @property
+    def grows(self) -> bool:
+        """Whether the runs depend on the results of earlier ones: a sweep or a race."""
+        return self.is_sweep or self.race is not None
 
     @cached_property
     def base(self) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -221,8 +236,10 @@ class StudySpec(Section):
         base["data"] = {key: value for key, value in merged.get("data", {}).items() if key not in places}
         for name in ("trials", "confirm"):
             spec["search"].pop(name)
-        if not self.is_sweep:
+        if not self.grows:
             del spec["search"]
+        if self.race is None:
+            del spec["race"]
         return {"format": LINK_FORMAT, "data": fingerprints, "base": base, **spec}
 
 
@@ -233,6 +250,8 @@ def _overridden(spec: StudySpec, overrides: Sequence[str]) -> dict[str, Any]:
     """
     in_every_variant = set.intersection(*map(set, spec.variants.values())) if spec.variants else set()
     own = {"seed", *spec.grid, *spec.space, *in_every_variant}
+    if spec.race is not None:
+        own |= {"method.name", "adapter.name"}
     if "method.name" in own:
         own |= {"adapter.name", *OWN_FIELDS}
     settings, known = dict(spec.set), field_keys()
