@@ -66,7 +66,7 @@ def _run(session: StudySession) -> Outcome:
         done = f"{counts['finished']} of {total} runs finished"
         raise StoppedError(f"stopped by SIGTERM: {done}; run the same command again to resume")
     ledger.write("closed", "driver", counts)
-    folder.update_about()
+    folder.write_about(asdict(session.resources), session.expected_runs())
     return Outcome(
         **counts,
         missing=0 if session.spec.is_sweep else total - len(outcomes),
@@ -83,9 +83,9 @@ def run_jobs(session: StudySession) -> None:
 
     unfinished = session.unfinished()
     source = OptunaSource(session.spec, session.folder) if session.spec.is_sweep else None
-    if session.stop.requested or not (source.waiting if source else unfinished):
+    if session.stop.requested or not (unfinished or (source and source.waiting)):
         return
-    queue = prefix_jobs(unfinished, session.store.keys()) + ([] if source else unfinished)
+    queue = prefix_jobs([*unfinished, *session.examples], session.store.keys()) + unfinished
     view = LiveView(session.folder.live, totals(session, [] if source else unfinished))
     with cluster(session.resources, session.verbose, view.say) as concurrent:
         session.stop.listen()  # ray.init has replaced the handler

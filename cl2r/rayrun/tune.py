@@ -9,9 +9,9 @@ from typing import Any
 from ray import tune
 from ray.tune.schedulers import FIFOScheduler
 
+from cl2r.metrics import COMPATIBILITY, REINDEXED_ACCURACY, SERVICE_ACCURACY
 from cl2r.rayrun.cluster import Say
-from cl2r.rayrun.optuna_source import OptunaSource
-from cl2r.rayrun.searcher import EarlyStopping, JobSearcher, NotPickled
+from cl2r.rayrun.searcher import EarlyStopping, JobSearcher, NotPickled, Source
 from cl2r.rayrun.trial import run_trial
 from cl2r.runtime.logs import without_secrets
 from cl2r.runtime.text import clock
@@ -27,9 +27,7 @@ UNLIMITED = 10**9  # trials for Tune; the searcher ends the stream of jobs
 FRAMES_EVERY_S = 10.0
 
 
-def tune_jobs(
-    session: StudySession, jobs: Sequence[Job], source: OptunaSource | None, concurrent: int, say: Say
-) -> None:
+def tune_jobs(session: StudySession, jobs: Sequence[Job], source: Source | None, concurrent: int, say: Say) -> None:
     """Run the jobs, then those that `source` gives. Tune's own files are removed: a new command reads the ledger."""
     scratch = session.folder.path / "ray"
     scratch.remove_tree()  # left behind by a driver that was killed
@@ -116,6 +114,6 @@ def _event_text(event: Event) -> str:
     if event.kind != "finished":
         return f"{event.subject} {event.kind}: {content['reason']}"
     row = content["frames"]["runs"][0]
-    shown = [(name, sign) for name, sign in (("AC", ""), ("BC", "+"), ("FC", "+")) if row[name] is not None]
-    metrics = (f"{name} {row[name]:{sign}.3f}" for name, sign in shown)
-    return f"{event.subject} {' '.join(metrics)} ({clock(row['wall_seconds'])})"
+    shown = (SERVICE_ACCURACY, REINDEXED_ACCURACY, *COMPATIBILITY)
+    metrics = (f"{one.head} {one.text(row[one.name])}" for one in shown if row.get(one.name) is not None)
+    return f"{event.subject} {', '.join(metrics)} ({clock(row['wall_seconds'])})"
