@@ -131,7 +131,7 @@ class Chain:
         tuning = self._tuning(features) if self._tuning else None
         return RunResult(self.plan, links, tuning, self._report(features), seconds)
 
-    def evaluate_so_far(self, task: int) -> Evaluation:
+    def evaluate_so_far(self, task: int, search: bool = False) -> Evaluation:
         """Evaluate the first `task` models without intervals, on the tuning pairs or, without any, the report pairs."""
         return (self._tuning or self._report)(self.features(task), bootstrap=False)
 

@@ -62,14 +62,14 @@ def _run(session: StudySession) -> Outcome:
     outcomes = list(ledger.outcomes().values())
     counts = {kind: sum(event.kind == kind for event in outcomes) for kind in ("finished", "failed", "pruned")}
     settled = [event for event in outcomes if event.kind != "failed" or event > opened]
-    if session.stop.requested and len(settled) < total:
+    if session.stop.requested and len(settled) < (total := session.expected_runs()):
         done = f"{counts['finished']} of {total} runs finished"
         raise StoppedError(f"stopped by SIGTERM: {done}; run the same command again to resume")
     ledger.write("closed", "driver", counts)
-    folder.update_about()
+    folder.write_about(asdict(session.resources), session.expected_runs())
     return Outcome(
         **counts,
-        missing=0 if session.spec.is_sweep else total - len(outcomes),
+        missing=0 if session.spec.grows else total - len(outcomes),
         seconds=time.perf_counter() - began,
         links_trained=len(set(frames["tasks"].query("not reused")["key"]) - links_before),
         frames=frames,
@@ -80,15 +80,20 @@ def run_jobs(session: StudySession) -> None:
     """Start or join Ray and run every job that has not finished; return at once if there is none."""
     set_environment(session.verbose)
     from cl2r.rayrun.optuna_source import OptunaSource
+    from cl2r.rayrun.race_source import RaceSource
 
     unfinished = session.unfinished()
-    source = OptunaSource(session.spec, session.folder) if session.spec.is_sweep else None
-    if session.stop.requested or not (source.waiting if source else unfinished):
+    source: OptunaSource | RaceSource | None = None
+    if session.spec.grows:
+        source = RaceSource(session) if session.spec.race else OptunaSource(session.spec, session.folder)
+    if session.stop.requested or not (unfinished or (source and source.waiting)):
         return
-    queue = prefix_jobs(unfinished, session.store.keys()) + ([] if source else unfinished)
+    queue = prefix_jobs([*unfinished, *session.examples], session.store.keys()) + unfinished
     view = LiveView(session.folder.live, totals(session, [] if source else unfinished))
     with cluster(session.resources, session.verbose, view.say) as concurrent:
         session.stop.listen()  # ray.init has replaced the handler
+        if isinstance(source, RaceSource):
+            source.enter(concurrent, view.say)
         import ray
 
         from cl2r.rayrun.tune import tune_jobs
@@ -105,13 +110,13 @@ def run_jobs(session: StudySession) -> None:
 
 def totals(session: StudySession, jobs: Sequence[Job]) -> Callable[[], str]:
     """Return a function that returns the last line of the live view: runs that ended, links trained, time left."""
-    total, began = session.expected_runs(), time.monotonic()
+    began = time.monotonic()
     needed = {key for job in jobs for run in job.runs for key in run.keys} - session.store.keys()
 
     def line() -> str:
         outcomes = session.ledger.outcomes().values()
         failed = sum(event.kind == "failed" for event in outcomes)
-        parts = [f"{len(outcomes)} of {total} runs"] + [f"{failed} failed"] * (failed > 0)
+        parts = [f"{len(outcomes)} of {session.expected_runs()} runs"] + [f"{failed} failed"] * (failed > 0)
         elapsed, missing = time.monotonic() - began, len(needed - session.store.keys())
         done = len(needed) - missing
         if needed:

@@ -1,4 +1,8 @@
-"""Points of a sweep, chosen by Optuna. Its journal is on disk or in the object store, so a sweep can be resumed."""
+"""Points of a sweep, chosen by Optuna. Its journal is on disk or in the object store, so a sweep can be resumed.
+
+Each context (a number of tasks) is an Optuna study of its own in one journal. Trials are told with their metrics on the
+tuning pairs as user attributes, and with how far they violate each constraint.
+"""
 
 import json
 import math
@@ -10,21 +14,26 @@ from pathlib import Path
 from typing import Any
 
 import optuna
-from optuna.storages import JournalStorage
+from optuna.storages import BaseStorage, JournalStorage
 from optuna.storages.journal import BaseJournalBackend, JournalFileBackend
 from optuna.trial import TrialState
 
 from cl2r.errors import InputError
+from cl2r.metrics import METRICS, STORED_BYTES, TRAIN_SECONDS
 from cl2r.seeding import derive
 from cl2r.storage.path import StoragePath
 from cl2r.study.folder import StudyFolder
-from cl2r.study.jobs import Job, plan_job
+from cl2r.study.jobs import Job, confirmation_jobs, fixed_jobs, plan_job
 from cl2r.study.ledger import DIED, Event, Kind, finished
-from cl2r.study.space import distributions
-from cl2r.study.spec import OBJECTIVES, Point, StudySpec
+from cl2r.study.space import context_title, distributions
+from cl2r.study.spec import OBJECTIVES, REFERENCE, Point, StudySpec
+from cl2r.study.warm_start import earlier_trials
 
 MAX_OPTUNA_SEED = 2**32
 VALUED = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.RUNNING)  # it has a value or will have one
+EARLIER = "warm_start"  # user attribute of trials that an earlier study ran
+UNKNOWN_VIOLATION = 1e9  # of a constraint whose reference run failed; Optuna's files have no infinity
+ATTRIBUTES = [metric.column("tuning") for metric in (*METRICS.in_tables(), STORED_BYTES, TRAIN_SECONDS)]
 
 
 class ObjectJournal(BaseJournalBackend):
@@ -46,62 +55,95 @@ class ObjectJournal(BaseJournalBackend):
         self.entries += json.loads(json.dumps(logs))
 
 
-def open_optuna(spec: StudySpec, folder: StudyFolder) -> optuna.Study:
-    """Open or create the study in Optuna's storage; on a disk, optuna-dashboard can open its journal.
+def open_journal(folder: StudyFolder) -> BaseStorage:
+    """Open or create Optuna's storage of a study; on a disk, optuna-dashboard can open it."""
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    if folder.journal.remote:
+        return JournalStorage(ObjectJournal(folder.journal))
+    Path(str(folder.journal)).parent.mkdir(parents=True, exist_ok=True)
+    return JournalStorage(JournalFileBackend(str(folder.journal)))
+
+
+def open_optuna(spec: StudySpec, storage: BaseStorage, name: str, tasks: int) -> optuna.Study:
+    """Open or create one of Optuna's studies, for chains of `tasks` tasks.
 
     The sampler's seed depends on the number of trials, so that a second command does not repeat the start-up points of
     the first.
     """
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    journal: BaseJournalBackend
-    if folder.journal.remote:
-        journal = ObjectJournal(folder.journal)
-    else:
-        Path(str(folder.journal)).parent.mkdir(parents=True, exist_ok=True)
-        journal = JournalFileBackend(str(folder.journal))
+    search, pruners, samplers = spec.search, optuna.pruners, optuna.samplers
+    chosen: dict[str, optuna.pruners.BasePruner] = {
+        "none": pruners.NopPruner(),
+        "median": pruners.MedianPruner(n_startup_trials=search.startup, n_warmup_steps=1),
+        "halving": pruners.SuccessiveHalvingPruner(min_resource=2, reduction_factor=2),
+        "hyperband": pruners.HyperbandPruner(min_resource=2, max_resource=max(tasks, 2), reduction_factor=2),
+    }
     opened = optuna.create_study(
-        study_name=folder.name,
-        storage=JournalStorage(journal),
-        directions=[OBJECTIVES[name][1] for name in spec.search.objectives],
+        study_name=name,
+        storage=storage,
+        directions=[OBJECTIVES[objective][1] for objective in search.objectives],
         load_if_exists=True,
-        pruner=optuna.pruners.SuccessiveHalvingPruner(min_resource=2, reduction_factor=2),
+        pruner=chosen[search.pruner],
     )
     with warnings.catch_warnings(action="ignore", category=optuna.exceptions.ExperimentalWarning):
-        opened.set_metric_names(list(spec.search.objectives))
-    seed = derive(spec.search.seed, "search", len(opened.get_trials(deepcopy=False))) % MAX_OPTUNA_SEED
-    startup, samplers = spec.search.startup, optuna.samplers
-    match spec.search.sampler:
+        opened.set_metric_names(list(search.objectives))
+    seed = derive(search.seed, "search", len(opened.get_trials(deepcopy=False))) % MAX_OPTUNA_SEED
+    match search.sampler:
         case "nsga2":
-            opened.sampler = samplers.NSGAIISampler(seed=seed, population_size=startup)
+            opened.sampler = samplers.NSGAIISampler(seed=seed, population_size=search.startup)
         case "random":
             opened.sampler = samplers.RandomSampler(seed=seed)
         case "tpe":
-            opened.sampler = samplers.TPESampler(seed=seed, n_startup_trials=startup, constant_liar=True)
+            opened.sampler = samplers.TPESampler(seed=seed, n_startup_trials=search.startup, constant_liar=True)
     return opened
 
 
-class OptunaSource:
-    """A stream of jobs at points that Optuna chooses.
+class ContextSearch:
+    """The trials of one context.
 
     A trial that an earlier command left open is handed out again with its number and point: its links and runs are
     found, and Optuna is told once. A trial whose process crashed is enqueued once more with a new number.
     """
 
-    def __init__(self, spec: StudySpec, folder: StudyFolder) -> None:
-        self.spec, self.folder = spec, folder
-        self.optuna = open_optuna(spec, folder)
+    def __init__(self, spec: StudySpec, folder: StudyFolder, storage: BaseStorage, place: int) -> None:
+        self.spec, self.folder, self.place = spec, folder, place
+        contexts = spec.contexts()
+        self.context, self.contexts = contexts[place], len(contexts)
+        self.fixed = {job.runs[0].name: job for job in fixed_jobs(spec, self.context, spec.seeds)}
+        tasks = len(self._checked_plan({}, 0).runs[0].keys)
+        name = " ".join(filter(None, [folder.name, context_title(self.context)]))
+        self.optuna = open_optuna(spec, storage, name, tasks)
         self.trials: dict[int, optuna.trial.Trial] = {}
         self.reopened: list[tuple[int, Job]] = []
         self.twins: dict[int, list[int]] = defaultdict(list)  # open trials at the point of an earlier one, by that one
         self.lost: set[int] = set()  # trials that do not count: crashed, or killed before they had a point
+        self.running: set[int] = set()
+        self.untold: list[tuple[Job, bool]] = []  # ended before the fixed runs that they are judged by
+        if not self.optuna.get_trials(deepcopy=False):
+            self._warm_start()
         outcomes = folder.ledger.outcomes()
         for trial in self.optuna.get_trials(states=(TrialState.RUNNING, TrialState.FAIL)):
             self._settle(trial, outcomes)
 
+    def _warm_start(self) -> None:
+        """Take over an earlier study's trials or, if its values cannot be compared with ours, try its points first."""
+        for earlier in earlier_trials(self.spec, self.folder, self.context):
+            if earlier.values is None:
+                self.optuna.enqueue_trial(earlier.params)
+                continue
+            trial = optuna.trial.create_trial(
+                values=earlier.values,
+                params=earlier.params,
+                distributions=distributions(self.spec.knobs),
+                user_attrs={EARLIER: self.spec.search.warm_start},
+            )
+            for name, violation in earlier.violations.items():
+                trial.set_constraint(name, min(violation, UNKNOWN_VIOLATION))
+            self.optuna.add_trial(trial)
+
     def _settle(self, trial: optuna.trial.FrozenTrial, outcomes: dict[str, Event]) -> None:
         """Decide what happens to a trial that an earlier command left open, or that failed."""
         running, job = trial.state == TrialState.RUNNING, None
-        if trial.params.keys() == self.spec.space.keys():
+        if trial.params.keys() == self.spec.knobs.keys():
             job = self._plan(trial.number, trial.params)
         else:  # killed while its point was being chosen
             self.lost.add(trial.number)
@@ -116,6 +158,7 @@ class OptunaSource:
                 self.lost.add(trial.number)
                 self.optuna.enqueue_trial(trial.params)
         elif kinds <= {"finished", "pruned"}:
+            self.running.add(trial.number)
             self.ended(job, pruned="pruned" in kinds)
         elif same := [number for number, other in self.reopened if other.runs == job.runs]:
             self.twins[same[0]].append(trial.number)
@@ -123,69 +166,221 @@ class OptunaSource:
             self.reopened.append((trial.number, job))
 
     @property
+    def begun(self) -> int:
+        """Number of trials of this study that count."""
+        known = self.optuna.get_trials(deepcopy=False, states=(*VALUED, TrialState.FAIL))
+        return sum(trial.number not in self.lost and EARLIER not in trial.user_attrs for trial in known)
+
+    @property
     def waiting(self) -> int:
         """Number of trials still to run: open ones of an earlier command, and those not begun."""
-        begun = self.optuna.get_trials(deepcopy=False, states=(*VALUED, TrialState.FAIL))
-        known = sum(trial.number not in self.lost for trial in begun)
-        return len(self.reopened) + max(0, self.spec.search.trials - known)
+        return len(self.reopened) + max(0, self.spec.search.trials - self.begun)
+
+    @property
+    def over(self) -> bool:
+        """Whether every trial has ended and Optuna knows it."""
+        return not (self.waiting or self.running or self.untold)
 
     def next(self) -> Job | None:
         """Return the job of an open trial, or of a new one; None if no trials are left."""
         while self.waiting:
             if self.reopened:
                 number, job = self.reopened.pop(0)
-                self.trials[number] = optuna.trial.Trial(self.optuna, self.optuna.trials[number]._trial_id)
-                return job
-            trial = self.optuna.ask(distributions(self.spec.space))
+                if self._begin(number, job):
+                    return job
+                continue
+            trial = self.optuna.ask(distributions(self.spec.knobs))
             self.trials[trial.number] = trial
-            earlier = (other for other in self.optuna.get_trials(states=VALUED) if other.number < trial.number)
+            others = self.optuna.get_trials(states=VALUED)
+            earlier = (other for other in others if other.number < trial.number and EARLIER not in other.user_attrs)
             first = next((other for other in earlier if other.params == trial.params), None)
-            kind: Kind = "trial" if first is None else "repeated"
-            self.folder.ledger.write(kind, str(trial.number), {"params": trial.params})
+            planned = self._plan(trial.number, trial.params) if first is None else None
+            kind: Kind = "repeated" if first is not None or (planned and self._is_fixed(planned)) else "trial"
+            entry = {"params": self.context | trial.params}
+            self.folder.ledger.write(kind, str(self._label(trial.number)), entry)
             # A point that was chosen twice (choices only) is not trained twice: it gets the value of the first.
             if first is None:
-                if (planned := self._plan(trial.number, trial.params)) is not None:
+                if planned is None:
+                    self.optuna.tell(trial.number, state=TrialState.FAIL)
+                elif self._begin(trial.number, planned):
                     return planned
-                self.optuna.tell(trial.number, state=TrialState.FAIL)
             elif first.state == TrialState.RUNNING:
                 self.twins[first.number].append(trial.number)
             else:
-                self.optuna.tell(trial.number, first.values, state=first.state)
+                self._tell(trial.number, first.values, first.state, dict(first.user_attrs), first.constraints)
         return None
+
+    def _is_fixed(self, job: Job) -> bool:
+        return all(run.name in self.fixed for run in job.runs)
+
+    def _begin(self, number: int, job: Job) -> bool:
+        """Return whether the job is to be trained; the point of a fixed run gets the value of that run."""
+        self.running.add(number)
+        if self._is_fixed(job):
+            self.ended(job, pruned=False)
+            return False
+        return True
+
+    def _label(self, number: int) -> int:
+        """Return the number of a trial among the trials of all contexts."""
+        return number * self.contexts + self.place
+
+    def _checked_plan(self, params: dict[str, Any], number: int) -> Job:
+        return plan_job(self.spec, Point(None, self.context | params), self._label(number))
 
     def _plan(self, number: int, params: dict[str, Any]) -> Job | None:
         """Return the job of a point; None, and a failed row, for a combination of values that cannot be run."""
         try:
-            return plan_job(self.spec, Point(None, params), number)
+            return self._checked_plan(params, number)
         except InputError as error:
-            config = {**params, "seed": self.spec.seeds[0]}
-            entry = {"trial": number, "variant": None, "config": config, "reason": str(error)}
-            self.folder.ledger.write("failed", f"trial{number}", entry)
+            label, config = self._label(number), {**self.context, **params, "seed": self.spec.seeds[0]}
+            entry = {"trial": label, "variant": None, "config": config, "reason": str(error)}
+            self.folder.ledger.write("failed", f"trial{label}", entry)
             return None
 
     def ended(self, job: Job, pruned: bool) -> None:
-        """Tell Optuna the outcome that the ledger has."""
-        values, state = None, TrialState.PRUNED
-        if not pruned:
-            values = objective_values(self.spec.search.objectives, job, self.folder.ledger.outcomes())
-            state = TrialState.FAIL if values is None else TrialState.COMPLETE
-        for number in (job.trial, *self.twins.pop(job.trial, [])):
-            self.optuna.tell(number, values, state=state)
+        """Tell Optuna the outcome that the ledger has, as soon as the fixed runs have ended too."""
+        self.untold.append((job, pruned))
+        self.tell_ended()
+
+    def tell_ended(self) -> None:
+        """Tell Optuna of all trials that ended, if the fixed runs have ended."""
+        outcomes = self.folder.ledger.outcomes()
+        if not self.fixed.keys() <= outcomes.keys():
+            return
+        references = defaultdict[str, list[Job]](list)
+        for job in self.fixed.values():
+            references[job.runs[0].config.method.name] += [job] if job.variant == REFERENCE else []
+        rows = {method: job_rows(jobs, outcomes) for method, jobs in references.items()}
+        untold, self.untold = self.untold, []
+        for job, pruned in untold:
+            assert job.trial is not None
+            number, values, state = job.trial // self.contexts, None, TrialState.PRUNED
+            own = job_rows([job], outcomes)
+            attributes = {name: value for name in ATTRIBUTES if (value := column_mean(own, name)) is not None}
+            violations = dict[str, float]()
+            if not pruned:
+                found = [column_mean(own, OBJECTIVES[name][0]) for name in self.spec.search.objectives]
+                values = None if None in found else [value for value in found if value is not None]
+                state = TrialState.FAIL if values is None else TrialState.COMPLETE
+                for constraint in self.spec.search.parsed_constraints() if values else ():
+                    mine = column_mean(own, constraint.column)
+                    theirs = column_mean(rows.get(constraint.reference or "", []), constraint.column)
+                    pair = (math.nan if value is None else value for value in (mine, theirs))
+                    violations[str(constraint)] = constraint.violation(*pair)
+            for one in (number, *self.twins.pop(number, [])):
+                self._tell(one, values, state, attributes, violations)
+            self.running.discard(number)
+
+    def _trial(self, number: int) -> optuna.trial.Trial:
+        if number not in self.trials:
+            self.trials[number] = optuna.trial.Trial(self.optuna, self.optuna.get_trials()[number]._trial_id)
+        return self.trials[number]
+
+    def _tell(
+        self,
+        number: int,
+        values: Sequence[float] | None,
+        state: TrialState,
+        attributes: dict[str, Any],
+        violations: dict[str, float],
+    ) -> None:
+        trial = self._trial(number)
+        for name, value in attributes.items():
+            trial.set_user_attr(name, value)
+        for name, violation in violations.items():
+            trial.set_constraint(name, min(violation, UNKNOWN_VIOLATION))
+        self.optuna.tell(trial, values if state == TrialState.COMPLETE else None, state=state)
 
     def should_prune(self, job: Job, task: int, value: float) -> bool:
-        """Return whether the trial is in the worse half of the trials that reached this task."""
-        trial = self.trials[job.trial]
+        """Report the objective over the first `task` tasks and return what Optuna's pruner says."""
+        assert job.trial is not None
+        trial = self._trial(job.trial // self.contexts)
         with warnings.catch_warnings(action="ignore"):  # a resumed trial repeats what it reported before
             trial.report(value, task)
         return trial.should_prune()
 
+    def best(self, count: int) -> dict[int, dict[str, Any]]:
+        """Return the points of the best trials that meet the constraints, by number; of several objectives, the front.
 
-def objective_values(names: Sequence[str], job: Job, outcomes: dict[str, Event]) -> list[float] | None:
-    """Return means over the seeds of a finished trial; None if a run did not finish or a value does not exist."""
-    if not finished(outcomes, (run.name for run in job.runs)):
-        return None
-    rows = [outcomes[run.name].read()["frames"]["runs"][0] for run in job.runs]
-    columns = [[row[OBJECTIVES[name][0]] for row in rows] for name in names]
-    if any(value is None for column in columns for value in column):
-        return None
-    return [math.fsum(column) / len(column) for column in columns]
+        A point that is trained anyway, such as the preset's, is left out.
+        """
+        complete = self.optuna.get_trials(states=(TrialState.COMPLETE,))
+        if len(self.spec.search.objectives) > 1:
+            complete = self.optuna.best_trials
+        feasible = [trial for trial in complete if all(violation <= 0 for violation in trial.constraints.values())]
+        sign = -1 if self.optuna.directions[0] == optuna.study.StudyDirection.MAXIMIZE else 1
+        feasible.sort(key=lambda trial: (sign * trial.values[0], trial.number))
+        points = dict[int, dict[str, Any]]()
+        for trial in feasible:
+            point = self.context | trial.params
+            new = EARLIER not in trial.user_attrs and point not in points.values()  # chosen twice, it counts once
+            if new and not self._is_fixed(self._checked_plan(trial.params, trial.number)):
+                points[self._label(trial.number)] = point
+        return dict(list(points.items())[:count])
+
+
+class OptunaSource:
+    """The stream of jobs of a sweep: trials of all contexts in turn, then confirmations of the best ones."""
+
+    def __init__(self, spec: StudySpec, folder: StudyFolder) -> None:
+        self.spec, self.folder = spec, folder
+        storage = open_journal(folder)
+        self.searches = [ContextSearch(spec, folder, storage, place) for place in range(len(spec.contexts()))]
+        self.unconfirmed = list(self.searches) if spec.search.confirm else []
+        self.confirmations: list[Job] = []
+
+    @property
+    def waiting(self) -> int:
+        """Number of trials and confirmations that are known to be left."""
+        return sum(search.waiting for search in self.searches) + len(self._to_confirm())
+
+    def next(self) -> Job | None:
+        """Return the next job, None if there is none at the moment. Contexts with fewer trials come first."""
+        for search in sorted(self.searches, key=lambda search: search.begun - len(search.reopened)):
+            if (job := search.next()) is not None:
+                return job
+        return self.confirmations.pop(0) if self._to_confirm() else None
+
+    def _to_confirm(self) -> list[Job]:
+        """Return the confirmations that are left, after planning those of the contexts whose search is over."""
+        for search in [search for search in self.unconfirmed if search.over]:
+            self.unconfirmed.remove(search)
+            assert self.spec.search.confirm is not None
+            best = search.best(self.spec.search.confirm.top)
+            self.folder.ledger.write("confirming", str(search.place), {"trials": list(best)})
+            outcomes = self.folder.ledger.outcomes()
+            jobs = confirmation_jobs(self.spec, search.context, best)
+            self.confirmations += [job for job in jobs if not finished(outcomes, (run.name for run in job.runs))]
+        return self.confirmations
+
+    def ended(self, job: Job, pruned: bool) -> None:
+        """Take note of a job that ended: Optuna is told of a trial, and of trials that waited for a fixed run."""
+        if job.variant is None:
+            self._search(job).ended(job, pruned)
+        else:
+            for search in self.searches:
+                search.tell_ended()
+
+    def should_prune(self, job: Job, task: int, value: float) -> bool:
+        """Return whether a trial is to be stopped after this task."""
+        return job.variant is None and self._search(job).should_prune(job, task, value)
+
+    def _search(self, job: Job) -> ContextSearch:
+        assert job.trial is not None
+        return self.searches[job.trial % len(self.searches)]
+
+
+def job_rows(jobs: Sequence[Job], outcomes: dict[str, Event]) -> list[dict[str, Any]]:
+    """Return the rows of the `runs` frame of all runs of the jobs; none if a run did not finish."""
+    names = [run.name for job in jobs for run in job.runs]
+    if not finished(outcomes, names):
+        return []
+    return [outcomes[name].read()["frames"]["runs"][0] for name in names]
+
+
+def column_mean(rows: Sequence[dict[str, Any]], column: str) -> float | None:
+    """Return the mean of a column over the rows, i.e. over seeds; None if a value does not exist."""
+    values = [row.get(column) for row in rows]
+    known = [float(value) for value in values if value is not None]
+    return math.fsum(known) / len(known) if values and len(known) == len(values) else None

@@ -5,6 +5,7 @@ adds. The next command follows these decisions and runs what is left of them.
 """
 
 import dataclasses
+import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
@@ -35,8 +36,16 @@ class RaceSource:
         self.coming: set[str] = set()  # links of shared prefixes that were handed out
         self.over = False
         self.rounds = self.race.rounds()
+        for note in [*self.race.notes, self.race.split_note()]:
+            say(note)
         if self.rounds:
             self._enqueue(self._known_jobs())
+
+    def enter(self, concurrent: int, say: Callable[[str], None]) -> None:
+        """Take note of how many jobs run at a time and where to report. Refuse a race that does not fit into its time."""
+        self.say, self.race.concurrent = say, concurrent
+        if os.environ.get("RAY_ADDRESS"):
+            self.race.check()
 
     @property
     def waiting(self) -> int:

@@ -7,16 +7,28 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Protocol
 
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
 
 from cl2r.engine.links import PARTIAL, LinkStore
-from cl2r.rayrun.optuna_source import OptunaSource
 from cl2r.study.folder import StudyFolder
 from cl2r.study.jobs import Job
 from cl2r.study.session import StudySession
+
+
+class Source(Protocol):
+    """Where jobs come from that depend on how earlier ones ended, such as the points of a sweep."""
+
+    def next(self) -> Job | None:
+        """Return the next job; None if there is none until a running job ends, or none at all if nothing is running."""
+
+    def ended(self, job: Job, pruned: bool) -> None:
+        """Take note of a job that ended; the ledger has its outcome."""
+
+    def should_prune(self, job: Job, task: int, value: float) -> bool:
+        """Return whether to stop a job whose objective over the first `task` tasks is `value`."""
 
 
 class RetryPolicy:
@@ -62,9 +74,7 @@ class NotPickled:
 class JobSearcher(NotPickled, Searcher):  # type: ignore[misc]  # Ray has no types
     """A study as Ray Tune sees it: a stream of jobs, at most `concurrent` at a time."""
 
-    def __init__(
-        self, session: StudySession, jobs: Sequence[Job], source: OptunaSource | None, concurrent: int
-    ) -> None:
+    def __init__(self, session: StudySession, jobs: Sequence[Job], source: Source | None, concurrent: int) -> None:
         super().__init__()
         self.folder, self.stop, self.source, self.concurrent = session.folder, session.stop.asked, source, concurrent
         study, resources = str(session.folder.path), asdict(session.resources)
@@ -73,7 +83,7 @@ class JobSearcher(NotPickled, Searcher):  # type: ignore[misc]  # Ray has no typ
         self.retried: set[str] = set()  # trials whose end is not an outcome: their jobs will be handed out again
         self.waiting = list(jobs)
         self.running: dict[str, Job] = {}
-        self.exhausted = source is None
+        self.asked = False  # whether the source had no job, and nothing has ended since
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
         """Return the config of the next trial, None for "not now", or FINISHED.
@@ -85,10 +95,10 @@ class JobSearcher(NotPickled, Searcher):  # type: ignore[misc]  # Ray has no typ
         if len(self.running) >= self.concurrent:
             return None
         job = self._next_ready()
-        if job is None and self.source and not self.exhausted and all(one.stop_after for one in self.waiting):
+        if job is None and self.source and not self.asked and all(one.stop_after for one in self.waiting):
             # One point ahead, never more, because Optuna learns from every trial that ends.
             point = self.source.next()
-            self.exhausted = point is None
+            self.asked = point is None
             self.waiting += [point] if point else []
             job = self._next_ready()
         if job is None:
@@ -110,6 +120,7 @@ class JobSearcher(NotPickled, Searcher):  # type: ignore[misc]  # Ray has no typ
         A trial that ends because the whole study stops has no outcome: the next command hands its job out again.
         """
         job, last = self.running.pop(trial_id), result or {}
+        self.asked = False
         if self.stop():
             self.retried.add(trial_id)
         elif last.get("stopped"):  # by the marker of an earlier driver, which a node saw with delay
@@ -130,7 +141,7 @@ class JobSearcher(NotPickled, Searcher):  # type: ignore[misc]  # Ray has no typ
 
 def record_pruned(job: Job, folder: StudyFolder, task: int | None) -> None:
     """Record the runs of a trial that was stopped early after `task`."""
-    reason = f"stopped early after task {task}: BC({task}) is among the worse half"
+    reason = f"stopped early after task {task}: {job.objective} over {task} tasks is among the worse ones"
     for run in job.runs:
         folder.ledger.write("pruned", run.name, job.heading(run) | {"reason": reason, "metrics": {"tasks": task}})
         (folder.live / f"{run.name}.json").unlink(missing_ok=True)
@@ -139,7 +150,7 @@ def record_pruned(job: Job, folder: StudyFolder, task: int | None) -> None:
 class EarlyStopping(NotPickled, FIFOScheduler):  # type: ignore[misc]  # Ray has no types
     """Asks Optuna's pruner after every task; its state is Optuna's journal, so that it survives a restart."""
 
-    def __init__(self, searcher: JobSearcher, source: OptunaSource) -> None:
+    def __init__(self, searcher: JobSearcher, source: Source) -> None:
         super().__init__()
         self.searcher, self.source = searcher, source
 

@@ -9,9 +9,9 @@ from typing import Any
 from ray import tune
 from ray.tune.schedulers import FIFOScheduler
 
+from cl2r.metrics import COMPATIBILITY, REINDEXED_ACCURACY, SERVICE_ACCURACY
 from cl2r.rayrun.cluster import Say
-from cl2r.rayrun.optuna_source import OptunaSource
-from cl2r.rayrun.searcher import EarlyStopping, JobSearcher, NotPickled
+from cl2r.rayrun.searcher import EarlyStopping, JobSearcher, NotPickled, Source
 from cl2r.rayrun.trial import run_trial
 from cl2r.runtime.logs import without_secrets
 from cl2r.runtime.text import clock
@@ -27,9 +27,7 @@ UNLIMITED = 10**9  # trials for Tune; the searcher ends the stream of jobs
 FRAMES_EVERY_S = 10.0
 
 
-def tune_jobs(
-    session: StudySession, jobs: Sequence[Job], source: OptunaSource | None, concurrent: int, say: Say
-) -> None:
+def tune_jobs(session: StudySession, jobs: Sequence[Job], source: Source | None, concurrent: int, say: Say) -> None:
     """Run the jobs, then those that `source` gives. Tune's own files are removed: a new command reads the ledger."""
     scratch = session.folder.path / "ray"
     scratch.remove_tree()  # left behind by a driver that was killed
@@ -66,7 +64,6 @@ class TrialMonitor(NotPickled, tune.Callback):  # type: ignore[misc]  # Ray has 
 
     def __init__(self, session: StudySession, searcher: JobSearcher, say: Say) -> None:
         self.session, self.searcher, self.say = session, searcher, say
-        self.total = session.expected_runs()
         self._seen = {event.path for event in session.ledger.events()}
         self._next_frames = time.monotonic() + FRAMES_EVERY_S
 
@@ -91,11 +88,11 @@ class TrialMonitor(NotPickled, tune.Callback):  # type: ignore[misc]  # Ray has 
 
     def log_new_events(self) -> None:
         """Report the outcomes and notes that the ledger has received since the last call."""
-        ended = len(self.session.ledger.outcomes())
+        ended, total = len(self.session.ledger.outcomes()), self.session.expected_runs()
         for event in self.session.ledger.events("finished", "failed", "pruned", "noted"):
             if event.path not in self._seen:
                 self._seen.add(event.path)
-                self.say(f"[{ended}/{self.total}] {_event_text(event)}")
+                self.say(f"[{ended}/{total}] {_event_text(event)}")
 
 
 def failure_reason(trial: Any) -> str:
@@ -116,6 +113,6 @@ def _event_text(event: Event) -> str:
     if event.kind != "finished":
         return f"{event.subject} {event.kind}: {content['reason']}"
     row = content["frames"]["runs"][0]
-    shown = [(name, sign) for name, sign in (("AC", ""), ("BC", "+"), ("FC", "+")) if row[name] is not None]
-    metrics = (f"{name} {row[name]:{sign}.3f}" for name, sign in shown)
-    return f"{event.subject} {' '.join(metrics)} ({clock(row['wall_seconds'])})"
+    shown = (SERVICE_ACCURACY, REINDEXED_ACCURACY, *COMPATIBILITY)
+    metrics = (f"{one.head} {one.text(row[one.name])}" for one in shown if row.get(one.name) is not None)
+    return f"{event.subject} {', '.join(metrics)} ({clock(row['wall_seconds'])})"

@@ -54,7 +54,7 @@ class Constraint:
         return self.offset if self.reference is None else reference + self.offset
 
     def violation(self, value: float, reference: float = math.nan) -> float:
-        """Return how far `value` is on the wrong side of the bound, 0 or less if it is met; ∞ if it cannot be judged."""
+        """Return by how much `value` misses the bound: 0 or less if it is met, ∞ if a value is NaN."""
         missing = self.bound(reference) - value if self.relation == ">=" else value - self.bound(reference)
         return math.inf if math.isnan(missing) else missing
 

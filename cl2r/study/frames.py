@@ -37,10 +37,13 @@ _ALWAYS = {
 
 
 def study_frames(folder: StudyFolder) -> dict[str, pd.DataFrame]:
-    """Return the frames of every run that ended (finished, failed or stopped early), in the order of trials."""
+    """Return the frames of every run that ended (finished, failed or stopped early), in the order of trials.
+
+    Runs that belong to no trial come first.
+    """
     outcomes = list(folder.ledger.outcomes().values())
     entries = list(zip(outcomes, read_events(outcomes), strict=True))
-    entries.sort(key=lambda entry: (entry[1]["trial"], entry[1]["config"]["seed"]))
+    entries.sort(key=lambda entry: (entry[1]["trial"] is not None, entry[1]["trial"] or 0, entry[1]["config"]["seed"]))
     rows: dict[str, list[dict[str, Any]]] = {name: [] for name in FRAMES}
     for event, content in entries:
         config = {key: scalar(value) for key, value in content["config"].items()}

@@ -6,7 +6,7 @@ Runs whose first links have the same keys share them: a job of its own trains th
 import itertools
 import json
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,8 +16,9 @@ from cl2r.config.schema import Config, fields
 from cl2r.engine.frames import run_name
 from cl2r.engine.plan import plan_run
 from cl2r.errors import InputError
-from cl2r.study.space import Range, corner_values
-from cl2r.study.spec import OBJECTIVES, Point, StudySpec
+from cl2r.metrics import BC, COMPATIBILITY, METRICS
+from cl2r.study.space import Range, context_title, corner_values
+from cl2r.study.spec import CONFIRMED, DEFAULT, REFERENCE, Point, StudySpec
 
 
 @dataclass(frozen=True)
@@ -37,11 +38,13 @@ class Job:
     With `stop_after` it trains a shared prefix instead: links `start` + 1 to `stop_after` of its only run, no more.
     """
 
-    trial: int
+    trial: int | None
     variant: str | None
     runs: tuple[Run, ...]
     start: int = 0
     stop_after: int | None = None
+    objective: str = BC.name
+    """The metric over the first t tasks that is reported after task t."""
 
     @property
     def label(self) -> str:
@@ -78,7 +81,9 @@ _JOB = TypeAdapter(Job)
 
 def plan_job(spec: StudySpec, point: Point, trial: int) -> Job:
     """Return the job of a point, with one run per seed. Everything that is wrong with its input is refused here."""
-    return Job(trial, point.variant, tuple(_plan_run(spec, point, seed) for seed in spec.seeds))
+    metric = METRICS.objectives()[spec.search.objectives[0]]
+    objective = BC.name if metric.compute is None else metric.name
+    return Job(trial, point.variant, tuple(_plan_run(spec, point, seed) for seed in spec.seeds), objective=objective)
 
 
 def _plan_run(spec: StudySpec, point: Point, seed: int) -> Run:
@@ -119,6 +124,36 @@ def prefix_jobs(jobs: Sequence[Job], present: Collection[str]) -> list[Job]:
     return [job for job in found if not job.provides <= set(present)]
 
 
+def fixed_jobs(spec: StudySpec, context: dict[str, Any], seeds: Sequence[int]) -> list[Job]:
+    """Return the runs that trials of a context are judged by: one job per run, with the preset's settings.
+
+    These are the runs that constraints refer to and, if the best trials are to be confirmed, ER and the preset itself.
+    """
+    constraints, confirm = spec.search.parsed_constraints(), spec.search.confirm is not None
+    names = dict.fromkeys(["er"] if confirm else [])
+    names |= dict.fromkeys(constraint.reference for constraint in constraints if constraint.reference)
+    points = [Point(REFERENCE, {**context, "method.name": name}) for name in names]
+    points += [Point(DEFAULT, dict(context))] if confirm else []
+    jobs: dict[str, Job] = {}
+    for seed in seeds:
+        for point in points:
+            run = _plan_run(spec, point, seed)
+            jobs.setdefault(run.name, Job(None, point.variant, (run,)))  # the preset itself may be ER
+    return list(jobs.values())
+
+
+def confirmation_jobs(spec: StudySpec, context: dict[str, Any], best: Mapping[int, dict[str, Any]]) -> list[Job]:
+    """Return the best trials of a context, points by number, and the runs to compare them with, with further seeds."""
+    assert spec.search.confirm is not None
+    seeds = spec.search.confirm.seeds
+    jobs = [
+        Job(trial, CONFIRMED, (_plan_run(spec, Point(CONFIRMED, point), seed),))
+        for seed in seeds
+        for trial, point in best.items()
+    ]
+    return jobs + fixed_jobs(spec, context, seeds)
+
+
 def representative_jobs(spec: StudySpec) -> list[Job]:
     """Return trials at opposite corners of a space: every trial with the same early fields shares what they share.
 
@@ -140,23 +175,30 @@ def representative_jobs(spec: StudySpec) -> list[Job]:
     ]
     choices = [entry for name in early if not isinstance(entry := spec.space[name], Range)]
     combinations = list(itertools.product(*choices))
-    if len(choices) < len(early) or len(combinations) > spec.search.trials:
+    if len(choices) < len(early) or len(combinations) > spec.search.trials * len(spec.contexts()):
         return []
     points = (dict(zip(early, combination, strict=True)) for combination in combinations)
     return [plan_job(spec, Point(None, {**corner, **point}), -1) for point in points for corner in (low, high)]
 
 
 def corner_jobs(spec: StudySpec) -> list[Job]:
-    """Return one job per end and per choice of the space. Refuses points that cannot run or have no objective."""
+    """Return one job per context and per end or choice of its space, and all reference runs.
+
+    Refuses points that cannot run, or whose objective or constraint does not exist.
+    """
     jobs = []
-    needs_tuning = any(OBJECTIVES[name][0].startswith("tuning_") for name in spec.search.objectives)
-    two_tasks = [name for name in spec.search.objectives if name in ("AC", "BC", "FC")]
-    for name, entry in spec.space.items():
-        for value in corner_values(entry):
-            job = plan_job(spec, Point(None, {name: value}), -1)
-            if needs_tuning and plan_run(job.runs[0].config).tuning_pairs is None:
-                raise InputError(f"{name}={value}: there are no tuning pairs to judge trials on; set eval.tuning_share")
-            if two_tasks and len(job.runs[0].keys) < 2:
-                raise InputError(f"{name}={value}: objective {two_tasks[0]} needs two tasks")
-            jobs.append(job)
+    judged = [METRICS.objectives()[name] for name in spec.search.objectives]
+    judged += [constraint.metric for constraint in spec.search.parsed_constraints()]
+    two_tasks = [metric.name for metric in judged if metric in COMPATIBILITY]
+    for context in spec.contexts():
+        jobs += fixed_jobs(spec, context, spec.seeds)
+        for name, entry in spec.knobs.items():
+            for value in corner_values(entry):
+                job = plan_job(spec, Point(None, {**context, name: value}), -1)
+                plan, what = plan_run(job.runs[0].config), context_title(context) or f"{name}={value}"
+                if plan.tuning_pairs is None and any(metric.compute for metric in judged):
+                    raise InputError(f"{what}: there are no tuning pairs to judge trials on; set eval.tuning_share")
+                if two_tasks and len(job.runs[0].keys) < 2:
+                    raise InputError(f"{what}: {two_tasks[0]} needs two tasks")
+                jobs.append(job)
     return jobs

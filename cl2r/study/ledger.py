@@ -17,7 +17,9 @@ from typing import Any, Literal
 from cl2r.runtime.logs import without_secrets
 from cl2r.storage.path import StoragePath, at
 
-Kind = Literal["opened", "trial", "repeated", "started", "finished", "failed", "pruned", "noted", "round", "closed"]
+Kind = Literal[
+    "opened", "round", "trial", "repeated", "confirming", "started", "finished", "failed", "pruned", "noted", "closed"
+]
 FREE_TEXT = ("reason", "line")
 """Fields that may repeat the message of a library, with a signed address or a login in it."""
 DIED = "its process died"  # the reason of a run that failed because its process was lost
@@ -25,7 +27,7 @@ DIED = "its process died"  # the reason of a run that failed because its process
 
 @dataclass(frozen=True, order=True)
 class Event:
-    """One entry, parsed from its file name. `subject` is a run's name, a trial's number, or `driver`."""
+    """One entry, parsed from its file name. `subject` is a run's name, a trial's or context's number, or `driver`."""
 
     time_ns: int
     kind: str

@@ -18,7 +18,7 @@ from cl2r.study.cost import (
     stored_speeds,
 )
 from cl2r.study.dry_run import FlopCache
-from cl2r.study.jobs import plan_job
+from cl2r.study.jobs import confirmation_jobs, plan_job
 from cl2r.study.ledger import finished
 from cl2r.study.session import StudySession
 from cl2r.study.space import random_points
@@ -34,11 +34,18 @@ def plan_text(session: StudySession, gpu_price: float) -> str:
     torch.set_num_threads(resources.cpus_per_worker)
     note = ""
     if study.is_sweep:
+        jobs, drawn = list(jobs), 0
         known = [event.read()["params"] for event in folder.ledger.events("trial")]
-        left = max(0, study.search.trials - len(known))
-        points = known + random_points(study.space, left, study.search.seed)
-        jobs = [plan_job(study, Point(None, point), number) for number, point in enumerate(points)]
-        note = f" (about: {left} points of the space drawn at random)" if left else ""
+        for context in study.contexts():
+            points = [point for point in known if context.items() <= point.items()]
+            left = max(0, study.search.trials - len(points))
+            points += [context | point for point in random_points(study.knobs, left, study.search.seed)]
+            jobs += [plan_job(study, Point(None, point), -1) for point in points]
+            if study.search.confirm is not None:
+                best = dict(enumerate(points[: study.search.confirm.top]))  # which ones changes the cost little
+                jobs += confirmation_jobs(study, context, best)
+            drawn += left
+        note = f" (about: {counted(drawn, 'point')} of the space drawn at random)" if drawn else ""
     plans = [plan_run(run.config) for job in jobs for run in job.runs]
     cache: FlopCache = {}
     costs: dict[str, LinkCost] = {}

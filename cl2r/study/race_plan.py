@@ -12,7 +12,9 @@ from typing import Any
 
 import torch
 
+from cl2r.config.layers import merge_layers
 from cl2r.config.schema import AdapterConfig, Config, fields
+from cl2r.data import load_dataset
 from cl2r.engine.links import LinkStore
 from cl2r.engine.plan import plan_run
 from cl2r.errors import InputError
@@ -55,20 +57,67 @@ from cl2r.study.resources import Resources
 from cl2r.study.space import Space, random_points
 from cl2r.study.spec import OBJECTIVES, Point, StudySpec
 
+SPLIT, SPLIT_CLASSES = "eval.split", 8
 SMALLEST = (2, 2)  # points and finalists of the smallest race that is begun
 OVERHEAD = 1.3  # of training alone, before it has been measured: evaluation, starting processes, waiting for others
 RUN_SECONDS = 2.0  # of a run that trains nothing
 
 
+def with_split(spec: StudySpec) -> StudySpec:
+    """Return the specification with `eval.split`, unless it is set: by classes if the open set has enough of them.
+
+    The report then says how good the choice is on classes that the choice has never seen.
+    """
+    layer = merge_layers(spec.base).get("eval", {})
+    if SPLIT in spec.set or "split" in layer:
+        return spec
+    by_classes = spec.model_copy(update={"set": {**spec.set, SPLIT: "classes"}})
+    config = spec.config(Point(None, {}), spec.seeds[0])
+    data = load_dataset(config.data.name, config.data.size, config.data.channels, config.data.root)
+    try:
+        if len(set(data.y_open.tolist())) >= SPLIT_CLASSES:
+            plan_run(by_classes.config(Point(None, {}), spec.seeds[0]))
+            return by_classes
+    except InputError:  # a list of pairs cannot be split by classes
+        return spec
+    return spec
+
+
+def entrants(spec: StudySpec) -> tuple[dict[str, Config], list[str]]:
+    """Return the whole training of every method that takes part, with its default settings, and notes on others.
+
+    A method that cannot be run with this data or these overrides is left out with a note, unless the user named it.
+    """
+    assert spec.race is not None
+    found, notes = dict[str, Config](), list[str]()
+    for method in spec.race.entrants(spec.search.parsed_constraints()):
+        try:
+            config = spec.config(Point(None, {"method.name": method}), spec.seeds[0])
+            round_settings(config, SCREENING, 1)
+            plan = plan_run(config)
+        except InputError as error:
+            if method in REFERENCES or spec.race.methods is not None:
+                raise InputError(f"{method}: {error}") from error
+            notes.append(f"note: {method} is left out: {error}")
+            continue
+        if plan.tuning_pairs is None:
+            raise InputError("there are no tuning pairs to judge candidates on; set eval.tuning_share")
+        if len(plan.keys) < 2:
+            raise InputError("a race needs two tasks: one upgrade of the gallery")
+        found[method] = config
+    return found, notes
+
+
 class Race:
     """The rounds of a study's race, read from its ledger and decided one after another."""
 
-    def __init__(self, spec: StudySpec, folder: StudyFolder, resources: Resources, concurrent: int | None = None) -> None:
+    def __init__(self, spec: StudySpec, folder: StudyFolder, resources: Resources) -> None:
         assert spec.race is not None
         self.spec, self.folder, self.resources, self.race = spec, folder, resources, spec.race
-        self.concurrent = concurrent or resources.fit_into({"CPU": float(os.cpu_count() or 1)}) or 1
+        here = {"CPU": float(os.cpu_count() or 1), "GPU": float(torch.cuda.device_count())}
+        self.concurrent = resources.max_concurrent or resources.fit_into(here) or 1
+        self.defaults, self.notes = entrants(spec)
         self.store = LinkStore(folder.storage)
-        self.notes: list[str] = []
         self.constraints = spec.search.parsed_constraints()
         self.objective, direction = OBJECTIVES[spec.search.objectives[0]]
         self.maximise = direction == "maximize"
@@ -77,30 +126,6 @@ class Race:
         self._costs: dict[str, list[LinkCost]] = {}
         self._jobs: dict[tuple[RoundName, int, str, int], Job] = {}
         self.referred = {one.reference for one in self.constraints if one.reference}
-
-    @cached_property
-    def defaults(self) -> dict[str, Config]:
-        """The whole training of every method that takes part, with its default settings.
-
-        A method that cannot be run with this data or these overrides is left out with a note, unless the user named it.
-        """
-        found: dict[str, Config] = {}
-        for method in self.race.entrants(self.constraints):
-            try:
-                config = self.spec.config(Point(None, {"method.name": method}), self.spec.seeds[0])
-                round_settings(config, SCREENING, 1)
-                plan = plan_run(config)
-            except InputError as error:
-                if method in REFERENCES or self.race.methods is not None:
-                    raise InputError(f"{method}: {error}") from error
-                self.notes.append(f"note: {method} is left out: {error}")
-                continue
-            if plan.tuning_pairs is None:
-                raise InputError("there are no tuning pairs to judge candidates on; set eval.tuning_share")
-            if len(plan.keys) < 2:
-                raise InputError("a race needs two tasks: one upgrade of the gallery")
-            found[method] = config
-        return found
 
     @cached_property
     def tasks(self) -> int:
@@ -118,6 +143,12 @@ class Race:
             except InputError as error:
                 self.notes.append(f"note: {name} is left out: {error}")
         return tuple(found)
+
+    def split_note(self) -> str:
+        """Return which images the choice is made on."""
+        split = next(iter(self.defaults.values())).eval.split
+        words = "other classes than" if split == "classes" else "other images of the same classes as"
+        return f"note: eval.split={split}: the result is reported on {words} those that the choice is made on"
 
     def space(self, method: str) -> Space:
         """Return what the tuning round may choose of a method."""

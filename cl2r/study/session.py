@@ -18,10 +18,12 @@ from cl2r.runtime.stop import Termination
 from cl2r.storage.path import StoragePath
 from cl2r.study.cost import smallest_batch
 from cl2r.study.folder import StudyFolder, digest
-from cl2r.study.jobs import Job, corner_jobs, grid_jobs, representative_jobs
+from cl2r.study.jobs import Job, corner_jobs, fixed_jobs, grid_jobs, plan_job, representative_jobs
 from cl2r.study.ledger import Ledger, finished
+from cl2r.study.race_plan import Race, entrants, with_split
 from cl2r.study.resources import Resources
-from cl2r.study.spec import StudySpec
+from cl2r.study.spec import Point, StudySpec
+from cl2r.study.warm_start import earlier_study
 
 
 @dataclass
@@ -31,7 +33,9 @@ class StudySession:
     spec: StudySpec
     folder: StudyFolder
     resources: Resources
-    jobs: list[Job]  # of a grid; for a sweep, jobs at the corners of its space
+    jobs: list[Job]  # of a grid; of a sweep, the runs that its trials are judged by
+    examples: list[Job] = field(default_factory=list)
+    """Of a sweep, trials at the corners of its space: they show what trials will share."""
     trained_by: str = ""  # id of the study, written into the links that it trains; empty if it has not begun
     stop: Termination = field(default_factory=Termination)
     verbose: bool = False
@@ -59,9 +63,19 @@ class StudySession:
         resources = resources or Resources()
         if measure_layout and (resources.workers > 1 or resources.gpus_per_worker or os.environ.get("RAY_ADDRESS")):
             raise InputError("--cpus-per-worker auto needs one worker per run, no GPUs, and a Ray on this machine only")
-        jobs = representative_jobs(spec) if spec.is_sweep else grid_jobs(spec)
-        examples = corner_jobs(spec) if spec.is_sweep else jobs
-        runs = [run for job in examples for run in job.runs]
+        examples = list[Job]()
+        if spec.race is not None:
+            spec = with_split(spec)
+            points = (Point(None, {"method.name": method}) for method in entrants(spec)[0])
+            jobs, checked = [], [plan_job(spec, point, -1) for point in points]
+        elif not spec.is_sweep:
+            checked = jobs = grid_jobs(spec)
+        else:
+            jobs = [job for context in spec.contexts() for job in fixed_jobs(spec, context, spec.seeds)]
+            examples, checked = representative_jobs(spec), corner_jobs(spec)
+            if spec.search.warm_start is not None:
+                earlier_study(spec.search.warm_start, storage)  # raises InputError if there is none
+        runs = [run for job in checked for run in job.runs]
         for run in runs if resources.workers > 1 else []:
             rows = smallest_batch(plan_run(run.config))
             if rows < 2 * resources.workers:  # batch norm needs two of every worker
@@ -71,7 +85,9 @@ class StudySession:
         identity = spec.identity(sorted(fingerprints))
         data = Path(runs[0].config.data.name).stem
         folder = StudyFolder(storage, name or f"{spec.stem}-{data}-{digest(identity)}")
-        session = cls(spec, folder, resources, jobs, stop=stop or Termination(), verbose=verbose)
+        session = cls(spec, folder, resources, jobs, examples, stop=stop or Termination(), verbose=verbose)
+        if spec.race is not None and not os.environ.get("RAY_ADDRESS"):  # how much a cluster runs at a time shows later
+            session.race.check()
         if not lock:
             session.trained_by = folder.check_name(identity)
             yield session
@@ -82,6 +98,7 @@ class StudySession:
             session.trained_by = folder.claim_name(identity)
             if measure_layout:
                 session.resources = session._measured(runs[0].config)
+                session.__dict__.pop("race", None)
             yield session
 
     @cached_property
@@ -94,11 +111,27 @@ class StudySession:
         """The links of all studies below the same storage root."""
         return LinkStore(self.folder.storage)
 
+    @cached_property
+    def race(self) -> Race:
+        """The race of a study that is one."""
+        return Race(self.spec, self.folder, self.resources)
+
     def expected_runs(self) -> int:
         """Return the number of runs of the whole study; a trial that repeats another's point has none of its own."""
+        if self.spec.race is not None:
+            return self.race.expected_runs()
         if not self.spec.is_sweep:
             return len(self.jobs)
-        return (self.spec.search.trials - len(self.ledger.events("repeated"))) * len(self.spec.seeds)
+        search, contexts = self.spec.search, self.spec.contexts()
+        trials = search.trials * len(contexts) - len(self.ledger.events("repeated"))
+        runs = len(self.jobs) + trials * len(self.spec.seeds)
+        if search.confirm is not None:
+            known = {int(place): event.read()["trials"] for place, event in self.ledger.last("confirming").items()}
+            for place, context in enumerate(contexts):
+                best = len(known[place]) if place in known else min(search.confirm.top, search.trials)
+                further = search.confirm.seeds
+                runs += best * len(further) + len(fixed_jobs(self.spec, context, further))
+        return runs
 
     def unfinished(self) -> list[Job]:
         """Return the jobs that have a run which has not finished."""
@@ -121,7 +154,7 @@ class StudySession:
         """Return the resources with the fastest trials × threads for the runs that are left."""
         from cl2r.study.calibrate import trial_layout
 
-        left = self.spec.search.trials if self.spec.is_sweep else len(self.jobs)
+        left = self.expected_runs()
         left -= sum(event.kind == "finished" for event in self.ledger.outcomes().values())
         if left <= 0:
             return self.resources

@@ -54,6 +54,12 @@ def contexts(space: Space) -> list[dict[str, Any]]:
     return [dict(zip(fields, values, strict=True)) for values in itertools.product(*fields.values())]
 
 
+def context_title(context: dict[str, Any]) -> str:
+    """Return a context in a few words, e.g. `T=5`; empty for the empty context."""
+    names = {"scenario.n_tasks": "T"}
+    return " ".join(f"{names.get(name) or name.partition('.')[2]}={value}" for name, value in context.items())
+
+
 def distributions(space: Space) -> dict[str, BaseDistribution]:
     """Return the space as Optuna distributions."""
     found: dict[str, BaseDistribution] = {}

@@ -16,6 +16,7 @@ from cl2r.engine.frames import frames
 from cl2r.engine.plan import plan_run
 from cl2r.engine.workers import Workers
 from cl2r.errors import InputError, StoppedError, TrainingError
+from cl2r.metrics import BC, METRICS, REINDEXED_ACCURACY, SERVICE_ACCURACY
 from cl2r.runtime.stop import Marker
 from cl2r.storage.path import at
 from cl2r.study.folder import StudyFolder
@@ -99,7 +100,9 @@ def _train_job(job: Job, folder: StudyFolder, trained_by: str, workers: Workers,
                 if task in chain.tasks:
                     chain.ensure_link(task)
             if whole:
-                values = [_after_task(folder, *pair, task) for pair in pairs] if workers.first else [math.nan]
+                values = [math.nan]
+                if workers.first:
+                    values = [_after_task(folder, *pair, task, job.objective) for pair in pairs]
                 report({"task": task, "value": math.fsum(values) / len(values)})
         pruned = ledger.last("pruned") if unfinished else {}  # Train's workers may outlive the decision
         for run, chain in unfinished:
@@ -113,14 +116,15 @@ def _train_job(job: Job, folder: StudyFolder, trained_by: str, workers: Workers,
             listener.close()
 
 
-def _after_task(folder: StudyFolder, run: Run, chain: Chain, task: int) -> float:
-    """Write TensorBoard's scalars of the task and return BC(t) on the tuning pairs."""
-    evaluation = chain.evaluate_so_far(task)
+def _after_task(folder: StudyFolder, run: Run, chain: Chain, task: int, objective: str) -> float:
+    """Write TensorBoard's scalars of the task and return the objective over the first `task` tasks (tuning pairs)."""
+    metric = METRICS[objective]
+    evaluation = chain.evaluate_so_far(task, search=metric.matrix == "recall")
     curves = chain.store.record(run.keys[task - 1])["curves"]
-    value = float(evaluation.bc_curve[-1])
-    scalars = {"BC(t)": value, "self_accuracy": float(evaluation.matrix[-1, -1])}
+    shown = {"BC(t)": BC, "self_accuracy": REINDEXED_ACCURACY, "service_accuracy": SERVICE_ACCURACY, objective: metric}
+    scalars = {name: evaluation.values[one.name] for name, one in shown.items()}
     write_task(folder.path / "tensorboard" / run.name, task, (task - 1) * len(curves), curves, scalars)
-    return value
+    return evaluation.values[objective]
 
 
 def study_folder(path: str) -> StudyFolder:

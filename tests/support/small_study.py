@@ -35,8 +35,9 @@ SPACE = {"method.lambda_base": {"low": 0.1, "high": 100.0, "log": True}, "memory
 
 
 def small_sweep(data: Path, trials: int = 5, tasks: int = 3, seeds: Sequence[int] = (0,), **search: Any) -> StudySpec:
-    """A sweep over λ and memory on `data`."""
-    entries = {"space": SPACE, "seeds": list(seeds), "search": {"trials": trials, **search}}
+    """A sweep over λ and memory on `data`, by BC and without constraints."""
+    search = {"trials": trials, "objectives": ["BC"], "constraints": {}, **search}
+    entries = {"space": SPACE, "seeds": list(seeds), "search": search}
     return small_study(data, set={"scenario.n_tasks": tasks}, **entries)
 
 

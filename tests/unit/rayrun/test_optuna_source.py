@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from optuna.trial import TrialState
 
-from cl2r.rayrun.optuna_source import OptunaSource, objective_values
+from cl2r.rayrun.optuna_source import OptunaSource, column_mean, job_rows
 from cl2r.study.folder import StudyFolder
 from cl2r.study.frames import study_frames
 from cl2r.study.jobs import Job
@@ -28,7 +28,7 @@ def point_of(job: Job) -> tuple[float, int]:
 
 
 def states(source: OptunaSource) -> list[TrialState]:
-    return [trial.state for trial in source.optuna.get_trials()]
+    return [trial.state for trial in source.searches[0].optuna.get_trials()]
 
 
 def test_as_many_trials_as_asked_for(tiny: Path, folder: StudyFolder) -> None:
@@ -42,7 +42,7 @@ def test_as_many_trials_as_asked_for(tiny: Path, folder: StudyFolder) -> None:
     entries = {event.subject: event.read() for event in folder.ledger.events("trial")}
     params = [entries[str(job.trial)]["params"] for job in jobs]
     assert [(p["method.lambda_base"], p["memory.per_class"]) for p in params] == [point_of(job) for job in jobs]
-    for (value, size), trial in zip(map(point_of, jobs), source.optuna.get_trials(), strict=True):
+    for (value, size), trial in zip(map(point_of, jobs), source.searches[0].optuna.get_trials(), strict=True):
         assert trial.params == {"method.lambda_base": value, "memory.per_class": size}
 
 
@@ -72,8 +72,8 @@ def test_what_optuna_is_told(tiny: Path, folder: StudyFolder) -> None:
     source.ended(half, pruned=False)
     expected = [TrialState.COMPLETE, TrialState.FAIL, TrialState.PRUNED, TrialState.FAIL, TrialState.FAIL]
     assert states(source) == expected
-    assert source.optuna.best_trial.value == 0.5, "the mean over seeds, on the tuning pairs"
-    assert source.optuna.metric_names == ["AC"]
+    assert source.searches[0].optuna.best_trial.value == 0.5, "the mean over seeds, on the tuning pairs"
+    assert source.searches[0].optuna.metric_names == ["AC"]
 
 
 def test_several_objectives(tiny: Path, folder: StudyFolder) -> None:
@@ -82,19 +82,23 @@ def test_several_objectives(tiny: Path, folder: StudyFolder) -> None:
     for job, (value, size) in zip(iter(source.next, None), values, strict=True):
         finish(folder, job, {"tuning_BC": value, "stored_bytes": size})
         source.ended(job, pruned=False)
-    assert [trial.values for trial in source.optuna.get_trials()] == [list(map(float, row)) for row in values]
-    assert sorted(trial.number for trial in source.optuna.best_trials) == [0, 1], "the third is beaten in both"
+    assert [trial.values for trial in source.searches[0].optuna.get_trials()] == [
+        list(map(float, row)) for row in values
+    ]
+    assert sorted(trial.number for trial in source.searches[0].optuna.best_trials) == [0, 1], (
+        "the third is beaten in both"
+    )
 
 
-@pytest.mark.parametrize("values", [None, {"tuning_BC": None, "train_seconds": 3.0}])
-def test_a_missing_value_makes_all_objectives_missing(
-    tiny: Path, folder: StudyFolder, values: dict[str, Any] | None
-) -> None:
-    (job,) = iter(OptunaSource(small_sweep(tiny, trials=1), folder).next, None)
-    if values:
-        finish(folder, job, values)
-        assert objective_values(["seconds"], job, folder.ledger.outcomes()) == [3.0]
-    assert objective_values(["seconds", "BC"], job, folder.ledger.outcomes()) is None
+def test_a_value_that_one_run_lacks_does_not_exist(tiny: Path, folder: StudyFolder) -> None:
+    (job,) = iter(OptunaSource(small_sweep(tiny, trials=1, seeds=(0, 1)), folder).next, None)
+    assert job_rows([job], folder.ledger.outcomes()) == []
+    finish(folder, Job(job.trial, None, job.runs[:1]), {"tuning_BC": None, "train_seconds": 3.0})
+    finish(folder, Job(job.trial, None, job.runs[1:]), {"tuning_BC": 0.5, "train_seconds": 5.0})
+    rows = job_rows([job], folder.ledger.outcomes())
+    assert column_mean(rows, "train_seconds") == 4.0
+    assert column_mean(rows, "tuning_BC") is None
+    assert column_mean([], "tuning_BC") is None
 
 
 def test_a_restart_resumes_open_trials(tiny: Path, folder: StudyFolder) -> None:
@@ -111,7 +115,7 @@ def test_a_restart_resumes_open_trials(tiny: Path, folder: StudyFolder) -> None:
     second = OptunaSource(study, folder)
     running = [TrialState.RUNNING] * 2
     assert states(second) == [TrialState.COMPLETE, TrialState.COMPLETE, TrialState.FAIL, *running]
-    assert [trial.value for trial in second.optuna.get_trials()][:2] == [0.1, 0.2]
+    assert [trial.value for trial in second.searches[0].optuna.get_trials()][:2] == [0.1, 0.2]
     assert second.waiting == 3
     assert second.next() == open_one, "the same number, point, names and links"
     assert second.next() == open_two
@@ -122,7 +126,7 @@ def test_a_restart_resumes_open_trials(tiny: Path, folder: StudyFolder) -> None:
     for number, job in enumerate((open_one, open_two, new)):
         finish(folder, job, {"tuning_BC": 0.3 + number / 10})
         second.ended(job, pruned=False)
-    assert [trial.value for trial in second.optuna.get_trials()] == [0.1, 0.2, None, 0.3, 0.4, 0.5]
+    assert [trial.value for trial in second.searches[0].optuna.get_trials()] == [0.1, 0.2, None, 0.3, 0.4, 0.5]
     third = OptunaSource(study, folder)
     assert third.waiting == 0
     assert third.next() is None
@@ -166,7 +170,7 @@ def test_a_repeated_point_is_trained_once(tiny: Path, folder: StudyFolder) -> No
         finish(folder, job, {"tuning_BC": float(value)})
         source.ended(job, pruned=False)
     size = {job.runs[0].config.memory.per_class: float(value) for value, job in enumerate(jobs)}
-    trials = source.optuna.get_trials()
+    trials = source.searches[0].optuna.get_trials()
     assert [trial.state for trial in trials] == [TrialState.COMPLETE] * 6
     assert [trial.value for trial in trials] == [size[trial.params["memory.per_class"]] for trial in trials]
     later = OptunaSource(choices(tiny, 8), folder)
