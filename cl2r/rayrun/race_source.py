@@ -42,7 +42,7 @@ class RaceSource:
             self._enqueue(self._known_jobs())
 
     def enter(self, concurrent: int, say: Callable[[str], None]) -> None:
-        """Take note of how many jobs run at a time and where to report. Refuse a race that does not fit into its time."""
+        """Take note of how many jobs run at a time and where to report; refuse a race that takes too long."""
         self.say, self.race.concurrent = say, concurrent
         if os.environ.get("RAY_ADDRESS"):
             self.race.check()

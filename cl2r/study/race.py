@@ -229,7 +229,7 @@ def tuned_methods(ranked: Sequence[Result], entrants: int) -> tuple[str, ...]:
 
 
 def adapter_bases(ranked: Sequence[Result]) -> list[Candidate]:
-    """Return the candidates whose stored features the adapters map: the best of the rehearsal family, and the best ER."""
+    """Return the candidates that the adapters are tried on: the best of the rehearsal family, and the best ER."""
     known = [one.candidate for one in ranked if "+" not in one.candidate.method]
     family = [one for one in known if method_info(one.method).family == "rehearsal"]
     chosen = [*family[:1], *[one for one in family if one.method == "er"][:1]]

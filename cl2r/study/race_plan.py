@@ -276,14 +276,14 @@ class Race:
     def check(self) -> None:
         """Raise InputError if not even the smallest race fits into the time."""
         if not self.rounds() and (needed := sum(own.seconds for own in self.forecast(smallest=True))) > self.left():
-            hours = f"{1.05 * needed / 3600:.2g}"
+            hours, methods = f"{1.05 * needed / 3600:.2g}", counted(len(self.defaults), "method")
             raise InputError(
-                f"--hours {self.race.hours:g}: the smallest race of {counted(len(self.defaults), 'method')} takes about "
-                f"{duration(needed)}; give --hours {hours}, or fewer --methods, --seeds or optim.epochs"
+                f"--hours {self.race.hours:g}: the smallest race of {methods} takes about {duration(needed)}; give --hours {hours}, "
+                f"or fewer --methods, --seeds or optim.epochs"
             )
 
     def forecast(self, smallest: bool = False) -> list[Round]:
-        """Return the rounds of the whole race as they are planned now; of those to come the candidates are not known."""
+        """Return the whole race as it is planned now; who reaches the later rounds is not known."""
         first = self._screening()
         methods = [Candidate(number, method) for number, method in enumerate(self.defaults)]
         # Any method may be promoted: every one counts with its share.
