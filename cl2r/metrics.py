@@ -32,7 +32,7 @@ class Metric:
     compute: Callable[[Floats, bool], Floats] | None = None
     """Map matrices (..., T, T) and the rule for ties to values (...); None for a cost that the run records."""
     matrix: Literal["accuracy", "recall"] = "accuracy"
-    """What the cells of that matrix are: 1:1 verification (accuracy, or a true accept rate), or recall@1 of 1:N search."""
+    """What the cells of that matrix are: 1:1 verification (accuracy or true accept rate), or recall@1 of 1:N search."""
     label: str = ""
     """Head of a table's column; the name if empty."""
     better: Literal["higher", "lower"] = "higher"
@@ -142,7 +142,9 @@ REINDEXED_RECALL = _score(
 )
 # Tables show these two as the row "never upgrade".
 FIRST_ACCURACY = _score("first_accuracy", "accuracy of the first model", compatibility.first_score, in_tables=False)
-FIRST_RECALL = _score("first_recall", "recall@1 of the first model", compatibility.first_score, "recall", in_tables=False)
+FIRST_RECALL = _score(
+    "first_recall", "recall@1 of the first model", compatibility.first_score, "recall", in_tables=False
+)
 STORED_BYTES = Metric("stored_bytes", "stored after the last task", better="lower", objective="stored_bytes")
 TRAIN_SECONDS = Metric("train_seconds", "training of the chain (s)", better="lower", objective="seconds")
 WALL_SECONDS = Metric("wall_seconds", "seconds from start to end", better="lower")
