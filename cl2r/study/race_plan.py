@@ -278,8 +278,8 @@ class Race:
         if not self.rounds() and (needed := sum(own.seconds for own in self.forecast(smallest=True))) > self.left():
             hours, methods = f"{1.05 * needed / 3600:.2g}", counted(len(self.defaults), "method")
             raise InputError(
-                f"--hours {self.race.hours:g}: the smallest race of {methods} takes about {duration(needed)}; give --hours {hours}, "
-                f"or fewer --methods, --seeds or optim.epochs"
+                f"--hours {self.race.hours:g}: the smallest race of {methods} takes about {duration(needed)}; "
+                f"give --hours {hours}, or fewer --methods, --seeds or optim.epochs"
             )
 
     def forecast(self, smallest: bool = False) -> list[Round]:
