@@ -18,7 +18,9 @@ MODULES = {
     "gallery": ["index", "search", "gallery", "upgrade-check", "export", "serve"],
     "main": ["completion"],
 }
+STUDIES = ("recommend",)  # studies that are commands of their own
 COMMANDS = {command: f"cl2r.cli.{module}" for module, commands in MODULES.items() for command in commands}
+COMMANDS |= dict.fromkeys(STUDIES, "cl2r.cli.study")
 
 
 class LazyGroup(HelpGroup):
@@ -30,7 +32,11 @@ class LazyGroup(HelpGroup):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = getattr(importlib.import_module(COMMANDS[cmd_name]), cmd_name.replace("-", "_"))
+        module = importlib.import_module(COMMANDS[cmd_name])
+        if cmd_name in STUDIES:
+            command: click.Command = module.load_command(cmd_name)
+            return command
+        command = getattr(module, cmd_name.replace("-", "_"))
         return command
 
     def resolve_command(

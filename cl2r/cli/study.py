@@ -83,7 +83,7 @@ class Recipe:
 
     table: Table  # returns the text to print when the runs have ended
     changes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    """Entries of the specification to replace, key by key in `grid` and `search`."""
+    """Entries of the specification to replace, key by key in `grid`, `search` and `race`."""
     file: Path | None = None  # a specification other than the YAML file beside the recipe
     check: Callable[["StudySpec"], None] = lambda spec: None
     """Raises InputError if the study makes no sense with this specification."""
@@ -115,10 +115,14 @@ def study_command(file: str | Path, doc: str | None) -> Callable[[Callable[..., 
 
 
 def points_table(session: "StudySession", frames: Frames) -> str:
-    """Return one row per point of a grid, or the best trials of a sweep (several objectives: the Pareto front)."""
+    """Return one row per point of a grid, the best trials of a sweep (or its Pareto front), or the end of a race."""
     from analysis.tables import runs
     from analysis.tables.formats import render
 
+    if session.spec.race is not None:
+        from cl2r.cli.recommend import recommendation_text
+
+        return recommendation_text(session, frames)
     if not session.spec.is_sweep:
         return render(runs.points_table(frames["runs"], list(session.spec.grid)), "terminal")
     from cl2r.study.spec import OBJECTIVES

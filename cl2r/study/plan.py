@@ -20,6 +20,7 @@ from cl2r.study.cost import (
 from cl2r.study.dry_run import FlopCache
 from cl2r.study.jobs import confirmation_jobs, plan_job
 from cl2r.study.ledger import finished
+from cl2r.study.race_plan import plan_lines
 from cl2r.study.session import StudySession
 from cl2r.study.space import random_points
 from cl2r.study.spec import Point
@@ -31,6 +32,8 @@ def plan_text(session: StudySession, gpu_price: float) -> str:
     The usual `gpu_price` is an eighth of a p4d.24xlarge on demand; check the price list before use.
     """
     study, jobs, folder, resources = session.spec, session.jobs, session.folder, session.resources
+    if study.race is not None:
+        return "\n".join([f"study {folder.name}", *plan_lines(session.race), "nothing was started"])
     torch.set_num_threads(resources.cpus_per_worker)
     note = ""
     if study.is_sweep:

@@ -86,6 +86,15 @@ OWN_KNOBS: dict[str, Space] = {
 """What a race chooses of the sections that only one family has, by section."""
 
 
+def knobs_of(method: str) -> list[str]:
+    """Return the fields that a race may choose of a method: those of its own, never of another."""
+    info, names = method_info(method), list[str]()
+    names += ["method.lambda_base"] if info.defaults["method.fd"] != "none" else []
+    names += ["memory.per_class"] if info.memory == "quota" else []
+    names += ["head.centre"] if info.family == "rehearsal" else []
+    return [*names, *OWN_KNOBS.get(info.section, {})]
+
+
 def space_of(config: Config, fixed: Collection[str] = (), more_memory: bool = False) -> Space:
     """Return what a race may choose of the method of `config`, which has the method's default settings.
 
@@ -93,20 +102,16 @@ def space_of(config: Config, fixed: Collection[str] = (), more_memory: bool = Fa
     one would win only by storing more; with `more_memory`, which needs a constraint, up to four times as much. A
     range always includes the default; a weight that is 0 is a term that is switched off, and is not searched.
     """
-    info, values = method_info(config.method.name), fields(config)
-    memory, found = config.memory.per_class, Space()
+    memory, values, space = config.memory.per_class, fields(config), Space()
     most = memory * (MORE_MEMORY if more_memory else 1)
-    if info.memory == "quota" and most > 1:
-        found["memory.per_class"] = Range(low=max(1, memory // 4), high=most, log=True)
-    if config.method.fd != "none":
-        found["method.lambda_base"] = Range(low=0.1, high=100.0, log=True)
-    if info.family == "rehearsal":
-        found["head.centre"] = [False, True]
-    found |= OWN_KNOBS.get(info.section, {})
-    space = Space()
-    for name, entry in found.items():
-        if name in fixed:
+    common: Space = {"method.lambda_base": Range(low=0.1, high=100.0, log=True), "head.centre": [False, True]}
+    if most > 1:
+        common["memory.per_class"] = Range(low=max(1, memory // 4), high=most, log=True)
+    choices = common | OWN_KNOBS.get(method_info(config.method.name).section, {})
+    for name in knobs_of(config.method.name):
+        if name in fixed or name not in choices:
             continue
+        entry = choices[name]
         if isinstance(entry, Range):
             default = values[name]
             if default <= 0:

@@ -1,6 +1,7 @@
 """A race against the clock: predicts how long rounds take and decides how large the next one may be."""
 
 import dataclasses
+import functools
 import itertools
 import math
 import os
@@ -72,6 +73,7 @@ def with_split(spec: StudySpec) -> StudySpec:
     if SPLIT in spec.set or "split" in layer:
         return spec
     by_classes = spec.model_copy(update={"set": {**spec.set, SPLIT: "classes"}})
+    by_classes.__dict__.pop("base", None)  # cached, of the other one
     config = spec.config(Point(None, {}), spec.seeds[0])
     data = load_dataset(config.data.name, config.data.size, config.data.channels, config.data.root)
     try:
@@ -284,19 +286,17 @@ class Race:
 
     def forecast(self, smallest: bool = False) -> list[Round]:
         """Return the whole race as it is planned now; who reaches the later rounds is not known."""
-        first = self._screening()
+        first, mean = self._screening(), functools.cache(self._mean_seconds)
         methods = [Candidate(number, method) for number, method in enumerate(self.defaults)]
-        # Any method may be promoted: every one counts with its share.
+        # Any method may be promoted: a run takes as long as the mean of all methods.
         count = len(tuned_methods([Result(one, 0.0, 0.0) for one in methods], len(methods)))
 
         def tuning(points: int) -> float:
-            share = count * points / len(methods)
-            alone = self.seconds(self.jobs(TUNING, methods[:2], self.spec.seeds[:1]))
-            return alone + share * self._mean_seconds(TUNING, methods) * len(methods)
+            return (count * points + len(REFERENCES)) * mean(TUNING)
 
         def final(number: int) -> float:
             runs = len(self.spec.seeds) * (number + len(REFERENCES))
-            return runs * self._mean_seconds(FINAL, methods)
+            return runs * mean(FINAL)
 
         size: tuple[int, int] | None = SMALLEST
         if not smallest:
@@ -309,9 +309,10 @@ class Race:
             Round(FINAL, (), self.spec.seeds, points=number, seconds=final(number)),
         ]
 
-    def _mean_seconds(self, name: RoundName, candidates: Sequence[Candidate]) -> float:
-        """Return the mean time of a run that shares nothing with others."""
-        return statistics.fmean(self.seconds([job]) for job in self.jobs(name, candidates, self.spec.seeds[:1]))
+    def _mean_seconds(self, name: RoundName) -> float:
+        """Return the mean time of a method's run, if it shares nothing with others."""
+        methods = (Candidate(number, method) for number, method in enumerate(self.defaults))
+        return statistics.fmean(self.seconds([job]) for job in self.jobs(name, methods, self.spec.seeds[:1]))
 
     def next_round(self) -> Round | None:
         """Return the next round after those of the ledger, all of whose runs have ended; None if the race is over."""
@@ -420,5 +421,7 @@ def plan_lines(race: Race) -> list[str]:
             size = f"{len(own.tuned)} methods × {counted(own.points, 'point')}, then {len(race.adapters)} adapters"
         seeds = counted(len(own.seeds), "seed")
         state = "decided" if own in decided else "planned"
-        lines.append(f"{own.name:<10} {state}: {size}, {seeds}, about {duration(own.seconds)}")
-    return lines
+        lines.append(f"{own.name:<10}  {state}: {size}, {seeds}, about {duration(own.seconds)}")
+    used, total = race.used(), sum(own.seconds for own in rounds[len(decided) :])
+    lines.append(f"time        {duration(used)} used, about {duration(total)} to come, of {race.race.hours:g} h")
+    return [*race.notes, race.split_note(), *lines]
