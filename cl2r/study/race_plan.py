@@ -60,8 +60,8 @@ from cl2r.study.spec import OBJECTIVES, Point, StudySpec
 
 SPLIT, SPLIT_CLASSES = "eval.split", 8
 SMALLEST = (2, 2)  # points and finalists of the smallest race that is begun
-OVERHEAD = 1.3  # of training alone, before it has been measured: evaluation, starting processes, waiting for others
-RUN_SECONDS = 2.0  # of a run that trains nothing
+OVERHEAD, MOST_OVERHEAD = 1.3, 5.0  # before it has been measured: processes that wait for others, or slow them down
+RUN_SECONDS, STARTING_SECONDS = 3.0, 1.0  # of a run besides training, before it has been measured; to start it
 
 
 def with_split(spec: StudySpec) -> StudySpec:
@@ -123,6 +123,7 @@ class Race:
         self.constraints = spec.search.parsed_constraints()
         self.objective, direction = OBJECTIVES[spec.search.objectives[0]]
         self.maximise = direction == "maximize"
+        self.overhead, self.run_seconds = OVERHEAD, RUN_SECONDS
         self._speeds: dict[str, list[float]] = {}
         self._flops: FlopCache = {}
         self._costs: dict[str, list[LinkCost]] = {}
@@ -240,20 +241,26 @@ class Race:
                 torch.set_num_threads(self.resources.cpus_per_worker)
                 self._speeds[group] = [measure_flops(examples[group], self.resources.device())]
         training = seconds_here(missing, self._speeds, self.resources.workers)
-        return (training * self.overhead + RUN_SECONDS * len(open_jobs)) / self.concurrent
-
-    overhead = OVERHEAD
+        return self.overhead * (training + self.run_seconds * len(open_jobs)) / self.concurrent
 
     def measure(self) -> None:
         """Measure speeds and overhead of the rounds that are over."""
         jobs = [job for own in self.rounds() for job in self.jobs(own.name, own.candidates, own.seeds)]
         costs = {cost.key: cost for job in jobs for cost in self._run_costs(job)}
         self._speeds |= stored_speeds(self.folder.storage, list(costs.values()))
-        entries = read_events(list(self.folder.ledger.last("finished").values()))
-        rows = {row["key"]: row for entry in entries for row in entry["frames"]["tasks"] if not row["reused"]}
-        trained = sum(row["seconds"] for row in rows.values())
-        if trained:
-            self.overhead = max(1.05, self.used() * self.concurrent / trained)
+        trained, rest = 0.0, list[float]()
+        for entry in read_events(list(self.folder.ledger.last("finished").values())):
+            own = sum(row["seconds"] for row in entry["frames"]["tasks"] if not row["reused"])
+            trained += own
+            rest.append(max(0.0, entry["frames"]["runs"][0]["wall_seconds"] - own))
+        if rest:
+            self.run_seconds = STARTING_SECONDS + statistics.median(rest)
+            starting, opened = 0.0, math.inf
+            for event in self.folder.ledger.events("opened", "started"):
+                starting += max(0.0, event.time_ns / 1e9 - opened)
+                opened = event.time_ns / 1e9 if event.kind == "opened" else math.inf
+            work = trained + self.run_seconds * len(rest)
+            self.overhead = min(max(1.0, (self.used() - starting) * self.concurrent / work), MOST_OVERHEAD)
 
     def time_text(self, own: Round) -> str:
         """Return the predicted time of a round beside the time that is left."""
@@ -352,7 +359,7 @@ class Race:
                 for method in tuned
                 for values in _points(self.space(method), points - 1, self.spec.search.seed)
             ]
-            extra = 2 * len(self.adapters) * RUN_SECONDS / self.concurrent
+            extra = 2 * len(self.adapters) * self.overhead * self.run_seconds / self.concurrent
             return self.seconds(self.jobs(TUNING, [*starters, *drawn], seeds)) + extra
 
         def final(count: int) -> float:
