@@ -5,7 +5,7 @@ The choice is made on tuning pairs, as in the race itself; report pairs only say
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
@@ -19,8 +19,8 @@ from cl2r.config.methods import METHODS
 from cl2r.errors import InputError
 from cl2r.metrics import AC, COMPATIBILITY, METRICS, Metric
 from cl2r.runtime.text import counted, duration, listed
+from cl2r.study.constraints import Constraint
 from cl2r.study.race import FINAL, REFERENCES, SCREENING, TUNING, Candidate, judged, knobs_of, ranking
-from cl2r.study.spec import SearchSpec
 
 ROUNDS = (SCREENING, TUNING, FINAL)
 WORDS = {"method.lambda_base": "λ_base {}", "memory.per_class": "{} images per class", "head.centre": "centred b(x)"}
@@ -46,14 +46,9 @@ class Recommendation:
         return "\n".join([self.sentence, *self.details])
 
 
-def is_race(study: Study) -> bool:
-    """Return whether the study is a race of methods."""
-    return study.specification.get("race") is not None
-
-
 def recommendation(study: Study) -> Recommendation:
     """Return what the race recommends. Raise InputError if the study is no race."""
-    if not is_race(study):
+    if not study.specification.get("race"):
         raise InputError(f"{study.name} is no race of methods; `cl2r recommend` runs one")
     done = study.finished
     finals = done[done["variant"] == FINAL]
@@ -69,9 +64,9 @@ class Final:
 
     def __init__(self, study: Study, runs: pd.DataFrame) -> None:
         self.study, self.runs = study, runs
-        search = SearchSpec.model_validate({**study.specification["search"]})
-        self.constraints = search.parsed_constraints()
-        self.metric = METRICS.objectives()[search.objectives[0]]
+        search = study.specification["search"]
+        self.constraints = [Constraint.parse(metric, text) for metric, text in search["constraints"].items()]
+        self.metric = METRICS.objectives()[search["objectives"][0]]
         self.seeds = runs["seed"].nunique()
         first: dict[int, dict[str, Any]] = {int(row["trial"]): row for row in runs.to_dict("records")}  # type: ignore[misc]
         defaults = {int(number) for number in study.runs.loc[study.runs["variant"] == SCREENING, "trial"]}
@@ -101,8 +96,9 @@ class Final:
         return rows[metric].astype(float).sort_index()
 
     def estimate(self, number: int, metric: str) -> Estimate:
-        """Return mean and t-interval over seeds, on the report pairs."""
-        return t_interval(self.values(number, metric).to_numpy())
+        """Return mean and t-interval over seeds, on the report pairs; the interval is clipped to possible values."""
+        found, (least, most) = t_interval(self.values(number, metric).to_numpy()), METRICS[metric].bounds
+        return replace(found, low=max(found.low, least), high=min(found.high, most)) if found.n > 1 else found
 
     def difference(self, number: int, other: int) -> Estimate:
         """Return the paired difference of the objective over seeds."""
@@ -176,7 +172,7 @@ class Final:
             return (
                 f"{start}, and with a re-indexed gallery the last model of {self.name(best)} reaches {again:.3f} only."
             )
-        return f"{start}; re-indexing is the better choice: {self.name(best)} then reaches {again:.3f}. {self._cost()}"
+        return f"{start}; re-indexing is the better choice: {self.name(best)} then reaches {again:.3f}."
 
     def _cost(self) -> str:
         """Return what re-indexing costs: vectors, and seconds as measured."""
@@ -195,16 +191,15 @@ class Final:
         if all(self.estimate(number, AC.name).mean <= 0 for number in self.candidates):
             lines.append(
                 "Nothing is compatible: no model searches an older gallery better than the model that indexed it "
-                f"(AC 0 of all finalists). {self._cost()}"
+                "(AC 0 of all finalists)."
             )
         if best is not None and not self._kept() and self._first() is not None:
             gain = self.estimate(best, self.metric.name).mean - (self._first() or 0.0)
             if self.metric.name.startswith("service_"):
                 again = self._model(best, "reindexed")
-                lines.append(
-                    f"Never upgrading would give {self._first():.3f} ({-gain:+.3f}), re-indexing at every upgrade "
-                    f"{again:.3f}. {self._cost()}"
-                )
+                kept = f"Never upgrading would give {self._first():.3f} ({-gain:+.3f})"
+                lines.append(f"{kept}, re-indexing at every upgrade {again:.3f}.")
+        lines.append(self._cost())
         if self.seeds < 2:
             lines.append("One seed: no interval, no test.")
         return tuple(lines)
@@ -268,6 +263,8 @@ def settings_text(row: Mapping[str, Any]) -> str:
     for name, value in _knobs(row).items():
         if name == "head.centre":
             words += [WORDS[name]] if value else []
+        elif name == "memory.per_class" and not value:
+            words.append("no memory")
         else:
             text = f"{value:.3g}" if isinstance(value, float) else short(value)
             words.append(WORDS.get(name, f"{name} {{}}").format(text))

@@ -38,7 +38,12 @@ def build_report(study: Study, live: Sequence[str] = (), refresh: float | None =
     runs = labelled(study, fields)
     done = runs[finished(runs)]
     tables, remarks = result_tables(study)
-    differences = [] if study.specification.get("space") else difference_tables(done)
+    race = None
+    if study.specification.get("race"):
+        from analysis.report.race import race_section  # imports Optuna too
+
+        race = race_section(study)
+    differences = [] if race or study.specification.get("space") else difference_tables(done)
     costs = shown_table(cost_table(study, done), "cost-table") if len(done) else None
     lost = shown_table(lost_runs(runs), "lost-runs") if len(done) < len(runs) else None
     every = shown_table(all_runs(runs, fields), "all-runs") if len(runs) else None
@@ -48,6 +53,7 @@ def build_report(study: Study, live: Sequence[str] = (), refresh: float | None =
     losses = None if blocks is None else losses
     sections = {
         ("summary", "Summary"): True,
+        ("race", "Race"): race,
         ("tables", "Tables"): tables or remarks,
         ("matrix", "Matrices"): blocks,
         ("curves", "Curves"): figures or losses or loss_remark,
@@ -67,6 +73,7 @@ def build_report(study: Study, live: Sequence[str] = (), refresh: float | None =
         "refresh_words": "" if refresh is None else duration(refresh),
         "sections": [section for section, there in sections.items() if there],
         "summary": findings(study, runs, fields),
+        "race": race,
         "tables": tables,
         "remarks": remarks,
         "differences": differences,
@@ -81,7 +88,7 @@ def build_report(study: Study, live: Sequence[str] = (), refresh: float | None =
         "runs": every,
         "settings": study_settings(study, fields),
     }
-    drawn = [*figures, *(sweep.figures if sweep else ())]
+    drawn = [*figures, *(sweep.figures if sweep else ()), *(race.figures if race else ())]
     data = {
         "matrices": blocks,
         "losses": losses,
@@ -90,7 +97,11 @@ def build_report(study: Study, live: Sequence[str] = (), refresh: float | None =
         "figures": {
             figure.id: [{"data": view.data, "layout": view.layout} for view in figure.views] for figure in drawn
         },
-        "texts": {table.id: table.texts for table in (*tables, *differences, costs, lost, every) if table},
+        "texts": {
+            table.id: table.texts
+            for table in (*tables, *differences, *([race.table] if race else []), costs, lost, every)
+            if table
+        },
     }
     return render_page(content, data)
 

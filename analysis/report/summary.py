@@ -87,7 +87,11 @@ def findings(study: Study, runs: pd.DataFrame, fields: list[str]) -> list[Findin
         Finding("Compared", _compared(study, runs, fields)),
         Finding("Runs", _outcome(runs, study.about.get("expected_runs"))),
     ]
-    if len(done):
+    if study.specification.get("race"):
+        from analysis.recommendation import recommendation  # imports Optuna, which takes a second
+
+        found.insert(0, Finding("Recommended", str(recommendation(study))))
+    elif len(done):
         found += _sweep(study, done) if study.specification.get("space") else _grid(done)
     trained, reused = links(study)
     if trained + reused:
