@@ -249,3 +249,15 @@ def test_a_number_of_tasks_replaces_the_choices_of_the_file_and_of_the_changes()
         spec = StudySpec.load(content, tasks=4, **changes)
         assert [point.values for point in spec.points()] == [{"method.name": "er"}]
         assert spec.config(spec.points()[0], seed=0).scenario.n_tasks == 4
+
+
+def test_constraints_of_a_command_add_to_those_of_the_file() -> None:
+    space = {"space": {"optim.lr": [0.1, 0.2]}}
+    default = {"reindexed_accuracy": ">= er - 0.01"}
+    assert StudySpec.load(space).search.constraints == default
+    more = {"search": {"constraints": {"AC": ">= 0.5"}}}
+    assert StudySpec.load(space, **more).search.constraints == {**default, "AC": ">= 0.5"}
+    own = {**space, "search": {"constraints": {"BC": ">= 0", "AC": ">= 0.1"}}}
+    assert StudySpec.load(own, **more).search.constraints == {"BC": ">= 0", "AC": ">= 0.5"}
+    assert StudySpec.load(own, search={"constraints": {}}).search.constraints == {}
+    assert StudySpec.load(own, search={"constraints": None}).search.constraints == {"BC": ">= 0", "AC": ">= 0.1"}
