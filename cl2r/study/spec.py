@@ -132,7 +132,8 @@ class StudySpec(Section):
         """Return the checked specification of a YAML file or of a mapping; InputError names the file and the key.
 
         `overrides` are `KEY=VALUE` texts for every run. `changes` replace entries, key by key in `grid` and `search`;
-        constraints add to those of the file, unless they are {}; None changes nothing. `tasks=T` gives every run T tasks, also if the file lists several numbers to choose from.
+        constraints add to those of the file, unless they are {}; None changes nothing. `tasks=T` gives every run T
+        tasks, also if the file lists several numbers to choose from.
         """
         where = str(source) if isinstance(source, Path) else "study"
         if isinstance(source, Path) and not source.is_file():
