@@ -9,7 +9,7 @@ SMALL_STUDY := tests/studies/test_ablation.py
 HALF := --set optim.epochs=10 --set 'optim.milestones=[7,9]'
 BROWSERS := chromium chromium-browser google-chrome google-chrome-stable
 
-.PHONY: help study ablation methods report browser bench-methods bench-ray bench-pairs bench-decoding bench-report bench-search bench-speed bench-peak bench-tricks bench-scaling search soak record same test test-ray test-slow lint audit format clean
+.PHONY: help study ablation methods report browser bench-methods bench-ray bench-pairs bench-recall bench-decoding bench-report bench-search bench-speed bench-peak bench-tricks bench-scaling search soak record same test test-ray test-slow lint audit format clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,6 +46,9 @@ bench-ray: $(READY) ## Overhead of Ray per trial (minutes)
 
 bench-pairs: $(READY) ## Distances and TAR@FAR of IJB-C's 15.7 million pairs (a minute)
 	@$(BIN)/python tests/benchmarks/tar_at_far.py
+
+bench-recall: $(READY) ## Seconds that recall@1 adds to the evaluation of ten tasks and 10,000 open images (seconds)
+	@OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks.recall
 
 bench-decoding: $(READY) ## Speed of decoding large JPEGs (a minute)
 	@$(BIN)/python tests/benchmarks/decoding.py

@@ -2,6 +2,7 @@
 
 import io
 import json
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +15,7 @@ from pyarrow import parquet
 
 from analysis.groups import finished, pair_column, pivot
 from cl2r.errors import InputError, check_type
+from cl2r.metrics import METRICS
 from cl2r.storage.path import ObjectPath, StoragePath, at
 
 FRAMES = ("runs", "tasks", "matrix", "curves")
@@ -73,7 +75,7 @@ def load_runs(root: str | Path, names: Collection[str] | None = None) -> Frames:
     if not folders:
         raise FileNotFoundError(f"no finished runs below {Path(root) / 'runs'}")
     parts = {name: [pd.read_parquet(folder / f"{name}.parquet") for folder in folders] for name in FRAMES}
-    return Frames(**{name: pd.concat(own, ignore_index=True) for name, own in parts.items()})
+    return Frames(**_with_later_columns({name: pd.concat(own, ignore_index=True) for name, own in parts.items()}))
 
 
 def load_study(path_or_uri: str | Path) -> Study:
@@ -84,12 +86,24 @@ def load_study(path_or_uri: str | Path) -> Study:
     """
     check_type("path_or_uri", path_or_uri, str | Path | ObjectPath, "the folder or the address of a study")
     path = find_study(path_or_uri)
-    frames = {name: _read_frame(path, f"{name}.parquet") for name in FRAMES}
+    frames = _with_later_columns({name: _read_frame(path, f"{name}.parquet") for name in FRAMES})
     runs = frames["runs"]
     for name, frame in frames.items():
         if name != "runs" and len(frame):
             frames[name] = frame[frame["run"].isin(runs["run"])].reset_index(drop=True)
     return Study(**frames, name=path.resolve().name, specification=read_specification(path), about=read_about(path))
+
+
+def _with_later_columns(frames: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
+    """Add metrics that did not exist when the frames were written; their cells are NaN."""
+    expected = {"runs": list[str](), "matrix": ["recall@1"] if "accuracy" in frames["matrix"] else []}
+    for pairs in ("report", "tuning"):
+        columns = [metric.column(pairs) for metric in METRICS.of_matrix()]
+        expected["runs"] += columns if set(columns) & set(frames["runs"]) else []
+    for name, columns in expected.items():
+        missing = [column for column in columns if column not in frames[name]]
+        frames[name] = frames[name].assign(**dict.fromkeys(missing, math.nan))
+    return frames
 
 
 def find_study(path_or_uri: str | Path) -> StoragePath:

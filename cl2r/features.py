@@ -54,9 +54,9 @@ class Features:
         rows = self.body[index]
         return rows if self.projection is None else np.asarray(rows @ self.projection.T)
 
-    def unit(self) -> npt.NDArray[np.float32]:
-        """Return all rows divided by their lengths."""
-        return unit_rows(self.rows()).astype(np.float32)
+    def unit(self, index: IntArray | slice = slice(None)) -> npt.NDArray[np.float32]:
+        """Return the rows at `index`, all by default, divided by their lengths."""
+        return unit_rows(self.rows(index)).astype(np.float32)
 
     def squared_norms(self, rows: IntArray) -> FloatArray:
         """Return |φ|² of these rows; NaN or infinite if the row is."""

@@ -5,7 +5,8 @@
     python studies/search.py --methods er fan cl2r cl2r+aligner --draws 20
     cl2r plan search --seeds 0 1 2                                     # what it would cost
 
-All open images are queries and gallery; no image is its own hit. These are measured for every run:
+The run's report images are the gallery, at most 2,000 of them queries; no image is its own hit. Recall@1 is that of the
+run's `matrix` frame. These are measured for every run:
 
     retrieval      C[t,k] by recall@1, 5, 10 and mAP, with 95 % intervals over queries
     compatibility  AC, BC, FC of these matrices
@@ -49,9 +50,9 @@ def main(context: click.Context, methods: tuple[str, ...], draws: int, out: Path
 
     def check(spec: "StudySpec") -> None:
         from cl2r.engine.plan import plan_run
-        from cl2r.gallery.retrieval import check_plan
+        from cl2r.gallery.retrieval import report_images
 
-        check_plan(plan_run(spec.config(spec.points()[0], spec.seeds[0])))
+        report_images(plan_run(spec.config(spec.points()[0], spec.seeds[0])))
         if out is not None and not context.params["plan"]:
             out.mkdir(parents=True, exist_ok=True)
 
@@ -72,7 +73,7 @@ def measure_runs(study: "StudySpec", runs: "pd.DataFrame", storage: "StoragePath
 
     from cl2r.engine.plan import plan_run
     from cl2r.gallery.backfill import backfill_rows
-    from cl2r.gallery.retrieval import compatibility_rows, evaluate, retrieval_rows
+    from cl2r.gallery.retrieval import compatibility_rows, evaluate, report_images, retrieval_rows
     from cl2r.gallery.vectors import format_rows, index_rows
     from cl2r.study.jobs import grid_jobs
 
@@ -81,14 +82,14 @@ def measure_runs(study: "StudySpec", runs: "pd.DataFrame", storage: "StoragePath
     for run in (job.runs[0] for job in grid_jobs(study) if job.runs[0].name in finished):
         click.echo(f"search {run.title}")
         plan = plan_run(run.config)
-        features, labels, spec = chain_features(plan, storage), plan.dataset.y_open, plan.config.eval
-        evaluations = evaluate(features, labels, spec.bootstrap, spec.pairs_seed, spec.ties)
+        features, images, spec = chain_features(plan, storage), report_images(plan), plan.config.eval
+        evaluations = evaluate(features, images, spec.bootstrap, spec.pairs_seed, spec.ties)
         measured = {
             "retrieval": retrieval_rows(evaluations),
             "compatibility": compatibility_rows(evaluations),
-            "backfill": backfill_rows(features, labels, draws),
-            "formats": format_rows(features, labels),
-            "indexes": index_rows(features),
+            "backfill": backfill_rows(features, images, draws),
+            "formats": format_rows(features, images),
+            "indexes": index_rows(features, images),
         }
         head = {"run": run.name, "method": plan.config.method.name, "seed": plan.config.seed}
         for name, found in measured.items():

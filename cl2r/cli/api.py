@@ -45,7 +45,7 @@ class Run:
     matrix: "npt.NDArray[np.float64]"
     """C[t, k]: accuracy of model t's queries against model k's gallery on the report pairs; NaN above the diagonal."""
     metrics: dict[str, float]
-    """AC, BC, FC and mean accuracy, by the names of `cl2r.metrics`."""
+    """Every metric of C and of the search matrix, by the names of `cl2r.metrics`; NaN if there is no search."""
     frames: Frames
     """The rows of this run: `runs`, `tasks`, `matrix`, `curves`."""
     folder: StoragePath
@@ -86,8 +86,8 @@ def run(
     >>> result = run("small.yaml", overrides={"method.name": "er", "scenario.n_tasks": 2})
     >>> result.matrix.shape
     (2, 2)
-    >>> list(result.metrics)
-    ['AC', 'BC', 'FC', 'mean_accuracy']
+    >>> list(result.metrics)[:5]
+    ['AC', 'BC', 'FC', 'mean_accuracy', 'service_accuracy']
     >>> list(result.frames.tasks["task"])
     [1, 2]
     """

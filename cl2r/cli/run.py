@@ -87,15 +87,15 @@ def matrix_table(evaluation: "Evaluation") -> str:
 
 
 def metrics_table(evaluation: "Evaluation") -> str:
-    """Return the metrics of the matrix as text, with their intervals if there are any."""
+    """Return the metrics as text, with their intervals if there are any; those of recall only if it is defined."""
     from cl2r.metrics import METRICS
 
-    lines = []
-    for name, value in evaluation.values.items():
-        metric = METRICS[name]
-        line = f"{metric.head.removesuffix(' accuracy'):<5} {metric.text(value)}"
-        if name in evaluation.intervals:
-            low, high = evaluation.intervals[name]
+    shown = [metric for metric in METRICS.in_tables() if metric.matrix == "accuracy" or evaluation.recall is not None]
+    width, lines = max(len(metric.head) for metric in shown), []
+    for metric in shown:
+        line = f"{metric.head:<{width}}  {metric.text(evaluation.values[metric.name])}"
+        if metric.name in evaluation.intervals:
+            low, high = evaluation.intervals[metric.name]
             line += f"  [{metric.text(low)}, {metric.text(high)}]"
         lines.append(line)
     return "\n".join(lines)

@@ -17,6 +17,8 @@ LATER_FIELDS: dict[str, Any] = {
     "eval.thresholds": "exact",
     "eval.normalise": "training",
     "eval.features": "float32",
+    "eval.split": "images",
+    "eval.average_precision": False,
     "optim.compile": False,
 }
 """Fields added after links and studies had been stored, with the value that means the earlier behaviour."""

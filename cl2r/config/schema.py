@@ -163,6 +163,11 @@ class EvalConfig(Section):
     """How links store features: float16 takes half the space and rounds to 11 bits."""
     pairs_seed: Annotated[int, not_keyed(ge=0, lt=2**63)] = 0
     tuning_share: Annotated[float, not_keyed(ge=0, lt=1)] = 0.5
+    """Share of the open images that settings are chosen on; the others are reported. 0: all are reported."""
+    split: Annotated[Literal["images", "classes"], not_keyed()] = "images"
+    """images: every open class is split by its images; classes: every open class belongs to one side as a whole."""
+    average_precision: Annotated[bool, not_keyed()] = False
+    """Also rank the whole gallery for every query: the `matrix` frame then has mAP beside recall@1."""
     ties: Annotated[bool, not_keyed()] = False
     bootstrap: Annotated[int, not_keyed(ge=0, le=100_000)] = 1000
 

@@ -2,8 +2,11 @@
 
 All pairs of a kind are numbered, and distinct numbers are drawn: every pair is equally likely, none is drawn twice.
 Folds are dealt round robin over each kind, so every fold has the same share of positives.
-Sweeps use tuning pairs only, tables use report pairs only, and no image is in both.
+Sweeps use tuning images only, tables use report images only, and no image is both. Open images are split inside every
+class or, with eval.split=classes, class by class.
 """
+
+from typing import Literal
 
 import numpy as np
 
@@ -11,6 +14,8 @@ from cl2r.data.dataset import ImageSet, Labels
 from cl2r.errors import InputError
 from cl2r.seeding import numpy_stream
 from cl2r.verification import Pairs
+
+Split = Literal["images", "classes"]
 
 
 def draw_pairs(
@@ -44,24 +49,46 @@ def available_pairs(labels: Labels, rows: Labels) -> tuple[int, int]:
     return positives, total * (total - 1) // 2 - positives
 
 
+def tuning_and_report_images(
+    dataset: ImageSet, seed: int, tuning_share: float = 0.5, split: Split = "images"
+) -> tuple[Labels, Labels]:
+    """Return the open images to tune on, none if tuning_share is 0, and those to report; rows ascend.
+
+    Official pairs show the images to report; the others, or those of other classes, are to tune on.
+    """
+    if not 0 <= tuning_share < 1:
+        raise InputError(f"eval.tuning_share = {tuning_share}: must be at least 0 and below 1")
+    labels, rows = dataset.y_open, np.arange(len(dataset.y_open))
+    if dataset.pairs is not None:
+        shown = np.unique(np.concatenate([dataset.pairs.query, dataset.pairs.gallery]))
+        others = ~np.isin(labels, labels[shown]) if split == "classes" else ~np.isin(rows, shown)
+        return rows[others & (tuning_share > 0)], shown
+    if split == "classes" and tuning_share > 0:
+        return _split_classes(labels, tuning_share, numpy_stream(seed, "pair_split"))
+    return _split_images(labels, tuning_share, numpy_stream(seed, "pair_split"))
+
+
 def tuning_and_report_pairs(
-    dataset: ImageSet, positives: int, negatives: int, folds: int, seed: int, tuning_share: float = 0.5
+    dataset: ImageSet,
+    positives: int,
+    negatives: int,
+    folds: int,
+    seed: int,
+    tuning_share: float = 0.5,
+    split: Split = "images",
 ) -> tuple[Pairs | None, Pairs]:
     """Return pairs to tune on and pairs to report, without a common image; no tuning pairs if tuning_share is 0.
 
     Official pairs are reported as they are; tuning pairs then come from other open images, if these suffice.
     """
-    if not 0 <= tuning_share < 1:
-        raise InputError(f"eval.tuning_share = {tuning_share}: must be at least 0 and below 1")
     labels, report = dataset.y_open, dataset.pairs
+    if report is not None and dataset.templates is not None:
+        return None, report  # nothing else is known of templates
+    tuning_rows, report_rows = tuning_and_report_images(dataset, seed, tuning_share, split)
     if report is None:
-        tuning_rows, report_rows = _split_images(labels, tuning_share, numpy_stream(seed, "pair_split"))
         stream = numpy_stream(seed, "report_pairs")
         report = draw_pairs(labels, report_rows, positives, negatives, folds, stream)
-    elif dataset.templates is not None:
-        return None, report  # nothing else is known of templates
     else:
-        tuning_rows = np.setdiff1d(np.arange(len(labels)), np.concatenate([report.query, report.gallery]))
         supply = available_pairs(labels, tuning_rows)
         if supply[0] < positives or supply[1] < negatives:
             return None, report
@@ -79,6 +106,18 @@ def _split_images(labels: Labels, share: float, rng: np.random.Generator) -> tup
     place = np.arange(len(labels)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     first = place < np.repeat(np.floor(share * sizes), sizes)
     return np.sort(grouped[first]), np.sort(grouped[~first])
+
+
+def _split_classes(labels: Labels, share: float, rng: np.random.Generator) -> tuple[Labels, Labels]:
+    """Cut the shuffled classes where the images of the first ones are nearest to `share` of all images."""
+    classes, sizes = np.unique(labels, return_counts=True)
+    shuffled = rng.permutation(len(classes))
+    count = 1 + int(np.argmin(np.abs(np.cumsum(sizes[shuffled]) - share * len(labels))))
+    if not 2 <= count <= len(classes) - 2:
+        asked = f"eval.split = classes, eval.tuning_share = {share:g}"
+        raise InputError(f"{asked}: {count} of {len(classes)} open classes to tune on; both sides need at least 2")
+    first = np.isin(labels, classes[shuffled[:count]])
+    return np.flatnonzero(first), np.flatnonzero(~first)
 
 
 def _class_sizes(labels: Labels) -> Labels:

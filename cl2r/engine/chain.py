@@ -91,8 +91,9 @@ class Chain:
         self.plan, self.listener, self.trained_by, self.workers, self.stop = plan, listener, trained_by, workers, stop
         self.store, self.info, self.device = LinkStore(root), method_info(plan.config.method.name), workers.device
         self.tasks = range(1, len(plan.keys) + 1)
-        self._report = Evaluator(plan.report_pairs, plan.config.eval)
-        self._tuning = Evaluator(plan.tuning_pairs, plan.config.eval) if plan.tuning_pairs is not None else None
+        spec, tuning = plan.config.eval, plan.tuning_pairs
+        self._report = Evaluator(plan.report_pairs, spec, plan.report_images)
+        self._tuning = Evaluator(tuning, spec, plan.tuning_images) if tuning is not None else None
         if plan.config.threads:
             torch.set_num_threads(plan.config.threads)
         if workers.first:
@@ -132,8 +133,11 @@ class Chain:
         return RunResult(self.plan, links, tuning, self._report(features), seconds)
 
     def evaluate_so_far(self, task: int, search: bool = False) -> Evaluation:
-        """Evaluate the first `task` models without intervals, on the tuning pairs or, without any, the report pairs."""
-        return (self._tuning or self._report)(self.features(task), bootstrap=False)
+        """Evaluate the first `task` models without intervals, on the tuning pairs or, without any, the report pairs.
+
+        Metrics of recall are NaN without `search`.
+        """
+        return (self._tuning or self._report)(self.features(task), bootstrap=False, search=search)
 
     def features(self, tasks: int) -> ChainFeatures:
         """Return the features of the open images by the first `tasks` models."""

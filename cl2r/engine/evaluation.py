@@ -1,4 +1,4 @@
-"""From stored features to the compatibility matrix, its metrics and their intervals, without a model."""
+"""From stored features to the matrices of verification and search, their metrics and intervals, without a model."""
 
 import dataclasses
 import math
@@ -18,12 +18,13 @@ from cl2r.compatibility import (
 )
 from cl2r.config.schema import EvalConfig
 from cl2r.data.dataset import ImageSet
-from cl2r.data.pairs import tuning_and_report_pairs
+from cl2r.data.pairs import tuning_and_report_images, tuning_and_report_pairs
 from cl2r.errors import InputError
 from cl2r.features import Features
 from cl2r.metrics import METRICS
 from cl2r.official_code import draw_official_pairs, grid_correctness
 from cl2r.pair_distances import pair_distances
+from cl2r.retrieval import SearchImages, Vectors, recall_at_1, resampled_matrices, retrieved, search_matrix
 from cl2r.seeding import numpy_stream
 from cl2r.verification import (
     BoolArray,
@@ -38,7 +39,7 @@ from cl2r.verification import (
 
 @dataclass(frozen=True)
 class Evaluation:
-    """C and the metrics computed from it, on one set of pairs."""
+    """C and the metrics computed from it, on one set of pairs, and from the matrix of a search among these images."""
 
     metric: str  # of the cells of C: `accuracy`, or `TAR@` and the false accept rate
     matrix: FloatArray
@@ -48,19 +49,35 @@ class Evaluation:
     intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # empty without a bootstrap
     cells: CellIntervals | None = None  # None without a bootstrap
     at: Mapping[float, "Evaluation"] = field(default_factory=dict)  # by false accept rate, if C has true accept rates
+    recall: FloatArray | None = None  # recall@1 of every cell; None if it is undefined or was not asked for
+    average_precision: FloatArray | None = None  # mAP of every cell, with eval.average_precision
 
     @classmethod
-    def of_matrix(cls, metric: str, matrix: FloatArray, ties: bool, boot: FloatArray | None = None) -> "Evaluation":
-        """Compute every metric of `matrix`, and intervals from its bootstrap matrices `boot` if they are given."""
+    def of_matrix(
+        cls,
+        metric: str,
+        matrix: FloatArray,
+        ties: bool,
+        boot: FloatArray | None = None,
+        recall: FloatArray | None = None,
+        recall_boot: FloatArray | None = None,
+    ) -> "Evaluation":
+        """Compute every metric of `matrix` and of `recall`, NaN if there is no such matrix.
+
+        Intervals come from bootstrap matrices, if they are given.
+        """
         values, intervals = {}, {}
+        sources = {"accuracy": (matrix, boot), "recall": (recall, recall_boot)}
         for entry in METRICS.of_matrix():
             assert entry.compute is not None
-            values[entry.name] = float(entry.compute(matrix, ties))
+            cells, drawn = sources[entry.matrix]
+            values[entry.name] = math.nan if cells is None else float(entry.compute(cells, ties))
             if boot is not None and entry.interval:
-                intervals[entry.name] = percentile_interval(entry.compute(boot, ties))
+                nothing = (math.nan, math.nan)
+                intervals[entry.name] = nothing if drawn is None else percentile_interval(entry.compute(drawn, ties))
         compatible, curve = empirical_compatibility(matrix, ties), backward_compatibility_curve(matrix)
-        cells = None if boot is None else cell_intervals(matrix, boot, ties=ties)
-        return cls(metric, matrix, compatible, values, curve, intervals, cells)
+        bounds = None if boot is None else cell_intervals(matrix, boot, ties=ties)
+        return cls(metric, matrix, compatible, values, curve, intervals, bounds, recall=recall)
 
 
 @dataclass(frozen=True)
@@ -86,6 +103,17 @@ class ChainFeatures:
         """Return the gallery of φ_k that queries by φ_t are compared with."""
         return self.galleries.get((t, k), self.models[k])
 
+    def searched(self, t: int, k: int, images: SearchImages) -> tuple[Vectors, Vectors]:
+        """Return the unit vectors of the queries by φ_t and of the gallery by φ_k, of these images only."""
+        asked = images.rows[images.queries]
+        found = self.query(t, k).unit(asked), self.gallery(t, k).unit(images.rows)
+        for vectors, rows in zip(found, (asked, images.rows), strict=True):
+            finite = np.isfinite(vectors).all(axis=1)
+            if not finite.all():
+                row = rows[int(np.argmin(finite))]
+                raise InputError(f"open image {row}: its features by model {t + 1} or {k + 1} are NaN or infinite")
+        return found
+
 
 def evaluation_pairs(dataset: ImageSet, spec: EvalConfig) -> tuple[Pairs | None, Pairs]:
     """Return the pairs to tune on, if any, and those to report. Raise InputError if they do not suit the metric."""
@@ -93,7 +121,7 @@ def evaluation_pairs(dataset: ImageSet, spec: EvalConfig) -> tuple[Pairs | None,
         raise InputError(f"{dataset.name} compares templates and has no folds: set eval.metric=tar")
     if spec.order == "stratified":
         tuning, report = tuning_and_report_pairs(
-            dataset, spec.positives, spec.negatives, spec.folds, spec.pairs_seed, spec.tuning_share
+            dataset, spec.positives, spec.negatives, spec.folds, spec.pairs_seed, spec.tuning_share, spec.split
         )
     elif dataset.pairs is None:
         rng = numpy_stream(spec.pairs_seed, "official_pairs")
@@ -111,6 +139,21 @@ def evaluation_pairs(dataset: ImageSet, spec: EvalConfig) -> tuple[Pairs | None,
     return tuning, report
 
 
+def search_images(dataset: ImageSet, spec: EvalConfig) -> tuple[SearchImages | None, SearchImages | None]:
+    """Return the images to search among when tuning, and for the report: the images that the pairs are drawn from.
+
+    None if there are none, if the data set has a list of pairs or templates, or if no class has two of the images.
+    """
+    if dataset.pairs is not None or dataset.templates is not None:
+        return None, None
+    if spec.order == "stratified":
+        sides = tuning_and_report_images(dataset, spec.pairs_seed, spec.tuning_share, spec.split)
+    else:
+        sides = np.empty(0, np.int64), np.arange(len(dataset.y_open))
+    tuning, report = (SearchImages.of(dataset.y_open, rows, spec.pairs_seed) for rows in sides)
+    return tuning, report
+
+
 def _judge(distances: FloatArray, pairs: Pairs, spec: EvalConfig) -> list[BoolArray]:
     """Return which pairs are judged rightly or, for each false accept rate, which positives are accepted."""
     if spec.metric == "tar":
@@ -121,14 +164,17 @@ def _judge(distances: FloatArray, pairs: Pairs, spec: EvalConfig) -> list[BoolAr
 
 @dataclass(frozen=True)
 class Evaluator:
-    """Evaluates a chain as it grows, on one set of pairs. Every cell is judged only once."""
+    """Evaluates a chain as it grows, on one set of pairs and a search among images. Every cell is judged only once."""
 
     pairs: Pairs
     spec: EvalConfig
+    images: SearchImages | None = None  # None: recall is undefined
     judged: dict[tuple[int, int], list[BoolArray]] = field(default_factory=dict)
+    found: dict[tuple[int, int], FloatArray] = field(default_factory=dict)
+    """(1 or 2, queries): whether the nearest image is of the query's class and, if asked for, average precision."""
 
-    def __call__(self, features: ChainFeatures, bootstrap: bool = True) -> Evaluation:
-        """Return C, its metrics and, with `bootstrap`, their intervals.
+    def __call__(self, features: ChainFeatures, bootstrap: bool = True, search: bool = True) -> Evaluation:
+        """Return C, its metrics and, with `bootstrap`, their intervals; `search` adds the matrix of recall@1.
 
         With several accept rates the evaluation is that of the first, and `at` has one for each.
         """
@@ -138,6 +184,8 @@ class Evaluator:
             if (t, k) not in self.judged:
                 distances = pair_distances(features.query(t, k), features.gallery(t, k), pairs.query, pairs.gallery)
                 self.judged[t, k] = _judge(distances, pairs, spec)
+        drawn = spec.bootstrap if bootstrap else 0
+        recall, recall_boot, precision = self._search(features, drawn) if search else (None, None, None)
         judgements = [np.stack(rows) for rows in zip(*(self.judged[cell] for cell in cells), strict=True)]
         evaluations = []
         for number, correct in enumerate(judgements):
@@ -150,9 +198,30 @@ class Evaluator:
                 same, weights = np.ones(correct.shape[1], np.bool_), np.full(correct.shape[1], 1 / correct.shape[1])
             matrix, boot = np.full((tasks, tasks), np.nan), None
             matrix[np.tril_indices(tasks)] = values
-            if bootstrap and spec.bootstrap:
+            if drawn:
                 rng = numpy_stream(spec.pairs_seed, "bootstrap")
-                boot = bootstrap_matrices(correct, same, weights, tasks, spec.bootstrap, rng=rng)
-            evaluations.append(Evaluation.of_matrix(metric, matrix, spec.ties, boot))
+                boot = bootstrap_matrices(correct, same, weights, tasks, drawn, rng=rng)
+            one = Evaluation.of_matrix(metric, matrix, spec.ties, boot, recall, recall_boot)
+            evaluations.append(dataclasses.replace(one, average_precision=precision))
         rates = {} if spec.metric == "accuracy" else dict(zip(spec.far, evaluations, strict=True))
         return dataclasses.replace(evaluations[0], at=rates)
+
+    def _search(
+        self, features: ChainFeatures, samples: int
+    ) -> tuple[FloatArray | None, FloatArray | None, FloatArray | None]:
+        """Return the matrix of recall@1, its bootstrap matrices, and the matrix of mAP; None for what there is not."""
+        images, spec, tasks = self.images, self.spec, len(features.models)
+        if images is None:
+            return None, None, None
+        cells = [(t, k) for t in range(tasks) for k in range(t + 1)]
+        for t, k in cells:
+            if (t, k) not in self.found:
+                vectors = features.searched(t, k, images)
+                if spec.average_precision:
+                    self.found[t, k] = retrieved(*vectors, images)[:, [0, -1]].T
+                else:
+                    self.found[t, k] = recall_at_1(*vectors, images)[None].astype(np.float64)
+        hits, *precisions = (np.stack(rows) for rows in zip(*(self.found[cell] for cell in cells), strict=True))
+        boot = resampled_matrices(hits, tasks, samples, spec.pairs_seed) if samples else None
+        precision = search_matrix(precisions[0], tasks) if precisions else None
+        return search_matrix(hits, tasks), boot, precision

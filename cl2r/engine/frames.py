@@ -58,9 +58,10 @@ def frames(result: RunResult, name: str) -> dict[str, list[dict[str, Any]]]:
         record["images_per_second"] = record["images"] / record["seconds"]
         diagnostics, _ = record.pop("metrics"), record.pop("stored_bytes")
         tasks.append(here | {"key": link.key, "reused": link.reused} | record | diagnostics | losses)
-    matrix = _matrix_rows(result.report, name, "report")
+    precision = result.plan.config.eval.average_precision
+    matrix = _matrix_rows(result.report, name, "report", precision)
     if result.tuning is not None:
-        matrix += _matrix_rows(result.tuning, name, "tuning")
+        matrix += _matrix_rows(result.tuning, name, "tuning", precision)
     return {"tasks": tasks, "matrix": matrix, "curves": curves, "runs": [_run_row(result, name)]}
 
 
@@ -69,7 +70,7 @@ def _run_row(result: RunResult, name: str) -> dict[str, Any]:
     row: dict[str, Any] = {"run": name, "status": "finished", "tasks": len(result.links)}
     row |= {key: scalar(value) for key, value in fields(config).items()} | _metrics(result.report)
     for far, evaluation in result.report.at.items():
-        row |= {f"{metric}@{far:g}": value for metric, value in _metrics(evaluation).items()}
+        row |= {f"{metric}@{far:g}": value for metric, value in _metrics(evaluation, search=False).items()}
     if result.tuning is not None:
         row |= _metrics(result.tuning, "tuning")
     # Adaptation cost: FLOPs per mapped vector, number of vectors rewritten, bytes of the maps.
@@ -86,20 +87,26 @@ def _run_row(result: RunResult, name: str) -> dict[str, Any]:
     return row | {"wall_seconds": result.seconds}
 
 
-def _metrics(evaluation: Evaluation, pairs: str = "report") -> dict[str, float]:
-    row = {METRICS[name].column(pairs): value for name, value in evaluation.values.items()}
-    for name, (low, high) in evaluation.intervals.items():
-        row |= {METRICS[name].column(pairs, end="low"): low, METRICS[name].column(pairs, end="high"): high}
+def _metrics(evaluation: Evaluation, pairs: str = "report", search: bool = True) -> dict[str, float]:
+    """Return the columns of all metrics; without `search` those of verification, which depend on an accept rate."""
+    row = {}
+    for name, value in evaluation.values.items():
+        metric = METRICS[name]
+        if search or metric.matrix == "accuracy":
+            row[metric.column(pairs)] = value
+            if name in evaluation.intervals:
+                row[metric.column(pairs, end="low")], row[metric.column(pairs, end="high")] = evaluation.intervals[name]
     return row
 
 
-def _matrix_rows(evaluation: Evaluation, name: str, pairs: str) -> list[dict[str, Any]]:
+def _matrix_rows(evaluation: Evaluation, name: str, pairs: str, precision: bool) -> list[dict[str, Any]]:
     """Return one row per cell, for every false accept rate if there are any; `metric` tells them apart."""
-    rows = []
+    rows, searched = [], {"recall@1": evaluation.recall} | ({"mAP": evaluation.average_precision} if precision else {})
     for rate in evaluation.at.values() or [evaluation]:
         bounds, here = rate.cells, {"run": name, "pairs": pairs, "metric": rate.metric}
         for t, k in zip(*np.tril_indices(len(rate.matrix)), strict=True):
             row: dict[str, Any] = here | {"t": int(t) + 1, "k": int(k) + 1, "accuracy": rate.matrix[t, k]}
+            row |= {column: math.nan if cells is None else cells[t, k] for column, cells in searched.items()}
             row["compatible"] = bool(rate.compatible[t, k]) if k < t else None
             if bounds is not None:
                 row |= {"low": bounds.low[t, k], "high": bounds.high[t, k], "p_compatible": bounds.compatible[t, k]}
@@ -119,9 +126,12 @@ def summary(result: RunResult, name: str) -> dict[str, Any]:
         if evaluation is not None:
             rates = {f"{pairs}@{far:g}": rate for far, rate in evaluation.at.items()}
             for title, one in ({pairs: evaluation} | rates).items():
-                values: dict[str, Any] = {metric: plain(value) for metric, value in _metrics(one).items()}
+                found = _metrics(one, search=title == pairs)
+                values: dict[str, Any] = {metric: plain(value) for metric, value in found.items()}
                 values["metric"] = one.metric
                 values["C"] = [[plain(cell) for cell in row] for row in one.matrix.tolist()]
+                if one.recall is not None and title == pairs:
+                    values["R"] = [[plain(cell) for cell in row] for row in one.recall.tolist()]
                 values["BC(t)"] = [plain(value) for value in one.bc_curve.tolist()]
                 entry[title] = values
     return entry

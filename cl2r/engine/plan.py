@@ -6,9 +6,10 @@ from cl2r.config.keys import link_keys
 from cl2r.config.schema import Config
 from cl2r.data import ImageSet, load_dataset
 from cl2r.data.scenario import Scenario, build_scenario, class_increments, class_order
-from cl2r.engine.evaluation import evaluation_pairs
+from cl2r.engine.evaluation import evaluation_pairs, search_images
 from cl2r.errors import InputError
 from cl2r.methods.base import method_class
+from cl2r.retrieval import SearchImages
 from cl2r.verification import Pairs
 
 FACTORED_ABOVE = 4096  # features of more dimensions are stored as b(x) and P, φ(x) = P·b(x)
@@ -25,6 +26,10 @@ class Plan:
     keys: list[str]
     tuning_pairs: Pairs | None
     report_pairs: Pairs
+    tuning_images: SearchImages | None
+    """Images of the search that settings are chosen by; None if there are no tuning pairs, or recall is undefined."""
+    report_images: SearchImages | None
+    """Images of the search that is reported; None if recall is undefined."""
 
 
 def plan_run(config: Config) -> Plan:
@@ -48,4 +53,4 @@ def plan_run(config: Config) -> Plan:
     if config.adapter.name != "none" and config.head.projection != "none" and outputs - 1 > FACTORED_ABOVE:
         raise InputError(f"adapter.name={config.adapter.name} cannot take features of {outputs - 1} dimensions")
     tuning, report = evaluation_pairs(dataset, config.eval)
-    return Plan(config, dataset, scenario, outputs, keys, tuning, report)
+    return Plan(config, dataset, scenario, outputs, keys, tuning, report, *search_images(dataset, config.eval))

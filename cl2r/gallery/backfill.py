@@ -20,7 +20,7 @@ import numpy as np
 from cl2r.compatibility import FloatArray
 from cl2r.engine.evaluation import ChainFeatures
 from cl2r.gallery.index import exact_search
-from cl2r.gallery.retrieval import METRICS, Integers, Vectors, answerable, cosines, judge, query_blocks
+from cl2r.retrieval import SEARCH_METRICS, Integers, SearchImages, Vectors, cosines, judge, query_blocks
 from cl2r.seeding import numpy_stream
 
 Order = Literal["random", "worst_first", "oracle"]
@@ -31,18 +31,18 @@ FRACTIONS = tuple(step / 10 for step in range(11))
 
 @dataclass(frozen=True, eq=False)
 class Upgrade:
-    """The images of a gallery, which are also the queries, before and after φ_k → φ_t; rows have length one."""
+    """The images of a gallery, some of them queries, before and after φ_k → φ_t; rows have length one."""
 
-    to_old: Vectors  # queries by φ_t, as they are compared with rows by φ_k
+    to_old: Vectors  # all images by φ_t, as queries are compared with rows by φ_k
     old: Vectors  # rows by φ_k, as they are compared with queries by φ_t
     new: Vectors  # queries and rows by φ_t
-    labels: Integers
+    images: SearchImages
 
     @classmethod
-    def of(cls, features: ChainFeatures, t: int, k: int, labels: Integers) -> "Upgrade":
+    def of(cls, features: ChainFeatures, t: int, k: int, images: SearchImages) -> "Upgrade":
         """Return the upgrade from model k to model t, both counted from 0."""
-        to_old, old = features.query(t, k).unit(), features.gallery(t, k).unit()
-        return cls(to_old, old, features.models[t].unit(), labels)
+        to_old, old = features.query(t, k).unit(images.rows), features.gallery(t, k).unit(images.rows)
+        return cls(to_old, old, features.models[t].unit(images.rows), images)
 
 
 def order_rows(upgrade: Upgrade, order: Order, draw: int = 0) -> Integers:
@@ -63,24 +63,25 @@ def neighbourhood(vectors: Vectors) -> Vectors:
 
 def backfill(upgrade: Upgrade, orders: Sequence[Integers], fractions: Sequence[float] = FRACTIONS) -> FloatArray:
     """Return (orders, fractions, metrics) of a search while the first fraction of the rows is by φ_t."""
-    rows, labels = len(upgrade.old), upgrade.labels
-    judged = np.empty((len(orders), len(fractions), rows, len(METRICS)))
-    for block in query_blocks(rows):
-        old, new = cosines(upgrade.to_old[block], upgrade.old), cosines(upgrade.new[block], upgrade.new)
+    rows, images = len(upgrade.old), upgrade.images
+    judged = np.empty((len(orders), len(fractions), len(images.queries), len(SEARCH_METRICS)))
+    for block in query_blocks(len(images.queries), rows):
+        asked = images.queries[block]
+        old, new = cosines(upgrade.to_old[asked], upgrade.old), cosines(upgrade.new[asked], upgrade.new)
         for place, order in enumerate(orders):
             for step, fraction in enumerate(fractions):
                 renewed = np.zeros(rows, np.bool_)
                 renewed[order[: round(fraction * rows)]] = True
-                judged[place, step, block] = judge(np.where(renewed, new, old), labels, block)
-    return np.asarray(judged[:, :, answerable(labels)].mean(axis=2))
+                judged[place, step, block] = judge(np.where(renewed, new, old), images, block)
+    return np.asarray(judged.mean(axis=2))
 
 
-def backfill_rows(features: ChainFeatures, labels: Integers, draws: int) -> Iterator[dict[str, Any]]:
+def backfill_rows(features: ChainFeatures, images: SearchImages, draws: int) -> Iterator[dict[str, Any]]:
     """Yield one row per order, draw, fraction and metric of the upgrade from the first model to the last."""
-    upgrade = Upgrade.of(features, len(features.models) - 1, 0, labels)
+    upgrade = Upgrade.of(features, len(features.models) - 1, 0, images)
     orders = [(order, draw) for order in ORDERS for draw in range(draws if order == "random" else 1)]
     curves = backfill(upgrade, [order_rows(upgrade, order, draw) for order, draw in orders])
     for (order, draw), curve in zip(orders, curves, strict=True):
         for fraction, values in zip(FRACTIONS, curve, strict=True):
-            for metric, value in zip(METRICS, values, strict=True):
+            for metric, value in zip(SEARCH_METRICS, values, strict=True):
                 yield {"order": order, "draw": draw, "fraction": fraction, "metric": metric, "value": value}

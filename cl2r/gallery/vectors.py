@@ -16,7 +16,7 @@ import numpy as np
 
 from cl2r.engine.evaluation import ChainFeatures
 from cl2r.gallery.index import CENTROIDS, Hits, IndexOptions, Kind, NearSearch, build, exact_search
-from cl2r.gallery.retrieval import METRICS, Integers, Vectors, answerable, retrieved
+from cl2r.retrieval import SEARCH_METRICS, SearchImages, Vectors, retrieved
 
 FORMATS = ("float32", "float16", "pq32", "pq16", "pq8")  # pq32: codes of a product quantiser, 32 bytes per vector
 INDEXES: tuple[Kind, ...] = ("exact", "ivf", "hnsw", "pq")
@@ -43,22 +43,21 @@ def stored_as(vectors: Vectors, form: str) -> tuple[Vectors, int]:
     return np.ascontiguousarray(quantiser.decode(quantiser.compute_codes(padded))[:, :dim]), size
 
 
-def format_rows(features: ChainFeatures, labels: Integers) -> Iterator[dict[str, Any]]:
+def format_rows(features: ChainFeatures, images: SearchImages) -> Iterator[dict[str, Any]]:
     """Yield one row per format, cell and metric. Codes are not compared again by full vectors."""
-    last, known = len(features.models) - 1, answerable(labels)
+    last = len(features.models) - 1
     for t, k in ((0, 0), (last, 0), (last, last)):
-        queries, gallery = features.query(t, k).unit(), features.gallery(t, k).unit()
+        queries, gallery = features.searched(t, k, images)
         for form in possible(FORMATS, len(gallery)):
             vectors, size = stored_as(gallery, form)
-            values = retrieved(queries, vectors, labels)[known].mean(axis=0)
-            for metric, value in zip(METRICS, values, strict=True):
+            values = retrieved(queries, vectors, images).mean(axis=0)
+            for metric, value in zip(SEARCH_METRICS, values, strict=True):
                 yield {"format": form, "bytes": size, "t": t + 1, "k": k + 1, "metric": metric, "value": value}
 
 
-def index_rows(features: ChainFeatures) -> Iterator[dict[str, Any]]:
+def index_rows(features: ChainFeatures, images: SearchImages) -> Iterator[dict[str, Any]]:
     """Yield one row per kind of index: recall@10 against the exact search, and queries per second, all at once."""
-    last = len(features.models) - 1
-    queries, gallery = features.query(last, 0).unit(), features.gallery(last, 0).unit()
+    queries, gallery = features.searched(len(features.models) - 1, 0, images)
     _, right = exact_search([gallery], queries, TOP)
     for kind in possible(INDEXES, len(gallery)):
         began = time.perf_counter()

@@ -25,12 +25,13 @@ _DTYPES: dict[str, str] = {
     **dict.fromkeys(["stored_bytes", "peak_bytes", "links_trained", "gallery_items_touched"], "Int64"),
     **dict.fromkeys(["reused", "compatible", "sync_batchnorm"], "boolean"),
     **dict.fromkeys([prefix + metric for prefix in ("", "tuning_") for metric in _METRICS], "float64"),
-    **dict.fromkeys(["train_seconds", "wall_seconds", "seconds", "lr", "low", "high", "accuracy"], "float64"),
+    **dict.fromkeys(["train_seconds", "wall_seconds", "seconds", "lr"], "float64"),
+    **dict.fromkeys(["accuracy", "low", "high", "recall@1", "mAP"], "float64"),
 }
 _ALWAYS = {
     "runs": ("study", "trial", "variant", "run", "status", "reason", *(metric.name for metric in _COMPUTED)),
     "tasks": ("run", "task", "key", "reused"),
-    "matrix": ("run", "pairs", "metric", "t", "k", "accuracy", "compatible"),
+    "matrix": ("run", "pairs", "metric", "t", "k", "accuracy", "recall@1", "compatible"),
     "curves": ("run", "task", "stage", "epoch"),
 }
 """Columns that exist even if no run finished; `runs` also has the fields of every config."""
