@@ -43,6 +43,27 @@ class ListOption(click.Option):
 list_option = functools.partial(click.option, cls=ListOption, multiple=True)  # not given, it is ()
 
 
+def _constraints(ctx: click.Context, param: click.Parameter, texts: Sequence[str]) -> dict[str, str] | None:
+    """Return constraints by metric; None if there are none. Each text is `METRIC RELATION BOUND`."""
+    found = {}
+    for text in texts:
+        parts = re.fullmatch(r"\s*([\w@]+)\s*([<>]=.*)", text)
+        if parts is None:
+            raise InputError(f"--constraint {text!r}: give e.g. 'stored_bytes <= 2e6' or 'AC >= er + 0.1'")
+        found[parts[1]] = parts[2]
+    return found or None
+
+
+constraint_option = click.option(
+    "--constraint",
+    "constraints",
+    multiple=True,
+    callback=_constraints,
+    metavar="TEXT",
+    help="What a choice must reach, e.g. 'AC >= 0.5' or 'reindexed_accuracy >= er - 0.01'. Repeatable.",
+)
+
+
 class StudyCommand(click.Command):
     """A study's command. Called with words it runs and returns the exit code."""
 

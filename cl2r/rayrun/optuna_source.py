@@ -67,8 +67,8 @@ def open_journal(folder: StudyFolder) -> BaseStorage:
 def open_optuna(spec: StudySpec, storage: BaseStorage, name: str, tasks: int) -> optuna.Study:
     """Open or create one of Optuna's studies, for chains of `tasks` tasks.
 
-    The sampler's seed depends on the number of trials, so that a second command does not repeat the start-up points of
-    the first.
+    The sampler's seed depends on the number of trials and on the earlier study, so that neither a second command nor a
+    warm start repeats start-up points.
     """
     search, pruners, samplers = spec.search, optuna.pruners, optuna.samplers
     chosen: dict[str, optuna.pruners.BasePruner] = {
@@ -86,7 +86,8 @@ def open_optuna(spec: StudySpec, storage: BaseStorage, name: str, tasks: int) ->
     )
     with warnings.catch_warnings(action="ignore", category=optuna.exceptions.ExperimentalWarning):
         opened.set_metric_names(list(search.objectives))
-    seed = derive(search.seed, "search", len(opened.get_trials(deepcopy=False))) % MAX_OPTUNA_SEED
+    stream = "search" if search.warm_start is None else f"search after {search.warm_start}"
+    seed = derive(search.seed, stream, len(opened.get_trials(deepcopy=False))) % MAX_OPTUNA_SEED
     match search.sampler:
         case "nsga2":
             opened.sampler = samplers.NSGAIISampler(seed=seed, population_size=search.startup)

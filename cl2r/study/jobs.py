@@ -198,6 +198,9 @@ def corner_jobs(spec: StudySpec) -> list[Job]:
                 plan, what = plan_run(job.runs[0].config), context_title(context) or f"{name}={value}"
                 if plan.tuning_pairs is None and any(metric.compute for metric in judged):
                     raise InputError(f"{what}: there are no tuning pairs to judge trials on; set eval.tuning_share")
+                searched = [metric.name for metric in judged if metric.matrix == "recall"]
+                if searched and plan.tuning_images is None:
+                    raise InputError(f"{searched[0]} is not defined for {plan.dataset.name}: it has pairs, not classes")
                 if two_tasks and len(job.runs[0].keys) < 2:
                     raise InputError(f"{what}: {two_tasks[0]} needs two tasks")
                 jobs.append(job)

@@ -141,7 +141,8 @@ class StudySpec(Section):
         """Return the checked specification of a YAML file or of a mapping; InputError names the file and the key.
 
         `overrides` are `KEY=VALUE` texts for every run. `changes` replace entries, key by key in `grid`, `search` and
-        `race`; None changes nothing. `tasks=T` gives every run T tasks, also if the file lists several numbers.
+        `race`; constraints add to those of the file, unless they are {}; None changes nothing. `tasks=T` gives every
+        run T tasks, also if the file lists several numbers to choose from.
         """
         where = str(source) if isinstance(source, Path) else "study"
         if isinstance(source, Path) and not source.is_file():
@@ -153,6 +154,9 @@ class StudySpec(Section):
                 content |= {key: value} if value is not None else {}
             elif isinstance(entry := content.get(key, {}), Mapping):  # anything else is refused below
                 content[key] = {**entry, **{name: choice for name, choice in value.items() if choice is not None}}
+                if key == "search" and value.get("constraints"):  # they add to those of the file
+                    known = entry.get("constraints", SearchSpec().constraints)
+                    content[key]["constraints"] = {**known, **value["constraints"]}
         if tasks is not None:
             for part in ("grid", "space"):
                 if isinstance(entry := content.get(part), Mapping):

@@ -13,6 +13,7 @@ import pytest
 from analysis import Study, concat, load_runs, load_study, study_tables
 from cl2r.engine.frames import write_run
 from cl2r.errors import InputError
+from cl2r.metrics import METRICS
 from cl2r.storage.path import ObjectPath
 from tests.support.made_study import ABOUT, made_study, write_made
 from tests.support.object_server import upload
@@ -83,6 +84,22 @@ def test_a_folder_a_text_and_an_address_are_the_same_study(tmp_path: Path, monke
         for name in FRAMES:
             pd.testing.assert_frame_equal(getattr(study, name), pd.read_parquet(folder / f"{name}.parquet"))
         assert "k" not in study.runs, "a folder's name is no column"
+
+
+def test_frames_from_before_a_metric_existed_have_empty_cells(tmp_path: Path) -> None:
+    folder = write_study(tmp_path / "old")
+    for name in ("runs", "matrix"):
+        frame = pd.read_parquet(folder / f"{name}.parquet")
+        later = [
+            column for column in frame if any(part in column for part in ("service", "reindexed", "first_", "recall"))
+        ]
+        frame.drop(columns=later).to_parquet(folder / f"{name}.parquet", index=False)
+    study = load_study(folder)
+    for metric in METRICS.of_matrix():
+        assert {metric.column(), metric.column("tuning")} <= set(study.runs)
+    assert study.runs["service_recall"].isna().all()
+    assert study.matrix["recall@1"].isna().all()
+    assert study.runs["AC"].notna().any()
 
 
 def test_a_storage_root_with_one_study_or_several(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from cl2r.cli.run import matrix_table, metrics_table
 from cl2r.compatibility import empirical_compatibility
 from cl2r.config.layers import read_layer, resolve
 from cl2r.engine.chain import RunResult
+from cl2r.metrics import METRICS
 from tests.support.command_line import Command, quick_options
 
 
@@ -86,8 +87,10 @@ def test_matrix_and_metrics_on_the_terminal(finished: RunResult) -> None:
         "φ2              0.501*  0.700 ",
         "φ3              0.500   0.700   1.000 ",
     ]
-    lines = {line.split()[0]: line for line in metrics_table(finished.report).splitlines()}
-    assert list(lines) == ["AC", "BC", "FC", "mean"]
+    lines = {line[:19].strip(): line for line in metrics_table(finished.report).splitlines()}
+    assert list(lines) == [metric.head for metric in METRICS.in_tables()]
     low, high = finished.report.intervals["BC"]
-    assert lines["BC"] == f"BC    {finished.report.values['BC']:+.3f}  [{low:+.3f}, {high:+.3f}]"
-    assert lines["mean"] == f"mean  {finished.report.values['mean_accuracy']:.3f}"
+    assert lines["BC"] == f"BC                   {finished.report.values['BC']:+.3f}  [{low:+.3f}, {high:+.3f}]"
+    assert lines["mean accuracy"] == f"mean accuracy        {finished.report.values['mean_accuracy']:.3f}"
+    pairs_only = dataclasses.replace(finished.report, recall=None)
+    assert "recall" not in metrics_table(pairs_only)

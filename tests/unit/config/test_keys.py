@@ -76,6 +76,8 @@ OTHER_VALUES: dict[str, tuple[int | None, Any]] = {
     "eval.features": (1, "float16"),
     "eval.pairs_seed": (None, 1),
     "eval.tuning_share": (None, 0.25),
+    "eval.split": (None, "classes"),
+    "eval.average_precision": (None, True),
     "eval.ties": (None, True),
     "eval.bootstrap": (None, 0),
 }

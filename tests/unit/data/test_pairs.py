@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from cl2r.data import pairs as pairs_module
 from cl2r.data.dataset import ImageSet, Labels
 from cl2r.data.images import ArrayImages
-from cl2r.data.pairs import available_pairs, draw_pairs, tuning_and_report_pairs
+from cl2r.data.pairs import available_pairs, draw_pairs, tuning_and_report_images, tuning_and_report_pairs
 from cl2r.errors import InputError
 from cl2r.verification import Pairs
 
@@ -182,3 +182,48 @@ def test_no_tuning_pairs_if_the_rest_does_not_suffice(rest: list[int], positives
     tuning, report = tuning_and_report_pairs(open_set(labels, official), positives, 1, 1, 0, share)
     assert tuning is None
     assert len(report) == 3
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(st.integers(4, 8), min_size=10, max_size=30), st.integers(0, 100), st.sampled_from([0.3, 0.5, 0.7]))
+def test_split_by_classes_shares_neither_class_nor_image(sizes: list[int], seed: int, share: float) -> None:
+    labels = np.random.default_rng(seed).permutation(np.repeat(np.arange(len(sizes)), sizes))
+    tuning, report = tuning_and_report_images(open_set(labels), seed, share, "classes")
+    assert sorted([*tuning, *report]) == list(range(len(labels)))
+    assert not set(labels[tuning]) & set(labels[report])
+    assert min(len(set(labels[side])) for side in (tuning, report)) >= 2
+    assert abs(len(tuning) - share * len(labels)) <= max(sizes) / 2
+
+
+def test_pairs_of_classes_that_are_split() -> None:
+    labels = np.repeat(np.arange(10), 8)
+    tuning, report = tuning_and_report_pairs(open_set(labels), 50, 50, 5, 3, 0.4, "classes")
+    rows = tuning_and_report_images(open_set(labels), 3, 0.4, "classes")
+    assert tuning is not None
+    for pairs, own in zip((tuning, report), rows, strict=True):
+        check_pairs(pairs, labels, 50, 50, 5)
+        assert images(pairs) <= set(own.tolist())
+    assert [len(set(labels[own])) for own in rows] == [4, 6]
+    other = tuning_and_report_images(open_set(labels), 4, 0.4, "classes")
+    assert other[0].tolist() != rows[0].tolist(), "the seed chooses the classes"
+
+
+def test_share_zero_splits_no_class() -> None:
+    tuning, report = tuning_and_report_images(open_set(np.array([0, 0, 1])), 0, 0.0, "classes")
+    assert (tuning.tolist(), report.tolist()) == ([], [0, 1, 2])
+
+
+@pytest.mark.parametrize(("classes", "share"), [(3, 0.5), (20, 0.05), (20, 0.95), (1, 0.5)])
+def test_a_side_with_fewer_than_two_classes_is_refused(classes: int, share: float) -> None:
+    with pytest.raises(InputError, match=r"eval\.split = classes.*at least 2$"):
+        tuning_and_report_images(open_set(np.repeat(np.arange(classes), 4)), 0, share, "classes")
+
+
+def test_official_pairs_leave_the_classes_that_they_do_not_show_to_tuning() -> None:
+    labels = np.array([0, 0, 0, 1, 1, 0, 2, 2, 3, 3], np.int64)
+    tuning, report = tuning_and_report_pairs(open_set(labels, OFFICIAL), 2, 4, 2, 0, 0.5, "classes")
+    assert tuning is not None
+    assert images(tuning) == {6, 7, 8, 9}
+    assert unordered(report) == [(0, 2), (1, 4)]
+    rows = tuning_and_report_images(open_set(labels, OFFICIAL), 0, 0.5, "images")
+    assert [own.tolist() for own in rows] == [[3, 5, 6, 7, 8, 9], [0, 1, 2, 4]]

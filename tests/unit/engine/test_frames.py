@@ -16,10 +16,13 @@ from cl2r.config.schema import fields
 from cl2r.engine.chain import RunResult
 from cl2r.engine.frames import run_name, write_run
 from cl2r.engine.plan import plan_run
+from cl2r.metrics import METRICS as REGISTRY
+from cl2r.metrics import End
 from tests.support.quick import EPOCHS, TASKS, quick_config, train
 
 CELLS = TASKS * (TASKS + 1) // 2
-METRICS = ["AC", "BC", "FC", "mean_accuracy", "AC_low", "AC_high", "BC_low", "BC_high", "FC_low", "FC_high"]
+ENDS: tuple[End, ...] = ("", "low", "high")
+METRICS = [m.column(end=end) for m in REGISTRY.of_matrix() for end in (ENDS if m.interval else ENDS[:1])]
 COLUMNS = {
     "runs": [
         *("run", "status", "tasks", *fields(resolve([])), *METRICS, *(f"tuning_{metric}" for metric in METRICS)),
@@ -32,7 +35,7 @@ COLUMNS = {
         *("common_direction", "drift_cosine", "rotated_cosine", "cka", "vertex_cosine", "vertex_bound"),
         *("feature_size", "model_bytes", "forward_flops", "workers", "sync_batchnorm", "lambda", "loss_ce", "loss_fd"),
     ],
-    "matrix": ["run", "pairs", "metric", "t", "k", "accuracy", "compatible", "low", "high", "p_compatible"],
+    "matrix": ["run", "pairs", "metric", "t", "k", "accuracy", "recall@1", "compatible", "low", "high", "p_compatible"],
     "curves": ["run", "task", "stage", "epoch", "lr", "seconds", "loss_ce", "loss_fd"],
 }
 
@@ -117,6 +120,9 @@ def test_json_has_the_values_of_the_frames_and_null_above_the_diagonal(folder: P
         assert {metric: entry[pairs][metric] for metric in METRICS} == {m: row[prefix + m] for m in METRICS}
         cells = {(cell.t, cell.k): cell.accuracy for cell in matrix[matrix["pairs"] == pairs].itertuples()}
         assert entry[pairs]["C"] == [[cells.get((t, k)) for k in (1, 2, 3)] for t in (1, 2, 3)]
+        rows = matrix[matrix["pairs"] == pairs]
+        found = dict(zip(zip(rows["t"], rows["k"], strict=True), rows["recall@1"], strict=True))
+        assert entry[pairs]["R"] == [[found.get((t, k)) for k in (1, 2, 3)] for t in (1, 2, 3)]
         assert (entry[pairs]["BC(t)"][0], entry[pairs]["BC(t)"][-1]) == (None, entry[pairs]["BC"])
     assert [link["key"] for link in entry["links"]] == frame(folder, "tasks")["key"].tolist()
     assert entry["config"] == finished.plan.config.model_dump(mode="json")
@@ -131,7 +137,8 @@ def test_one_task_without_bootstrap(tiny: Path, tmp_path: Path) -> None:
     assert "tuning" not in entry
     row = frame(folder, "runs").iloc[0]
     assert all(math.isnan(row[metric]) for metric in ("AC", "BC", "FC"))
-    assert set(frame(folder, "matrix").columns) == {*("run", "pairs", "metric", "t", "k", "accuracy", "compatible")}
+    columns = {"run", "pairs", "metric", "t", "k", "accuracy", "recall@1", "compatible"}
+    assert set(frame(folder, "matrix").columns) == columns
 
 
 def test_an_equal_run_writes_the_same_folder(folder: Path, finished: RunResult, tmp_path: Path) -> None:

@@ -3,29 +3,31 @@
 import numpy as np
 import pytest
 
+from cl2r import retrieval
 from cl2r.engine.evaluation import ChainFeatures
 from cl2r.features import Features
-from cl2r.gallery import retrieval
 from cl2r.gallery.backfill import FRACTIONS, ORDERS, Order, Upgrade, backfill, neighbourhood, order_rows
-from cl2r.gallery.retrieval import METRICS, Integers, evaluate, retrieved
+from cl2r.gallery.retrieval import evaluate
+from cl2r.retrieval import SEARCH_METRICS, Integers, SearchImages, retrieved
+from tests.support.searches import all_images
 
 ROWS = 48
 
 
-def drifting(dims: tuple[int, ...] = (5, 5, 5)) -> tuple[ChainFeatures, Integers]:
+def drifting(dims: tuple[int, ...] = (5, 5, 5)) -> tuple[ChainFeatures, SearchImages]:
     rng = np.random.default_rng(2)
     labels = np.repeat(np.arange(8), ROWS // 8)
     models = []
     for t, dim in enumerate(dims):
         centres = np.random.default_rng(1).normal(size=(8, dim)) + 0.4 * t * rng.normal(size=(8, dim))
         models.append(Features((centres[labels] + 0.8 * rng.normal(size=(ROWS, dim))).astype(np.float32)))
-    return ChainFeatures(models), labels
+    return ChainFeatures(models), all_images(labels)
 
 
 def mixed_by_hand(upgrade: Upgrade, order: Integers, fraction: float) -> list[float]:
     """Compute the metrics by their definitions, one query and one row at a time."""
     new = set(order[: round(fraction * ROWS)].tolist())
-    labels, rows = upgrade.labels, []
+    labels, rows = upgrade.images.labels, []
     for query in range(ROWS):
         scores = {}
         for row in set(range(ROWS)) - {query}:
@@ -41,12 +43,12 @@ def mixed_by_hand(upgrade: Upgrade, order: Integers, fraction: float) -> list[fl
 
 
 def test_the_ends_are_cells_of_the_matrix() -> None:
-    features, labels = drifting()
-    matrices = evaluate(features, labels, samples=5)
-    upgrade = Upgrade.of(features, 2, 0, labels)
+    features, images = drifting()
+    matrices = evaluate(features, images, samples=5)
+    upgrade = Upgrade.of(features, 2, 0, images)
     curves = backfill(upgrade, [order_rows(upgrade, order) for order in ORDERS])
-    assert curves.shape == (len(ORDERS), len(FRACTIONS), len(METRICS))
-    for place, metric in enumerate(METRICS):
+    assert curves.shape == (len(ORDERS), len(FRACTIONS), len(SEARCH_METRICS))
+    for place, metric in enumerate(SEARCH_METRICS):
         assert np.allclose(curves[:, 0, place], matrices[metric].matrix[2, 0], atol=1e-12)
         assert np.allclose(curves[:, -1, place], matrices[metric].matrix[2, 2], atol=1e-12)
     assert (curves[:, 0] != curves[:, -1]).any()
@@ -54,8 +56,8 @@ def test_the_ends_are_cells_of_the_matrix() -> None:
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_mixed_galleries_agree_with_a_slow_loop(order: Order) -> None:
-    features, labels = drifting()
-    upgrade = Upgrade.of(features, 1, 0, labels)
+    features, images = drifting()
+    upgrade = Upgrade.of(features, 1, 0, images)
     rows = order_rows(upgrade, order)
     found = backfill(upgrade, [rows], (0.25, 0.5))
     for step, fraction in enumerate((0.25, 0.5)):
@@ -64,17 +66,17 @@ def test_mixed_galleries_agree_with_a_slow_loop(order: Order) -> None:
 
 def test_rows_are_compared_in_their_own_space() -> None:
     """A growing model: old rows have fewer dimensions than new ones."""
-    features, labels = drifting((4, 9))
+    features, images = drifting((4, 9))
     grown = ChainFeatures(features.models, grows=True)
-    upgrade = Upgrade.of(grown, 1, 0, labels)
+    upgrade = Upgrade.of(grown, 1, 0, images)
     assert (upgrade.to_old.shape[1], upgrade.old.shape[1], upgrade.new.shape[1]) == (4, 4, 9)
     rows = order_rows(upgrade, "random", 3)
     assert backfill(upgrade, [rows], (0.5,))[0, 0].tolist() == pytest.approx(mixed_by_hand(upgrade, rows, 0.5))
 
 
 def test_the_block_size_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    features, labels = drifting()
-    upgrade = Upgrade.of(features, 2, 1, labels)
+    features, images = drifting()
+    upgrade = Upgrade.of(features, 2, 1, images)
     orders = [order_rows(upgrade, "random", draw) for draw in (0, 1)]
     whole = backfill(upgrade, orders)
     monkeypatch.setattr(retrieval, "BLOCK_NUMBERS", 5 * ROWS)
@@ -82,18 +84,19 @@ def test_the_block_size_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_images_alone_in_their_class_are_left_out() -> None:
-    features, labels = drifting()
-    labels = labels.copy()
+    features, images = drifting()
+    labels = images.labels.copy()
     labels[0] = 99
-    upgrade = Upgrade.of(features, 1, 0, labels)
+    images = all_images(labels)
+    upgrade = Upgrade.of(features, 1, 0, images)
     found = backfill(upgrade, [order_rows(upgrade, "random")], (0.0,))[0, 0]
-    judged = retrieved(upgrade.to_old, upgrade.old, labels)
-    assert found.tolist() == pytest.approx(judged[1:].mean(axis=0).tolist())
+    judged = retrieved(upgrade.to_old[1:], upgrade.old, images)
+    assert found.tolist() == pytest.approx(judged.mean(axis=0).tolist())
 
 
 def test_random_orders_are_reproducible_permutations() -> None:
-    features, labels = drifting()
-    upgrade = Upgrade.of(features, 1, 0, labels)
+    features, images = drifting()
+    upgrade = Upgrade.of(features, 1, 0, images)
     first, second = (order_rows(upgrade, "random", draw) for draw in (0, 1))
     assert sorted(first) == sorted(second) == list(range(ROWS))
     assert not np.array_equal(first, second)
@@ -102,14 +105,14 @@ def test_random_orders_are_reproducible_permutations() -> None:
 
 def test_the_worst_rows_are_far_from_their_old_neighbours() -> None:
     """Only old vectors count: new vectors and labels change nothing."""
-    features, labels = drifting()
-    upgrade = Upgrade.of(features, 1, 0, labels)
+    features, images = drifting()
+    upgrade = Upgrade.of(features, 1, 0, images)
     cosine = features.models[0].unit().astype(float) @ features.models[0].unit().astype(float).T
     means = [np.mean(sorted(np.delete(cosine[row], row))[-10:]) for row in range(ROWS)]
     assert neighbourhood(upgrade.old).tolist() == pytest.approx(means, abs=1e-6)
     order = order_rows(upgrade, "worst_first")
     assert np.array_equal(order, np.argsort(means))
-    other = Upgrade(upgrade.new, upgrade.old, upgrade.to_old[::-1], labels[::-1])
+    other = Upgrade(upgrade.new, upgrade.old, upgrade.to_old[::-1], all_images(images.labels[::-1]))
     assert np.array_equal(order_rows(other, "worst_first"), order)
 
 
@@ -121,7 +124,7 @@ def test_copies_of_a_row_are_neighbours_but_the_row_itself_is_not() -> None:
 
 
 def test_the_oracle_orders_rows_by_how_far_the_upgrade_moves_them() -> None:
-    features, labels = drifting()
-    upgrade = Upgrade.of(features, 2, 0, labels)
+    features, images = drifting()
+    upgrade = Upgrade.of(features, 2, 0, images)
     new, old = (features.models[t].unit().astype(float) for t in (2, 0))
     assert np.array_equal(order_rows(upgrade, "oracle"), np.argsort((new * old).sum(1)))

@@ -1,20 +1,24 @@
 """Points of a sweep from Optuna: what is handed out, what is told, and what a restart finds."""
 
 import itertools
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from optuna.trial import TrialState
 
+from cl2r.errors import InputError
 from cl2r.rayrun.optuna_source import OptunaSource, column_mean, job_rows
+from cl2r.storage.path import at
 from cl2r.study.folder import StudyFolder
 from cl2r.study.frames import study_frames
-from cl2r.study.jobs import Job
+from cl2r.study.jobs import Job, fixed_jobs
 from cl2r.study.ledger import DIED
 from cl2r.study.spec import StudySpec
 from cl2r.study.train_job import record_failed
-from tests.support.small_study import finish, small_study, small_sweep
+from cl2r.study.warm_start import earlier_study
+from tests.support.small_study import SPACE, finish, small_study, small_sweep
 
 
 @pytest.fixture
@@ -155,7 +159,8 @@ def test_more_trials_later_are_new_points(tiny: Path, folder: StudyFolder, sampl
 
 
 def choices(data: Path, trials: int, **space: list[Any]) -> StudySpec:
-    return small_study(data, space={"memory.per_class": [2, 3], **space}, search={"trials": trials})
+    search = {"trials": trials, "objectives": ["BC"], "constraints": {}}
+    return small_study(data, space={"memory.per_class": [2, 3], **space}, search=search)
 
 
 def test_a_repeated_point_is_trained_once(tiny: Path, folder: StudyFolder) -> None:
@@ -175,7 +180,7 @@ def test_a_repeated_point_is_trained_once(tiny: Path, folder: StudyFolder) -> No
     assert [trial.value for trial in trials] == [size[trial.params["memory.per_class"]] for trial in trials]
     later = OptunaSource(choices(tiny, 8), folder)
     assert later.next() is None, "both points have a value"
-    assert len(later.optuna.get_trials(states=(TrialState.COMPLETE,))) == 8
+    assert len(later.searches[0].optuna.get_trials(states=(TrialState.COMPLETE,))) == 8
 
 
 def test_repeated_points_of_a_killed_command_are_told_with_the_first(tiny: Path, folder: StudyFolder) -> None:
@@ -190,23 +195,26 @@ def test_repeated_points_of_a_killed_command_are_told_with_the_first(tiny: Path,
 
 
 def test_a_combination_that_cannot_be_run_is_a_failed_row(tiny: Path, folder: StudyFolder) -> None:
-    """Four tasks stopped after four are fine, so are two after two, but not two after four."""
-    space = {"scenario.n_tasks": [4, 2], "scenario.stop_after": [2, 4]}
+    """Each value is fine by itself: the fixed classifier needs a projection, ER does not."""
+    space = {"method.name": ["er", "fixed"], "head.projection": ["linear", "none"]}
+    search = {"trials": 12, "objectives": ["BC"], "constraints": {}}
     for _ in range(2):  # the next command works as well
-        source = OptunaSource(small_study(tiny, space=space, search={"trials": 12}), folder)
+        source = OptunaSource(small_study(tiny, set={"method.name": "er"}, space=space, search=search), folder)
         for job in iter(source.next, None):
             finish(folder, job, {"tuning_BC": 0.0})
             source.ended(job, pruned=False)
     failed = folder.ledger.events("failed")
     assert failed
-    assert all("stop_after=4 exceeds the 2 tasks" in event.read()["reason"] for event in failed)
+    assert all("head.projection=none needs" in event.read()["reason"] for event in failed)
     assert set(states(source)) == {TrialState.COMPLETE, TrialState.FAIL}
     row = study_frames(folder)["runs"].query("status == 'failed'").iloc[0]
-    assert (row["scenario.n_tasks"], row["scenario.stop_after"]) == (2, 4)
+    assert (row["method.name"], row["head.projection"]) == ("fixed", "none")
 
 
 def test_a_trial_killed_while_its_point_was_chosen_does_not_count(tiny: Path, folder: StudyFolder) -> None:
-    OptunaSource(small_sweep(tiny, trials=3), folder).optuna.ask()  # killed here: a trial without parameters
+    OptunaSource(small_sweep(tiny, trials=3), folder).searches[
+        0
+    ].optuna.ask()  # killed here: a trial without parameters
     source = OptunaSource(small_sweep(tiny, trials=3), folder)
     jobs = list(iter(source.next, None))
     assert [job.trial for job in jobs] == [1, 2, 3]
@@ -227,3 +235,176 @@ def test_a_trial_whose_process_crashed_is_enqueued_once_more(tiny: Path, folder:
     finish(folder, again, {"tuning_BC": 0.5})
     later.ended(again, pruned=False)
     assert OptunaSource(small_sweep(tiny, trials=2), folder).waiting == 0
+
+
+def judged(data: Path, trials: int = 3, tasks: Sequence[int] = (3,), **search: Any) -> StudySpec:
+    """The default objective and constraint, over λ and memory, for each number of tasks."""
+    space = {**SPACE, "scenario.n_tasks": list(tasks)}
+    return small_study(data, space=space, search={"trials": trials, **search})
+
+
+def learned(service: float, reindexed: float) -> dict[str, float]:
+    return {"tuning_service_accuracy": service, "tuning_reindexed_accuracy": reindexed, "stored_bytes": 7}
+
+
+def finish_fixed(spec: StudySpec, folder: StudyFolder, source: OptunaSource, row: dict[str, float]) -> None:
+    for context in spec.contexts():
+        for job in fixed_jobs(spec, context, spec.seeds):
+            finish(folder, job, row)
+            source.ended(job, pruned=False)
+
+
+def test_trials_are_told_with_their_constraint_once_the_reference_run_has_ended(
+    tiny: Path, folder: StudyFolder
+) -> None:
+    """The frozen model has the best service accuracy (and BC 0), but its last model has learned nothing."""
+    spec = judged(tiny)
+    source = OptunaSource(spec, folder)
+    frozen, poor, good = iter(source.next, None)
+    for job, row in ((frozen, learned(0.8, 0.8)), (poor, learned(0.7, 0.895)), (good, learned(0.75, 0.9))):
+        finish(folder, job, row)
+        source.ended(job, pruned=False)
+    assert states(source) == [TrialState.RUNNING] * 3, "there is nothing yet to judge them by"
+    finish_fixed(spec, folder, source, learned(0.72, 0.9))
+    assert states(source) == [TrialState.COMPLETE] * 3
+    trials = source.searches[0].optuna.get_trials()
+    for trial, violation in zip(trials, (0.09, -0.005, -0.01), strict=True):
+        assert trial.constraints == {"reindexed_accuracy >= er - 0.01": pytest.approx(violation)}
+    assert trials[0].user_attrs == learned(0.8, 0.8), "for the dashboard"
+    assert source.searches[0].optuna.best_trial.number == good.trial
+    assert list(source.searches[0].best(2)) == [good.trial, poor.trial]
+
+
+def test_a_restart_judges_trials_that_ended_before_the_reference_run(tiny: Path, folder: StudyFolder) -> None:
+    spec = judged(tiny, trials=1)
+    (job,) = iter(OptunaSource(spec, folder).next, None)
+    finish(folder, job, learned(0.7, 0.7))
+    source = OptunaSource(spec, folder)
+    assert source.next() is None
+    assert states(source) == [TrialState.RUNNING]
+    finish_fixed(spec, folder, source, learned(0.7, 0.8))
+    assert states(source) == [TrialState.COMPLETE]
+    assert not source.searches[0].best(1)
+
+
+def test_a_reference_run_that_failed_leaves_no_trial_feasible(tiny: Path, folder: StudyFolder) -> None:
+    spec = judged(tiny, trials=1)
+    source = OptunaSource(spec, folder)
+    (job,) = iter(source.next, None)
+    finish(folder, job, learned(0.7, 0.7))
+    source.ended(job, pruned=False)
+    (reference,) = fixed_jobs(spec, spec.contexts()[0], spec.seeds)
+    record_failed(reference, folder, "loss")
+    source.ended(reference, pruned=False)
+    assert states(source) == [TrialState.COMPLETE]
+    assert not source.searches[0].best(1)
+
+
+def test_every_number_of_tasks_is_searched_by_itself_in_turn(tiny: Path, folder: StudyFolder) -> None:
+    spec = judged(tiny, trials=3, tasks=(2, 3, 4), constraints={})
+    source = OptunaSource(spec, folder)
+    jobs = list(iter(source.next, None))
+    assert [len(job.runs[0].keys) for job in jobs] == [2, 3, 4] * 3
+    assert len({job.trial for job in jobs}) == 9
+    names = [search.optuna.study_name for search in source.searches]
+    assert names == ["sweep T=2", "sweep T=3", "sweep T=4"]
+    for job in jobs:
+        finish(folder, job, learned(0.1 * len(job.runs[0].keys), 0.5))
+        source.ended(job, pruned=False)
+    for tasks, search in zip((2, 3, 4), source.searches, strict=True):
+        assert [trial.value for trial in search.optuna.get_trials()] == [0.1 * tasks] * 3
+        assert all(trial.params.keys() == SPACE.keys() for trial in search.optuna.get_trials())
+    again = OptunaSource(judged(tiny, trials=4, tasks=(2, 3, 4), constraints={}), folder)
+    assert again.waiting == 3
+    assert [len(job.runs[0].keys) for job in iter(again.next, None)] == [2, 3, 4]
+
+
+def test_the_best_trials_are_confirmed_when_their_search_is_over(tiny: Path, folder: StudyFolder) -> None:
+    spec = judged(tiny, tasks=(2, 3), confirm={"top": 2, "seeds": [8, 9]})
+    source = OptunaSource(spec, folder)
+    finish_fixed(spec, folder, source, learned(0.72, 0.9))
+    jobs = [source.next() for _ in range(6)]
+    for place, job in enumerate(jobs):
+        assert job is not None
+        assert source.next() is None, "until the last trial of a context has ended there is nothing to confirm"
+        finish(folder, job, learned(0.6 + place / 100, 0.89 if place < 4 else 0.5))
+        source.ended(job, pruned=False)
+        if place == 4:
+            break
+    two = list(iter(source.next, None))
+    best = [job.trial for job in jobs[:3:2] if job][::-1]
+    assert [(job.trial, job.variant, job.runs[0].config.seed) for job in two] == [
+        *((trial, "confirmed", seed) for seed in (8, 9) for trial in best),
+        *((None, variant, seed) for seed in (8, 9) for variant in ("reference", "default")),
+    ], "the third trial of two tasks did not meet the constraint"
+    for job in two[:3]:
+        finish(folder, job, learned(0.7, 0.9))
+    again = OptunaSource(spec, folder)
+    left = [job for job in iter(again.next, None) if job.variant is not None]
+    assert left == two[3:]
+
+
+def test_the_point_of_a_fixed_run_is_not_trained_again(tiny: Path, folder: StudyFolder) -> None:
+    """Of two methods one is the reference: its trial gets the reference run's value."""
+    search = {"trials": 4, "sampler": "random"}
+    spec = small_study(tiny, space={"method.name": ["er", "cl2r"]}, search=search)
+    source = OptunaSource(spec, folder)
+    (job,) = iter(source.next, None)
+    assert job.runs[0].config.method.name == "cl2r"
+    again = OptunaSource(spec, folder)
+    assert [one.runs for one in iter(again.next, None)] == [job.runs]
+    finish(folder, job, learned(0.7, 0.9))
+    again.ended(job, pruned=False)
+    finish_fixed(spec, folder, again, learned(0.6, 0.9))
+    trials = again.searches[0].optuna.get_trials()
+    assert [trial.value for trial in trials] == [
+        {"er": 0.6, "cl2r": 0.7}[trial.params["method.name"]] for trial in trials
+    ]
+
+
+def earlier_sweep(data: Path, folder: StudyFolder, **search: Any) -> StudySpec:
+    """A finished study of three trials with values 0.1, 0.2, 0.3."""
+    spec = judged(data, **search)
+    folder.claim_name(spec.identity(["pixels"]))
+    source = OptunaSource(spec, folder)
+    finish_fixed(spec, folder, source, learned(0.5, 0.5))
+    for value, job in enumerate(iter(source.next, None), 1):
+        finish(folder, job, learned(value / 10, 0.5))
+        source.ended(job, pruned=False)
+    return spec
+
+
+def test_a_comparable_study_lends_its_values(tiny: Path, tmp_path: Path) -> None:
+    earlier = StudyFolder(tmp_path, "earlier")
+    earlier_sweep(tiny, earlier)
+    spec, folder = judged(tiny, warm_start="earlier"), StudyFolder(tmp_path, "later")
+    folder.claim_name(spec.identity(["pixels"]))
+    source = OptunaSource(spec, folder)
+    trials = source.searches[0].optuna.get_trials()
+    assert [trial.value for trial in trials] == [0.1, 0.2, 0.3]
+    assert [trial.constraints for trial in trials] == [{"reindexed_accuracy >= er - 0.01": pytest.approx(-0.01)}] * 3
+    assert {trial.user_attrs["warm_start"] for trial in trials} == {"earlier"}
+    assert source.waiting == 3, "they do not count as trials of this study"
+    assert [job.trial for job in iter(source.next, None)] == [3, 4, 5]
+    assert not OptunaSource(spec, folder).searches[0].best(3), "nor can they be confirmed here"
+
+
+def test_of_a_study_with_other_settings_the_best_points_are_tried_first(tiny: Path, tmp_path: Path) -> None:
+    earlier = StudyFolder(tmp_path, "earlier")
+    earlier_sweep(tiny, earlier)
+    points = [event.read()["params"] for event in earlier.ledger.events("trial")]
+    spec, folder = judged(tiny, warm_start=str(earlier.path), startup=4), StudyFolder(tmp_path, "later")
+    folder.claim_name(spec.identity(["other pixels"]))
+    source = OptunaSource(spec, folder)
+    first, second, third = (job.runs[0].config for job in iter(source.next, None))
+    assert [one.method.lambda_base for one in (first, second)] == [
+        point["method.lambda_base"] for point in points[:0:-1]
+    ]
+    assert third.method.lambda_base not in [point["method.lambda_base"] for point in points]
+
+
+def test_a_warm_start_without_a_study_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "studies" / "earlier").mkdir(parents=True)
+    (tmp_path / "studies" / "earlier" / "study.yaml").write_text("{}")
+    with pytest.raises(InputError, match=r"no study 'erlier'.*did you mean 'earlier'"):
+        earlier_study("erlier", at(tmp_path))

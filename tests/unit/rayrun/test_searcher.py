@@ -109,7 +109,7 @@ def test_points_are_asked_for_one_at_a_time_and_wait_for_their_prefix(tiny: Path
     source = OptunaSource(spec, folder)
 
     def states() -> list[TrialState]:
-        return [trial.state for trial in source.optuna.get_trials()]
+        return [trial.state for trial in source.searches[0].optuna.get_trials()]
 
     (prefix,) = prefix_jobs(representative_jobs(spec), [])
     searcher = JobSearcher(small_session(folder), [prefix], source, 2)
@@ -238,11 +238,11 @@ class Stopper:
         return bool(answer == TrialScheduler.STOP)
 
     def states(self) -> list[TrialState]:
-        return [trial.state for trial in self.source.optuna.get_trials()]
+        return [trial.state for trial in self.source.searches[0].optuna.get_trials()]
 
 
 def early(data: Path, tasks: int = 5) -> StudySpec:
-    return small_sweep(data, trials=9, tasks=tasks, early_stopping=True)
+    return small_sweep(data, trials=9, tasks=tasks, pruner="halving")
 
 
 def test_the_worse_of_several_trials_is_stopped(tiny: Path, folder: StudyFolder) -> None:
@@ -258,7 +258,7 @@ def test_the_worse_of_several_trials_is_stopped(tiny: Path, folder: StudyFolder)
     outcomes = folder.ledger.outcomes()
     assert list(outcomes) == [worst.runs[0].name]
     entry = outcomes[worst.runs[0].name].read()
-    assert "BC(2)" in entry["reason"]
+    assert "BC over 2 tasks" in entry["reason"]
     assert (entry["trial"], entry["metrics"]) == (1, {"tasks": 2})
     assert entry["config"]["method.lambda_base"] == worst.runs[0].config.method.lambda_base
     assert not live.exists()
@@ -310,7 +310,7 @@ def test_the_pruner_survives_a_restart(tiny: Path, folder: StudyFolder) -> None:
 
     third = Stopper(early(tiny), folder)
     assert third.states() == [TrialState.RUNNING, TrialState.PRUNED]
-    assert third.source.optuna.get_trials()[1].intermediate_values == {2: 0.1}
+    assert third.source.searches[0].optuna.get_trials()[1].intermediate_values == {2: 0.1}
     assert third.begin("a").trial == 0
     assert third.begin("c").trial == 2
     assert third.report("c", task=2, value=0.2), "worse than a trial of the first command"

@@ -20,7 +20,8 @@ from cl2r.engine.frames import frames as run_frames
 from cl2r.engine.frames import run_name
 from cl2r.engine.plan import plan_run
 from cl2r.errors import InputError
-from cl2r.gallery.retrieval import METRICS, check_plan, retrieved
+from cl2r.gallery.retrieval import report_images
+from cl2r.retrieval import SEARCH_METRICS, retrieved
 from cl2r.storage.path import ObjectPath
 from cl2r.study.folder import StudyFolder
 from cl2r.study.spec import StudySpec
@@ -63,7 +64,7 @@ def results(study: StudySpec, root: Path) -> list[RunResult]:
 def frames(results: list[RunResult]) -> Frames:
     """Frames as the driver of a study joins them."""
     parts = [run_frames(result, run_name(result.plan)) for result in results]
-    joined = {name: pd.DataFrame([row for part in parts for row in part[name]]) for name in ("runs", "tasks")}
+    joined = {name: pd.DataFrame([row for part in parts for row in part[name]]) for name in ("runs", "tasks", "matrix")}
     joined["runs"]["study"] = "made"
     return joined
 
@@ -76,17 +77,34 @@ def measured(study: StudySpec, frames: Frames, root: Path) -> Frames:
 def test_every_cell_of_every_run_is_measured(measured: Frames, results: list[RunResult], root: Path) -> None:
     cells = measured["retrieval"]
     assert list(cells.columns) == ["run", "method", "seed", "t", "k", "metric", "value", "low", "high", "compatible"]
-    assert len(cells) == 4 * len(METRICS) * TASKS * (TASKS + 1) // 2
+    assert len(cells) == 4 * len(SEARCH_METRICS) * TASKS * (TASKS + 1) // 2
     for result in results:
-        features, labels = chain_features(result.plan, root), result.plan.dataset.y_open
+        features, images = chain_features(result.plan, root), report_images(result.plan)
         own = cells[cells["run"] == run_name(result.plan)].set_index(["metric", "t", "k"])
-        judged = retrieved(features.models[2].unit(), features.models[1].unit(), labels)
-        for metric, value in zip(METRICS, judged.mean(axis=0), strict=True):
+        judged = retrieved(*features.searched(2, 1, images), images)
+        for metric, value in zip(SEARCH_METRICS, judged.mean(axis=0), strict=True):
             row = own.loc[(metric, 3, 2)]
             assert row["value"] == pytest.approx(value)
             assert row["low"] <= row["value"] <= row["high"]
             assert row["compatible"] == (row["value"] > own.loc[(metric, 2, 2), "value"])
     assert set(zip(cells["method"], cells["seed"], strict=True)) == {("cl2r", 0), ("er", 0), ("cl2r", 1), ("er", 1)}
+
+
+def test_recall_and_map_are_those_of_the_matrix_frame(
+    results: list[RunResult], frames: Frames, measured: Frames, root: Path
+) -> None:
+    for result in results:
+        config = result.plan.config
+        precise = config.eval.model_copy(update={"average_precision": True})
+        again = train(config.model_copy(update={"eval": precise}), root)
+        rows = [row for row in run_frames(again, "x")["matrix"] if row["pairs"] == "report"]
+        assert len(rows) == TASKS * (TASKS + 1) // 2
+        for row in rows:
+            for metric in ("recall@1", "mAP"):
+                assert row[metric] == cell(measured, run_name(result.plan), metric, row["t"], row["k"])
+    report = frames["matrix"][frames["matrix"]["pairs"] == "report"]
+    for run, t, k, recall in zip(report["run"], report["t"], report["k"], report["recall@1"], strict=True):
+        assert recall == cell(measured, run, "recall@1", t, k)
 
 
 def cell(measured: Frames, run: str, metric: str, t: int, k: int) -> float:
@@ -105,7 +123,7 @@ def test_backfills_begin_and_end_with_cells_of_the_matrix(measured: Frames) -> N
 
 def test_float32_gives_the_matrix_and_float16_almost(measured: Frames) -> None:
     formats = measured["formats"]
-    assert set(formats["format"]) == {"float32", "float16"}, "84 open images are too few to learn codes from"
+    assert set(formats["format"]) == {"float32", "float16"}, "42 report images are too few to learn codes from"
     for row in formats.itertuples():
         close = 1e-12 if row.format == "float32" else 0.05
         assert row.value == pytest.approx(cell(measured, row.run, row.metric, row.t, row.k), abs=close)
@@ -117,7 +135,7 @@ def test_indexes_of_the_runs_own_gallery(measured: Frames) -> None:
     assert set(indexes.index) == {"exact", "ivf", "hnsw"}
     assert (indexes.loc["exact", "recall@10"] == 1).all()
     assert indexes["recall@10"].between(0.9, 1).all()
-    assert (indexes["rows"] == 84).all()
+    assert (indexes["rows"] == 42).all()
     assert (indexes["queries_per_second"] > 0).all()
 
 
@@ -138,14 +156,16 @@ def test_a_lost_link_is_trained_again(results: list[RunResult], root: Path, tmp_
 
 def test_data_without_anything_to_search_for_is_refused(results: list[RunResult]) -> None:
     plan = results[0].plan
-    check_plan(plan)
+    report_images(plan)
     rows = np.arange(len(plan.dataset.y_open))
     for change, part in (
-        ({"y_open": rows}, "no class"),
+        ({"pairs": plan.report_pairs}, "list of pairs"),
         ({"templates": Templates(rows, rows), "pairs": plan.report_pairs}, "templates"),
     ):
         with pytest.raises(InputError, match=part):
-            check_plan(dataclasses.replace(plan, dataset=dataclasses.replace(plan.dataset, **change)))
+            report_images(dataclasses.replace(plan, dataset=dataclasses.replace(plan.dataset, **change)))
+    with pytest.raises(InputError, match="no class"):
+        report_images(dataclasses.replace(plan, report_images=None))
 
 
 @pytest.mark.parametrize(
@@ -172,7 +192,7 @@ def test_all_tables_of_a_study(measured: Frames) -> None:
     assert len(tables) == 6
     assert any("Too few rows" in note for note in formats_table(measured["formats"]).notes)
     assert [cell.text for cell in tables[-1].column("index")] == ["exact", "ivf", "hnsw"]
-    assert "84 vectors" in tables[-1].notes[0]
+    assert "42 vectors" in tables[-1].notes[0]
 
 
 def test_backfill_curves_are_means_over_draws_and_seeds(frames: Frames, measured: Frames) -> None:
@@ -247,4 +267,4 @@ def test_the_command_measures_and_writes_what_the_study_found(
 def test_the_default_specification_has_two_methods() -> None:
     study = StudySpec.load(Path(search.__file__).with_suffix(".yaml"))
     assert [point.values["method.name"] for point in study.points()] == ["er", "cl2r"]
-    check_plan(plan_run(study.config(study.points()[0], 0)))
+    report_images(plan_run(study.config(study.points()[0], 0)))

@@ -173,3 +173,11 @@ def test_a_seed_that_no_float_can_hold(folder: StudyFolder) -> None:
     enter_finished(folder, "run", seed=2**62 + 1)
     enter_failed(folder, "bad")
     assert study_frames(folder)["runs"]["seed"].tolist() == [3, 2**62 + 1]
+
+
+def test_a_ledger_from_before_recall_was_measured_has_empty_cells(folder: StudyFolder) -> None:
+    enter_finished(folder, "old")
+    tables = study_frames(folder)
+    for frame, column in (("runs", "service_recall"), ("runs", "service_accuracy"), ("matrix", "recall@1")):
+        assert tables[frame][column].isna().all()
+        assert tables[frame][column].dtype == "float64"

@@ -80,7 +80,11 @@ def test_a_name_belongs_to_one_driver(remote: ObjectPath, monkeypatch: pytest.Mo
 
 def test_a_sweep_resumes(tiny: Path, remote: ObjectPath, tmp_path: Path) -> None:
     """An open trial is handed out again, a finished one is known; the points are those of a sweep on a disk."""
-    study = small_study(tiny, space={"memory.per_class": {"low": 1, "high": 9}}, search={"trials": 4, "seed": 5})
+    study = small_study(
+        tiny,
+        space={"memory.per_class": {"low": 1, "high": 9}},
+        search={"trials": 4, "seed": 5, "objectives": ["BC"], "constraints": {}},
+    )
     points = []
     for folder in (StudyFolder(remote, "sweep"), StudyFolder(tmp_path, "sweep")):
         source = OptunaSource(study, folder)
@@ -93,7 +97,7 @@ def test_a_sweep_resumes(tiny: Path, remote: ObjectPath, tmp_path: Path) -> None
         third = again.next()
         assert third is not None
         assert third.runs == second.runs
-        states = [(trial.number, trial.state, trial.values, trial.params) for trial in again.optuna.trials]
+        states = [(trial.number, trial.state, trial.values, trial.params) for trial in again.searches[0].optuna.trials]
         assert [state.name for _, state, _, _ in states] == ["COMPLETE", "RUNNING"]
         points.append(states)
     assert points[0] == points[1]

@@ -10,7 +10,7 @@ from cl2r.config.builtin import ABLATION_CELLS
 from cl2r.engine.plan import Plan
 from cl2r.errors import InputError
 from cl2r.study.folder import StudyFolder
-from cl2r.study.jobs import Job, grid_jobs, representative_jobs
+from cl2r.study.jobs import Job, fixed_jobs, grid_jobs
 from cl2r.study.plan import plan_text
 from cl2r.study.resources import Resources
 from cl2r.study.session import StudySession
@@ -105,12 +105,19 @@ def test_stored_links_are_not_trained_again(
 
 def test_a_sweep_is_planned_by_points_drawn_at_random(tiny: Path, tmp_path: Path, calibrated: list[Plan]) -> None:
     space = {"method.lambda_base": {"low": 0.1, "high": 10.0}, "memory.per_class": {"low": 1, "high": 9}}
-    sweep = small_study(tiny, space=space, search={"trials": 5}, seeds=[0, 1])
-    text = text_of(sweep, representative_jobs(sweep), StudyFolder(tmp_path, "name"), Resources(), 4.1)
+    sweep = small_study(tiny, space=space, search={"trials": 5, "constraints": {}}, seeds=[0, 1])
+    text = text_of(sweep, [], StudyFolder(tmp_path, "name"), Resources(), 4.1)
     assert text.splitlines()[0] == "study name (about: 5 points of the space drawn at random)"
     lines = lines_of(text)
     assert lines["runs"] == "10"
     assert lines["links"] == "22 to train, 0 of 22 present", "two first tasks, and ten times two others"
+    two = {"space": {**space, "scenario.n_tasks": [2, 3]}, "search": {"trials": 5, "confirm": {"top": 2, "seeds": [7]}}}
+    sweep = small_study(tiny, **two)
+    fixed = [job for context in sweep.contexts() for job in fixed_jobs(sweep, context, sweep.seeds)]
+    lines = lines_of(text_of(sweep, fixed, StudyFolder(tmp_path, "name"), Resources(), 4.1))
+    assert lines["runs"] == str(2 * (5 + 2 + 2 + 2)), (
+        "trials, ER and the preset, the best ones, ER and the preset again"
+    )
     assert not list(tmp_path.iterdir())
 
 

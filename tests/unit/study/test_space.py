@@ -7,7 +7,15 @@ import pytest
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
 from cl2r.errors import InputError
-from cl2r.study.jobs import Job, corner_jobs, plan_job, prefix_jobs, representative_jobs
+from cl2r.study.jobs import (
+    Job,
+    confirmation_jobs,
+    corner_jobs,
+    fixed_jobs,
+    plan_job,
+    prefix_jobs,
+    representative_jobs,
+)
 from cl2r.study.space import Range, distributions, random_points
 from cl2r.study.spec import Point, StudySpec
 from tests.support.small_study import small_study
@@ -17,7 +25,8 @@ MEMORY = {"low": 1, "high": 8}
 
 
 def sweep(tiny: Path, space: dict[str, Any], trials: int = 20, **entries: Any) -> StudySpec:
-    return small_study(tiny, space=space, search={"trials": trials, **entries.pop("search", {})}, **entries)
+    search = {"trials": trials, "objectives": ["BC"], "constraints": {}, **entries.pop("search", {})}
+    return small_study(tiny, space=space, search=search, **entries)
 
 
 def test_optunas_words(tiny: Path) -> None:
@@ -90,21 +99,37 @@ def test_with_an_early_range_or_too_many_combinations_links_are_shared_as_they_c
     assert (
         representative_jobs(sweep(tiny, {"optim.lr": {"low": 0.01, "high": 0.1}, "method.lambda_base": LAMBDA})) == []
     )
-    space = {"scenario.n_tasks": [2, 3, 4], "method.lambda_base": LAMBDA}
-    assert representative_jobs(sweep(tiny, space, trials=2)) == []
-    assert len(representative_jobs(sweep(tiny, space, trials=3))) == 6
+    space = {"backbone.last_relu": [True, False], "optim.lr": [0.1, 0.2], "method.lambda_base": LAMBDA}
+    assert representative_jobs(sweep(tiny, space, trials=3)) == []
+    assert len(representative_jobs(sweep(tiny, space, trials=4))) == 8
+    space["scenario.n_tasks"] = [2, 3]
+    assert len(representative_jobs(sweep(tiny, space, trials=4))) == 16, "four trials of each number of tasks"
 
 
 @pytest.mark.parametrize(
     ("space", "entries", "fault"),
     [
-        ({"scenario.n_tasks": [2, 13]}, {}, "n_tasks = 13"),
-        ({"scenario.n_tasks": {"low": 2, "high": 13}}, {}, "n_tasks = 13"),
-        ({"eval.positives": {"low": 20, "high": 5000}}, {}, "eval.positives = 5000"),
+        ({"scenario.n_tasks": [2, 13], "memory.per_class": MEMORY}, {}, "n_tasks = 13"),
+        ({"eval.positives": [20, 5000], "memory.per_class": MEMORY}, {}, "eval.positives = 5000"),
+        ({"optim.lr": [0.1, -1.0]}, {}, "optim.lr"),
         ({"memory.per_class": MEMORY}, {"set": {"eval.tuning_share": 0}}, "no tuning pairs"),
-        ({"eval.tuning_share": [0.5, 0.0]}, {"search": {"objectives": ["seconds", "AC"]}}, "eval.tuning_share=0.0"),
-        ({"scenario.n_tasks": [1, 2]}, {}, "scenario.n_tasks=1: objective BC needs two tasks"),
-        ({"memory.per_class": MEMORY}, {"set": {"scenario.stop_after": 1}}, "objective BC needs two tasks"),
+        (
+            {"eval.tuning_share": [0.5, 0.0], "memory.per_class": MEMORY},
+            {"search": {"objectives": ["seconds", "AC"]}},
+            "tuning_share=0.0: there are no tuning pairs",
+        ),
+        ({"scenario.n_tasks": [1, 2], "memory.per_class": MEMORY}, {}, "T=1: BC needs two tasks"),
+        ({"memory.per_class": MEMORY}, {"set": {"scenario.stop_after": 1}}, "BC needs two tasks"),
+        (
+            {"memory.per_class": MEMORY},
+            {"set": {"scenario.stop_after": 1}, "search": {"objectives": ["seconds"], "constraints": {"AC": ">= 0.5"}}},
+            "AC needs two tasks",
+        ),
+        (
+            {"method.lambda_base": LAMBDA},
+            {"set": {"memory.per_class": 2, "head.mask_unseen": True}, "search": {"constraints": {"AC": ">= lucir"}}},
+            "head.mask_unseen",
+        ),
     ],
 )
 def test_a_corner_that_cannot_be_run_or_judged_is_refused(
@@ -126,3 +151,30 @@ def test_a_corner_that_cannot_be_run_or_judged_is_refused(
 )
 def test_corners_that_can_be_judged(tiny: Path, objectives: list[str], settings: dict[str, Any]) -> None:
     corner_jobs(sweep(tiny, {"memory.per_class": MEMORY}, set=settings, search={"objectives": objectives}))
+
+
+def test_fixed_runs_are_those_that_constraints_refer_to(tiny: Path) -> None:
+    space = {"method.lambda_base": LAMBDA, "scenario.n_tasks": [2, 3]}
+    search = {"constraints": {"reindexed_accuracy": ">= er - 0.01", "AC": ">= cl2r", "stored_bytes": "<= 2e6"}}
+
+    def told(study: StudySpec, seeds: tuple[int, ...] = (0, 1)) -> list[tuple[Any, ...]]:
+        jobs = fixed_jobs(study, {"scenario.n_tasks": 3}, seeds)
+        assert all(job.trial is None and len(job.runs) == 1 and len(job.runs[0].keys) == 3 for job in jobs)
+        return [(job.variant, job.runs[0].config.method.name, job.runs[0].config.seed) for job in jobs]
+
+    study = sweep(tiny, space, search=search)
+    both = [("reference", "er"), ("reference", "cl2r")]
+    assert told(study) == [(*entry, seed) for seed in (0, 1) for entry in both]
+    assert told(sweep(tiny, space)) == []
+    confirmed = sweep(tiny, space, search={"confirm": {"top": 1, "seeds": [4, 5]}}, set={"method.name": "fixed"})
+    rows = [("reference", "er"), ("default", "fixed")]
+    assert told(confirmed, (0,)) == [(*entry, 0) for entry in rows]
+    jobs = confirmation_jobs(
+        confirmed, {"scenario.n_tasks": 3}, {7: {"scenario.n_tasks": 3, "method.lambda_base": 2.0}}
+    )
+    assert [(job.trial, job.variant, job.runs[0].config.seed) for job in jobs] == [
+        (7, "confirmed", 4),
+        (7, "confirmed", 5),
+        *((None, variant, seed) for seed in (4, 5) for variant in ("reference", "default")),
+    ]
+    assert jobs[0].runs[0].config.method.lambda_base == 2.0

@@ -59,12 +59,16 @@ def test_every_shipped_study_loads_and_all_its_configs_resolve(path: Path) -> No
         ({"search": {"objectives": []}}, "search.objectives"),
         ({"search": {"trials": 0}}, "search.trials"),
         ({"search": {"sampler": "grid"}}, "search.sampler"),
-        ({"search": {"early_stopping": True, "objectives": ["BC", "AC"]}}, "early_stopping"),
-        ({"search": {"early_stopping": True, "objectives": ["seconds"]}}, "seconds"),
-        (
-            {"space": {"scenario.n_tasks": [2, 3]}, "search": {"early_stopping": True}},
-            "scenario.n_tasks",
-        ),
+        ({"search": {"pruner": "median", "objectives": ["BC", "AC"]}}, "pruner needs one objective"),
+        ({"search": {"pruner": "median", "objectives": ["seconds"]}}, "seconds"),
+        ({"search": {"pruner": "always"}}, "search.pruner"),
+        ({"search": {"constraints": {"AC": "0.5"}}}, "has none of the forms"),
+        ({"search": {"constraints": {"accuracy": ">= 0.5"}}}, "no metric 'accuracy'"),
+        ({"search": {"constraints": {"AC": ">= err - 0.1"}}}, "did you mean 'er'"),
+        ({"search": {"confirm": {"top": 0}}}, "search.confirm"),
+        ({"space": {"optim.lr": [0.1, 0.2]}, "search": {"confirm": {"seeds": [0, 1]}}}, "seeds of the search"),
+        ({"space": {"scenario.n_tasks": [2, 3]}}, "use a grid"),
+        ({"space": {"scenario.n_tasks": {"low": 2, "high": 5}, "optim.lr": [0.1, 0.2]}}, "as a list"),
         ({"space": {"optim.lr": {"low": 2, "high": 1}}}, "low"),
         ({"space": {"optim.lr": {"low": 1, "high": 1}}}, "low"),
         ({"space": {"optim.lr": {"low": 0, "high": 1, "log": True}}}, "log"),
@@ -206,7 +210,10 @@ def test_where_a_setting_came_from_is_not_part_of_a_study() -> None:
         ({"search": {"seed": 1}}, False),
         ({"search": {"sampler": "random"}}, False),
         ({"search": {"objectives": ["AC"]}}, False),
-        ({"search": {"early_stopping": True}}, False),
+        ({"search": {"pruner": "halving"}}, False),
+        ({"search": {"constraints": {}}}, False),
+        ({"search": {"warm_start": "earlier"}}, False),
+        ({"search": {"confirm": {"top": 1, "seeds": [7]}}}, True),
         ({"space": {"optim.lr": RANGE | {"high": 11.0}}}, False),
         ({"space": {"optim.lr": [0.1, 0.2]}}, False),
         ({"seeds": [0, 1]}, False),
@@ -242,3 +249,15 @@ def test_a_number_of_tasks_replaces_the_choices_of_the_file_and_of_the_changes()
         spec = StudySpec.load(content, tasks=4, **changes)
         assert [point.values for point in spec.points()] == [{"method.name": "er"}]
         assert spec.config(spec.points()[0], seed=0).scenario.n_tasks == 4
+
+
+def test_constraints_of_a_command_add_to_those_of_the_file() -> None:
+    space = {"space": {"optim.lr": [0.1, 0.2]}}
+    default = {"reindexed_accuracy": ">= er - 0.01"}
+    assert StudySpec.load(space).search.constraints == default
+    more = {"search": {"constraints": {"AC": ">= 0.5"}}}
+    assert StudySpec.load(space, **more).search.constraints == {**default, "AC": ">= 0.5"}
+    own = {**space, "search": {"constraints": {"BC": ">= 0", "AC": ">= 0.1"}}}
+    assert StudySpec.load(own, **more).search.constraints == {"BC": ">= 0", "AC": ">= 0.5"}
+    assert StudySpec.load(own, search={"constraints": {}}).search.constraints == {}
+    assert StudySpec.load(own, search={"constraints": None}).search.constraints == {"BC": ">= 0", "AC": ">= 0.1"}
