@@ -14,28 +14,14 @@ Cost on two cores with the default preset: 40 minutes for the smallest race of a
 """
 
 import functools
-import re
 from pathlib import Path
 
 import click
 
 from cl2r.cli.options import NameType
 from cl2r.cli.recommend import recommendation_text
-from cl2r.cli.study import Recipe, list_option, study_command
+from cl2r.cli.study import Recipe, constraint_option, list_option, study_command
 from cl2r.errors import InputError
-
-
-def constraints(texts: tuple[str, ...]) -> dict[str, str] | None:
-    """Return constraints such as `AC >= 0.5` by metric; {} for `none`, None if there are no texts."""
-    if texts == ("none",):
-        return {}
-    found = {}
-    for text in texts:
-        metric, relation, bound = re.match(r"\s*(\w+)\s*([<>]=)?(.*)", text, re.DOTALL).groups()  # type: ignore[union-attr]
-        if relation is None:
-            raise InputError(f'--constraint {text!r}: give e.g. "reindexed_accuracy >= er - 0.01", or none')
-        found[metric] = f"{relation}{bound}"
-    return found or None
 
 
 @study_command(__file__, __doc__)
@@ -45,9 +31,8 @@ def constraints(texts: tuple[str, ...]) -> dict[str, str] | None:
 )
 @list_option("--adapters", metavar="NAME...", help="Adapters to try (default: all); none for none.")
 @click.option("--objective", type=NameType("objective"), metavar="NAME", help="Default: service_accuracy.")
-@click.option(
-    "--constraint", "bounds", multiple=True, metavar="TEXT", help='E.g. "AC >= er"; may be repeated; or none.'
-)
+@constraint_option
+@click.option("--no-constraints", is_flag=True, help="Rank all candidates, also those that have not learned.")
 @click.option(
     "--out", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Copy of recommended.yaml."
 )
@@ -56,7 +41,8 @@ def main(
     methods: tuple[str, ...],
     adapters: tuple[str, ...],
     objective: str | None,
-    bounds: tuple[str, ...],
+    constraints: dict[str, str] | None,
+    no_constraints: bool,
     out: Path | None,
 ) -> Recipe:
     """Choose who takes part, what counts, and how long it may take."""
@@ -64,7 +50,7 @@ def main(
         raise InputError(f"--out {out}: there is no folder {out.absolute().parent}")
     race = {"hours": hours, "methods": list(methods) or None}
     race["adapters"] = [] if adapters == ("none",) else list(adapters) or None
-    search = {"objectives": [objective] if objective else None, "constraints": constraints(bounds)}
+    search = {"objectives": [objective] if objective else None, "constraints": {} if no_constraints else constraints}
     return Recipe(functools.partial(recommendation_text, out=out), {"race": race, "search": search})
 
 

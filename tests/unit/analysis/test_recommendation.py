@@ -1,0 +1,191 @@
+"""What a race recommends: the choice on tuning pairs, how good it is on report pairs, and when not to choose."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis.recommendation import recommendation
+from analysis.report import build_report
+from analysis.study import Study
+from analysis.tables.formats import render
+from cl2r.errors import InputError
+
+SEEDS = (0, 1, 2)
+NOISE = {0: 0.004, 1: -0.003, 2: 0.001}  # what a seed does to all candidates
+SPECIFICATION = {
+    "race": {"hours": 2.0, "methods": None, "adapters": []},
+    "search": {"objectives": ["service_accuracy"], "constraints": {"reindexed_accuracy": ">= er - 0.01"}},
+}
+
+
+def row(
+    number: int, method: str, variant: str, seed: int, service: float, tuning: float, **more: Any
+) -> dict[str, Any]:
+    """One finished run; the first model has 0.70, the last one, re-indexed, 0.80."""
+    fd = "memory" if method.startswith(("er_fdm", "cl2r")) else "none"
+    config = {"method.name": method, "seed": seed, "memory.per_class": 20, "method.lambda_base": 5.0, "method.fd": fd}
+    config |= {
+        "head.centre": False,
+        "optim.epochs": 20,
+        "eval.split": "classes",
+        "data.name": "photos",
+        "variant": variant,
+    }
+    values = {"service_accuracy": service, "tuning_service_accuracy": tuning, "service_recall": service - 0.1}
+    values |= {
+        "reindexed_accuracy": 0.80,
+        "tuning_reindexed_accuracy": 0.80,
+        "first_accuracy": 0.70,
+        "first_recall": 0.6,
+    }
+    values |= {"reindexed_recall": 0.7}
+    values |= {"AC": 0.5, "BC": -0.01, "FC": 0.01, "train_seconds": 60.0, "stored_bytes": 2_000_000, "tasks": 5}
+    costs = {"adapter_flops": 0.0, "gallery_items_touched": 0}
+    run = f"photos-{method}-{number}-{variant}-s{seed}"
+    return {"run": run, "trial": number, "status": "finished", **config, **values, **costs, **more}
+
+
+def made(finals: dict[str, tuple[float, float]], spread: float = 0.001, **more: Any) -> Study:
+    """A race whose finalists have these service accuracies on report and tuning pairs; er and cl2r at their defaults.
+
+    `spread` is what a seed does to one candidate alone. Values of `more` replace those of all finalists.
+    """
+    rows = [row(0, "er", "screening", 0, 0.6, 0.6), row(1, "cl2r", "screening", 0, 0.6, 0.6)]
+    rows += [row(9, "fan", "screening", 0, 0.5, 0.5, gallery_items_touched=2 * 1600, tasks=3)]
+    numbers = {"er": 0, "cl2r": 1}
+    alone = np.random.default_rng(0)
+    for place, (method, (report, tuning)) in enumerate(finals.items()):
+        number = numbers.get(method, 10 + place)
+        for seed in SEEDS:
+            shift = NOISE[seed] + spread * alone.standard_normal()
+            rows.append(row(number, method, "final", seed, report + shift, tuning + NOISE[seed], **more))
+    runs = pd.DataFrame(rows).astype({"trial": "Int64", "variant": "string", "status": "string"})
+    runs["reason"] = pd.NA
+    tasks = pd.DataFrame({"run": runs["run"], "task": 1, "key": runs["run"], "reused": False, "extract_seconds": 2.0})
+    cells = [(1, 1, 0.7), (2, 1, 0.72), (2, 2, 0.8)]
+    names = ["run", "pairs", "metric", "t", "k", "accuracy", "compatible"]
+    matrix = pd.DataFrame(
+        [(run, "report", "accuracy", *cell, True) for run in runs["run"] for cell in cells], columns=names
+    )
+    about = {"seconds": 3600.0, "expected_runs": len(runs)}
+    return Study(runs, tasks, matrix, pd.DataFrame(), name="race", specification=SPECIFICATION, about=about)
+
+
+CLEAR = {"er": (0.72, 0.72), "cl2r": (0.73, 0.73), "er_fdm": (0.78, 0.77)}
+
+
+def test_a_clear_winner_is_named_with_its_settings_and_its_gain() -> None:
+    found = recommendation(made(CLEAR))
+    assert found.sentence.startswith(
+        "Use er_fdm with λ_base 5 and 20 images per class: service accuracy 0.781, +0.060 ["
+    ), found.sentence
+    assert "against ER over 3 seeds, on classes the search never saw" in found.sentence
+    assert found.sentence.endswith("it is better than every other finalist over 3 seeds.")
+    assert (found.candidate, found.run, found.alike) == (12, "photos-er_fdm-12-final-s0", ())
+    assert found.race == (
+        "screening: 3 candidates, 1 seed, 5 tasks, 20 epochs",
+        "final: 3 candidates, 3 seeds, 5 tasks, 20 epochs",
+        "time: 1 h 0 min of 2 h 0 min",
+    )
+    assert any("Never upgrading would give 0.700" in line for line in found.details)
+    assert any("1,600 vectors at every upgrade, 2 s for the open images" in line for line in found.details)
+    assert found.table is not None
+    assert [cell.text for cell in found.table.column("candidate")] == [
+        "er_fdm with λ_base 5 and 20 images per class", "cl2r", "er", "never upgrade", "re-index (ER)"
+    ]  # fmt: skip
+    assert [cell.text for cell in found.table.column("service accuracy")][-2:] == ["0.700", "0.800"]
+    assert found.table.column("− er")[2].text == "–"
+    text = render(found.table, "terminal")
+    assert "stored MB" in text
+    assert "2.0" in text
+
+
+def test_the_choice_is_made_on_tuning_pairs() -> None:
+    swapped = {"er": (0.72, 0.72), "cl2r": (0.80, 0.73), "er_fdm": (0.78, 0.77)}
+    found = recommendation(made(swapped))
+    assert found.candidate == 12
+    assert found.sentence.startswith("Cannot tell er_fdm"), "on the report pairs CL²R is better"
+
+
+def test_a_winner_that_seeds_do_not_separate_cannot_be_told_from_others() -> None:
+    close = {"er": (0.72, 0.72), "cl2r": (0.779, 0.73), "er_fdm": (0.78, 0.77)}
+    found = recommendation(made(close, spread=0.01))
+    assert found.sentence.startswith("Cannot tell er_fdm with λ_base 5 and 20 images per class from cl2r"), (
+        found.sentence
+    )
+    assert "against ER over 3 seeds" in found.sentence
+    assert "cl2r" in found.alike
+    assert found.run is not None, "the leading one is written nevertheless"
+
+
+def test_nothing_beats_never_upgrading() -> None:
+    poor = {"er": (0.60, 0.6), "cl2r": (0.61, 0.61), "er_fdm": (0.65, 0.65)}
+    found = recommendation(made(poor))
+    assert found.sentence == (
+        "Do not upgrade without re-indexing: nothing beats never upgrading (service accuracy 0.700); re-indexing is "
+        "the better choice: er_fdm with λ_base 5 and 20 images per class then reaches 0.800."
+    )
+    assert any("1,600 vectors" in line for line in found.details)
+    useless = recommendation(made(poor, reindexed_accuracy=0.69, tuning_reindexed_accuracy=0.69))
+    assert "with a re-indexed gallery the last model" in useless.sentence
+
+
+def test_nothing_is_feasible() -> None:
+    study = made(CLEAR)
+    search = {"objectives": ["service_accuracy"], "constraints": {"AC": ">= 0.9"}}
+    study.runs["tuning_AC"] = 0.4
+    strict = Study(
+        study.runs, study.tasks, study.matrix, study.curves, name="race", about={},
+        specification={**SPECIFICATION, "search": search},
+    )  # fmt: skip
+    found = recommendation(strict)
+    assert found.sentence.startswith("Nothing to recommend: no finalist meets AC >= 0.9; er_fdm with")
+    assert found.run is found.candidate is None
+    assert found.table is not None
+
+
+def test_a_frozen_model_is_not_chosen() -> None:
+    study = made({**CLEAR, "lwf": (0.9, 0.9)})
+    frozen = study.runs["method.name"] == "lwf"
+    study.runs.loc[frozen, ["tuning_reindexed_accuracy", "reindexed_accuracy"]] = 0.7
+    assert recommendation(study).candidate == 12
+
+
+def test_nothing_is_compatible() -> None:
+    found = recommendation(made(CLEAR, AC=0.0))
+    assert any(line.startswith("Nothing is compatible") for line in found.details)
+    assert not any("compatible" in line for line in recommendation(made(CLEAR)).details)
+
+
+def test_one_seed_makes_no_claim() -> None:
+    study = made(CLEAR)
+    one = study.runs[study.runs["seed"] == 0]
+    single = Study(one, study.tasks, study.matrix, study.curves, name="race", specification=SPECIFICATION)
+    found = recommendation(single)
+    assert found.sentence.startswith("Cannot tell")
+    assert "One seed: no interval, no test." in found.details
+
+
+def test_a_race_without_a_final_round_and_a_study_that_is_no_race() -> None:
+    study = made(CLEAR)
+    early = study.runs[study.runs["variant"] == "screening"]
+    begun = Study(early, study.tasks, study.matrix, study.curves, name="race", specification=SPECIFICATION)
+    assert recommendation(begun).sentence == "Cannot tell yet: no final round has finished."
+    with pytest.raises(InputError, match="is no race"):
+        recommendation(Study(early, study.tasks, study.matrix, study.curves, name="grid"))
+
+
+def test_the_page_begins_with_the_recommendation_and_shows_the_rounds() -> None:
+    study = made(CLEAR)
+    page = build_report(study)
+    assert page.index("Recommended") < page.index("Compared")
+    assert '<section id="race">' in page
+    assert "race-rounds" in page
+    assert "Use er_fdm with λ_base 5" in page
+    begun = Study(
+        study.runs[study.runs["variant"] == "screening"], study.tasks, study.matrix, study.curves, name="race",
+        specification=SPECIFICATION,
+    )  # fmt: skip
+    assert "Cannot tell yet" in build_report(begun)
