@@ -1,38 +1,22 @@
 """A race against the clock: predicts how long rounds take and decides how large the next one may be."""
 
-import dataclasses
 import functools
 import itertools
 import math
-import os
 import statistics
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-import torch
-
 from cl2r.config.layers import merge_layers
-from cl2r.config.schema import AdapterConfig, Config, fields
+from cl2r.config.schema import Config, fields
 from cl2r.data import load_dataset
-from cl2r.engine.links import LinkStore
 from cl2r.engine.plan import plan_run
 from cl2r.errors import InputError
+from cl2r.metrics import METRICS
 from cl2r.runtime.text import counted, duration, listed
-from cl2r.study.cost import (
-    GpuAssumption,
-    LinkCost,
-    link_costs,
-    measure_flops,
-    seconds_here,
-    speed_group,
-    stored_speeds,
-)
-from cl2r.study.dry_run import FlopCache
-from cl2r.study.folder import StudyFolder, driver_times
+from cl2r.study.folder import StudyFolder
 from cl2r.study.jobs import Job, plan_job
-from cl2r.study.ledger import finished, read_events
 from cl2r.study.race import (
     FINAL,
     FINALISTS,
@@ -54,14 +38,13 @@ from cl2r.study.race import (
     space_of,
     tuned_methods,
 )
+from cl2r.study.race_time import RaceClock
 from cl2r.study.resources import Resources
 from cl2r.study.space import Space, random_points
 from cl2r.study.spec import OBJECTIVES, Point, StudySpec
 
 SPLIT, SPLIT_CLASSES = "eval.split", 8
 SMALLEST = (2, 2)  # points and finalists of the smallest race that is begun
-OVERHEAD, MOST_OVERHEAD = 1.3, 5.0  # before it has been measured: processes that wait for others, or slow them down
-RUN_SECONDS, STARTING_SECONDS = 3.0, 1.0  # of a run besides training, before it has been measured; to start it
 
 
 def with_split(spec: StudySpec) -> StudySpec:
@@ -91,8 +74,8 @@ def entrants(spec: StudySpec) -> tuple[dict[str, Config], list[str]]:
     A method that cannot be run with this data or these overrides is left out with a note, unless the user named it.
     """
     assert spec.race is not None
-    found, notes = dict[str, Config](), list[str]()
-    for method in spec.race.entrants(spec.search.parsed_constraints()):
+    found, notes, constraints = dict[str, Config](), list[str](), spec.search.parsed_constraints()
+    for method in spec.race.entrants(constraints):
         try:
             config = spec.config(Point(None, {"method.name": method}), spec.seeds[0])
             round_settings(config, SCREENING, 1)
@@ -106,29 +89,25 @@ def entrants(spec: StudySpec) -> tuple[dict[str, Config], list[str]]:
             raise InputError("there are no tuning pairs to judge candidates on; set eval.tuning_share")
         if len(plan.keys) < 2:
             raise InputError("a race needs two tasks: one upgrade of the gallery")
+        metrics = [METRICS.objectives()[spec.search.objectives[0]], *(one.metric for one in constraints)]
+        searched = [metric.name for metric in metrics if metric.matrix == "recall"]
+        if searched and plan.tuning_images is None:
+            raise InputError(f"{searched[0]} is not defined for {plan.dataset.name}: it has pairs, not classes")
         found[method] = config
     return found, notes
 
 
-class Race:
+class Race(RaceClock):
     """The rounds of a study's race, read from its ledger and decided one after another."""
 
     def __init__(self, spec: StudySpec, folder: StudyFolder, resources: Resources) -> None:
-        assert spec.race is not None
-        self.spec, self.folder, self.resources, self.race = spec, folder, resources, spec.race
-        here = {"CPU": float(os.cpu_count() or 1), "GPU": float(torch.cuda.device_count())}
-        self.concurrent = resources.max_concurrent or resources.fit_into(here) or 1
+        super().__init__(spec, folder, resources)
         self.defaults, self.notes = entrants(spec)
-        self.store = LinkStore(folder.storage)
         self.constraints = spec.search.parsed_constraints()
+        self.referred = {one.reference for one in self.constraints if one.reference}
         self.objective, direction = OBJECTIVES[spec.search.objectives[0]]
         self.maximise = direction == "maximize"
-        self.overhead, self.run_seconds = OVERHEAD, RUN_SECONDS
-        self._speeds: dict[str, list[float]] = {}
-        self._flops: FlopCache = {}
-        self._costs: dict[str, list[LinkCost]] = {}
         self._jobs: dict[tuple[RoundName, int, str, int], Job] = {}
-        self.referred = {one.reference for one in self.constraints if one.reference}
 
     @cached_property
     def tasks(self) -> int:
@@ -163,8 +142,6 @@ class Race:
         values = fields(self.defaults[method])
         return {name: values[name] for name in self.space(method)}
 
-    # ---- jobs and results
-
     def job(self, name: RoundName, candidate: Candidate, seed: int) -> Job:
         """Return the job of one candidate and seed in a round."""
         known = name, candidate.number, repr(candidate.settings), seed
@@ -181,7 +158,7 @@ class Race:
 
     def rounds(self) -> list[Round]:
         """Return the rounds that were decided so far."""
-        return [Round.from_event(content) for content in read_events(self.folder.ledger.events("round"))]
+        return [Round.from_event(content) for _, content in self.entries("round")]
 
     def candidates(self) -> dict[int, Candidate]:
         """Return all candidates so far, by number."""
@@ -189,78 +166,20 @@ class Race:
 
     def added(self) -> dict[int, Candidate]:
         """Return the candidates that Optuna and the adapters have added to the tuning round."""
-        events = self.folder.ledger.events("trial")
-        pairs = zip((int(event.subject) for event in events), read_events(events), strict=True)
-        return {number: Candidate(number, content["method"], content["params"]) for number, content in pairs}
+        found = ((int(event.subject), content) for event, content in self.entries("trial"))
+        return {number: Candidate(number, content["method"], content["params"]) for number, content in found}
 
     def results(self, name: RoundName, candidates: Mapping[int, Candidate], seeds: Sequence[int]) -> list[Result]:
         """Return the results, best first, of the candidates that finished a round with all its seeds."""
-        outcomes = self.folder.ledger.outcomes()
+        rows_of = {event.subject: content["frames"]["runs"][0] for event, content in self.entries("finished")}
         columns = {self.objective, *(one.column for one in self.constraints)}
         rows: dict[int, dict[str, float]] = {}
         for number, candidate in candidates.items():
             runs = [run.name for job in self.jobs(name, [candidate], seeds) for run in job.runs]
-            if finished(outcomes, runs):
-                found = [entry["frames"]["runs"][0] for entry in read_events([outcomes[run] for run in runs])]
+            if rows_of.keys() >= set(runs):
+                found = [rows_of[run] for run in runs]
                 rows[number] = {column: _mean([row.get(column) for row in found]) for column in columns}
         return ranking(judged(rows, candidates, self.objective, self.constraints), self.maximise)
-
-    # ---- time
-
-    def used(self) -> float:
-        """Return the seconds that all drivers of the study have worked, the present one up to now."""
-        events = self.folder.ledger.events()
-        total = float(driver_times(events)["seconds"])
-        working = bool(events) and self.folder.is_driven() and events[-1].kind != "closed"
-        return total + (max(0.0, time.time() - events[-1].time_ns / 1e9) if working else 0.0)
-
-    def left(self) -> float:
-        """Return the seconds that are left."""
-        return 3600 * self.race.hours - self.used()
-
-    def _run_costs(self, job: Job) -> list[LinkCost]:
-        """Return the links of a job with one run. What they cost does not depend on the seed."""
-        (run,) = job.runs
-        config = run.config.model_copy(update={"seed": self.spec.seeds[0], "adapter": AdapterConfig()})
-        known = config.model_dump_json()
-        if known not in self._costs:
-            self._costs[known] = link_costs(plan_run(config), self._flops)
-        return [dataclasses.replace(cost, key=key) for key, cost in zip(run.keys, self._costs[known], strict=True)]
-
-    def seconds(self, jobs: Sequence[Job]) -> float:
-        """Return how long the links that are missing, and the runs that have not finished, will take."""
-        outcomes, present = self.folder.ledger.outcomes(), self.store.keys()
-        open_jobs = [job for job in jobs if not finished(outcomes, [job.runs[0].name])]
-        costs = {cost.key: cost for job in open_jobs for cost in self._run_costs(job)}
-        missing = [cost for key, cost in costs.items() if key not in present]
-        examples = {speed_group(plan): plan for plan in (plan_run(job.runs[0].config) for job in open_jobs)}
-        for group in {cost.speed_group for cost in missing} - self._speeds.keys():
-            if self.resources.gpus_per_worker and not torch.cuda.is_available():
-                self._speeds[group] = [GpuAssumption().sustained_flops]  # until links have been trained
-            else:
-                torch.set_num_threads(self.resources.cpus_per_worker)
-                self._speeds[group] = [measure_flops(examples[group], self.resources.device())]
-        training = seconds_here(missing, self._speeds, self.resources.workers)
-        return self.overhead * (training + self.run_seconds * len(open_jobs)) / self.concurrent
-
-    def measure(self) -> None:
-        """Measure speeds and overhead of the rounds that are over."""
-        jobs = [job for own in self.rounds() for job in self.jobs(own.name, own.candidates, own.seeds)]
-        costs = {cost.key: cost for job in jobs for cost in self._run_costs(job)}
-        self._speeds |= stored_speeds(self.folder.storage, list(costs.values()))
-        trained, rest = 0.0, list[float]()
-        for entry in read_events(list(self.folder.ledger.last("finished").values())):
-            own = sum(row["seconds"] for row in entry["frames"]["tasks"] if not row["reused"])
-            trained += own
-            rest.append(max(0.0, entry["frames"]["runs"][0]["wall_seconds"] - own))
-        if rest:
-            self.run_seconds = STARTING_SECONDS + statistics.median(rest)
-            starting, opened = 0.0, math.inf
-            for event in self.folder.ledger.events("opened", "started"):
-                starting += max(0.0, event.time_ns / 1e9 - opened)
-                opened = event.time_ns / 1e9 if event.kind == "opened" else math.inf
-            work = trained + self.run_seconds * len(rest)
-            self.overhead = min(max(1.0, (self.used() - starting) * self.concurrent / work), MOST_OVERHEAD)
 
     def time_text(self, own: Round) -> str:
         """Return the predicted time of a round beside the time that is left."""
@@ -280,11 +199,12 @@ class Race:
         screened = 0 if rounds else len(self.defaults)
         return runs + screened + tuned * SMALLEST[0] + 2 * len(self.adapters) + to_come
 
-    # ---- decisions
-
     def check(self) -> None:
         """Raise InputError if not even the smallest race fits into the time."""
-        if not self.rounds() and (needed := sum(own.seconds for own in self.forecast(smallest=True))) > self.left():
+        if (
+            not self.folder.ledger.outcomes()
+            and (needed := sum(own.seconds for own in self.forecast(smallest=True))) > self.left()
+        ):
             hours, methods = f"{1.05 * needed / 3600:.2g}", counted(len(self.defaults), "method")
             raise InputError(
                 f"--hours {self.race.hours:g}: the smallest race of {methods} takes about {duration(needed)}; "
@@ -322,11 +242,14 @@ class Race:
         return statistics.fmean(self.seconds([job]) for job in self.jobs(name, methods, self.spec.seeds[:1]))
 
     def next_round(self) -> Round | None:
-        """Return the next round after those of the ledger, all of whose runs have ended; None if the race is over."""
+        """Return the next round after those of the ledger, all of whose runs have ended.
+
+        None if the race is over: there is no time for a further seed, or nothing finished the last round.
+        """
         rounds = self.rounds()
         if not rounds:
             return self._screening()
-        self.measure()
+        self.measure([job for own in rounds for job in self.jobs(own.name, own.candidates, own.seeds)])
         match rounds[-1].name:
             case "screening":
                 return self._tuning(rounds[-1])
@@ -342,11 +265,11 @@ class Race:
         why = f"{counted(len(entrants), 'method')} at their defaults, a third of the epochs"
         return Round(SCREENING, entrants, seeds, seconds=seconds, why=why)
 
-    def _tuning(self, before: Round) -> Round:
+    def _tuning(self, before: Round) -> Round | None:
         seeds, entrants = before.seeds, {one.number: one for one in before.candidates}
         ranked = self.results(SCREENING, entrants, seeds)
         if not ranked:
-            raise InputError("no method finished the screening round: there is nothing to compare")
+            return None
         tuned = tuned_methods(ranked, len(entrants))
         needed = {*REFERENCES, *self.referred}
         starters = tuple(one for one in before.candidates if one.method in tuned or one.method in needed)
@@ -372,11 +295,11 @@ class Race:
         why += "" if size else "; the time that is left is too short even for this"
         return Round(TUNING, starters, seeds, tuned, points, tuning(points), final(count), why)
 
-    def _final(self) -> Round:
+    def _final(self) -> Round | None:
         known, seeds = self.candidates(), self.spec.seeds
         ranked = self.results(TUNING, known, seeds[:1])
         if not ranked:
-            raise InputError("no candidate finished the tuning round: there is nothing to compare")
+            return None
         references = [one for one in known.values() if one.method in REFERENCES and not one.values]
 
         def chosen(count: int) -> list[Candidate]:

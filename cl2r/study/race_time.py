@@ -1,0 +1,110 @@
+"""The clock of a race: how much of its time is used, and how long runs will take."""
+
+import dataclasses
+import math
+import os
+import statistics
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from cl2r.config.schema import AdapterConfig
+from cl2r.engine.links import LinkStore
+from cl2r.engine.plan import plan_run
+from cl2r.study.cost import (
+    GpuAssumption,
+    LinkCost,
+    link_costs,
+    measure_flops,
+    seconds_here,
+    speed_group,
+    stored_speeds,
+)
+from cl2r.study.dry_run import FlopCache
+from cl2r.study.folder import StudyFolder, driver_times
+from cl2r.study.jobs import Job
+from cl2r.study.ledger import Event, Kind, finished, read_events
+from cl2r.study.resources import Resources
+from cl2r.study.spec import StudySpec
+
+OVERHEAD, MOST_OVERHEAD = 1.3, 5.0  # before it has been measured: processes that wait for others, or slow them down
+RUN_SECONDS, STARTING_SECONDS = 3.0, 1.0  # of a run besides training, before it has been measured; to start it
+
+
+class RaceClock:
+    """Predicts times from FLOPs, from speeds and overhead as soon as they have been measured."""
+
+    def __init__(self, spec: StudySpec, folder: StudyFolder, resources: Resources) -> None:
+        assert spec.race is not None
+        self.spec, self.folder, self.resources, self.race = spec, folder, resources, spec.race
+        here = {"CPU": float(os.cpu_count() or 1), "GPU": float(torch.cuda.device_count())}
+        self.concurrent = resources.max_concurrent or resources.fit_into(here) or 1
+        self.store = LinkStore(folder.storage)
+        self.overhead, self.run_seconds = OVERHEAD, RUN_SECONDS
+        self._speeds: dict[str, list[float]] = {}
+        self._flops: FlopCache = {}
+        self._costs: dict[str, list[LinkCost]] = {}
+        self._read: dict[str, dict[str, Any]] = {}
+
+    def entries(self, kind: Kind) -> list[tuple[Event, dict[str, Any]]]:
+        """Return the events of one kind with their contents; each file is read once, because it never changes."""
+        events = self.folder.ledger.events(kind)
+        new = [event for event in events if event.path.name not in self._read]
+        self._read |= {event.path.name: content for event, content in zip(new, read_events(new), strict=True)}
+        return [(event, self._read[event.path.name]) for event in events]
+
+    def used(self) -> float:
+        """Return the seconds that all drivers of the study have worked, the present one up to now."""
+        events = self.folder.ledger.events()
+        total = float(driver_times(events)["seconds"])
+        working = bool(events) and self.folder.is_driven() and events[-1].kind != "closed"
+        return total + (max(0.0, time.time() - events[-1].time_ns / 1e9) if working else 0.0)
+
+    def left(self) -> float:
+        """Return the seconds that are left."""
+        return 3600 * self.race.hours - self.used()
+
+    def _run_costs(self, job: Job) -> list[LinkCost]:
+        """Return the links of a job with one run. What they cost does not depend on the seed."""
+        (run,) = job.runs
+        config = run.config.model_copy(update={"seed": self.spec.seeds[0], "adapter": AdapterConfig()})
+        known = config.model_dump_json()
+        if known not in self._costs:
+            self._costs[known] = link_costs(plan_run(config), self._flops)
+        return [dataclasses.replace(cost, key=key) for key, cost in zip(run.keys, self._costs[known], strict=True)]
+
+    def seconds(self, jobs: Sequence[Job]) -> float:
+        """Return how long the links that are missing, and the runs that have not finished, will take."""
+        outcomes, present = self.folder.ledger.outcomes(), self.store.keys()
+        open_jobs = [job for job in jobs if not finished(outcomes, [job.runs[0].name])]
+        costs = {cost.key: cost for job in open_jobs for cost in self._run_costs(job)}
+        missing = [cost for key, cost in costs.items() if key not in present]
+        examples = {speed_group(plan): plan for plan in (plan_run(job.runs[0].config) for job in open_jobs)}
+        for group in {cost.speed_group for cost in missing} - self._speeds.keys():
+            if self.resources.gpus_per_worker and not torch.cuda.is_available():
+                self._speeds[group] = [GpuAssumption().sustained_flops]  # until links have been trained
+            else:
+                torch.set_num_threads(self.resources.cpus_per_worker)
+                self._speeds[group] = [measure_flops(examples[group], self.resources.device())]
+        training = seconds_here(missing, self._speeds, self.resources.workers)
+        return self.overhead * (training + self.run_seconds * len(open_jobs)) / self.concurrent
+
+    def measure(self, jobs: Sequence[Job]) -> None:
+        """Measure speeds and overhead of the rounds that are over, which had these jobs."""
+        costs = {cost.key: cost for job in jobs for cost in self._run_costs(job)}
+        self._speeds |= stored_speeds(self.folder.storage, list(costs.values()))
+        trained, rest = 0.0, list[float]()
+        for _, entry in self.entries("finished"):
+            own = sum(row["seconds"] for row in entry["frames"]["tasks"] if not row["reused"])
+            trained += own
+            rest.append(max(0.0, entry["frames"]["runs"][0]["wall_seconds"] - own))
+        if rest:
+            self.run_seconds = STARTING_SECONDS + statistics.median(rest)
+            starting, opened = 0.0, math.inf
+            for event in self.folder.ledger.events("opened", "started"):
+                starting += max(0.0, event.time_ns / 1e9 - opened)
+                opened = event.time_ns / 1e9 if event.kind == "opened" else math.inf
+            work = trained + self.run_seconds * len(rest)
+            self.overhead = min(max(1.0, (self.used() - starting) * self.concurrent / work), MOST_OVERHEAD)
