@@ -17,7 +17,7 @@ from cl2r.errors import InputError, nearest
 Integers = npt.NDArray[np.int64]
 Group = tuple[Any, ...]  # values of some columns that runs have in common; None if a column is empty
 PLACES = ("threads", "data.root", "data.loaders", "seed")  # fields that change no result, and the seed
-FREE = ("eval.bootstrap",)  # fields of `eval` that change no metric: it only affects intervals over pairs
+FREE = ("eval.bootstrap", "eval.average_precision")  # fields of `eval` that change no metric
 AGGREGATES = ("mean", "std", "median", "min", "max", "sum", "count")
 
 

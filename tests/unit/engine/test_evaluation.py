@@ -134,6 +134,8 @@ def test_accept_rates_of_templates_and_their_frames(by_templates: tuple[RunResul
     tables = frames(result, "x")
     (row,) = tables["runs"]
     assert row["AC"] == row["AC@0.2"]
+    assert result.report.recall is None
+    assert all(math.isnan(value) for value in (row["service_recall"], *(cell["recall@1"] for cell in tables["matrix"])))
     assert row["BC@0.1"] == result.report.at[0.1].values["BC"]
     assert [cell["metric"] for cell in tables["matrix"]] == ["TAR@0.2"] * 3 + ["TAR@0.1"] * 3
     assert summary(result, "x")["report@0.1"]["metric"] == "TAR@0.1"

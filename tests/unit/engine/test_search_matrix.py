@@ -22,6 +22,7 @@ from tests.support.searches import all_images, search_by_hand
 RECALLS = [metric for metric in METRICS.of_matrix() if metric.matrix == "recall"]
 
 
+@pytest.mark.usefixtures("finished")  # whose links these tests reuse
 @pytest.mark.parametrize("pairs", ["report", "tuning"])
 def test_recall_and_map_equal_slow_loops(tiny: Path, finished_root: Path, pairs: str) -> None:
     result = train(quick_config(tiny, {"eval": {"average_precision": True}}), finished_root)
@@ -137,6 +138,7 @@ def test_a_list_of_pairs_has_no_recall(
     assert "R" not in summary(result, "x")["report"]
 
 
+@pytest.mark.usefixtures("finished")
 def test_recall_does_not_depend_on_the_accept_rate(tiny: Path, finished_root: Path) -> None:
     result = train(quick_config(tiny, {"eval": {"metric": "tar", "far": [0.2, 0.1]}}), finished_root)
     tables = frames(result, "x")

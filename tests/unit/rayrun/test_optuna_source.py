@@ -1,14 +1,21 @@
 """Points of a sweep from Optuna: what is handed out, what is told, and what a restart finds."""
 
 import itertools
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 from optuna.trial import TrialState
 
+from cl2r.config.schema import EvalConfig
+from cl2r.data.pairs import draw_pairs
+from cl2r.engine.evaluation import ChainFeatures, Evaluator
 from cl2r.errors import InputError
+from cl2r.features import Features
 from cl2r.rayrun.optuna_source import OptunaSource, column_mean, job_rows
 from cl2r.storage.path import at
 from cl2r.study.folder import StudyFolder
@@ -273,6 +280,48 @@ def test_trials_are_told_with_their_constraint_once_the_reference_run_has_ended(
     assert trials[0].user_attrs == learned(0.8, 0.8), "for the dashboard"
     assert source.searches[0].optuna.best_trial.number == good.trial
     assert list(source.searches[0].best(2)) == [good.trial, poor.trial]
+
+
+def chain_metrics(*models: npt.NDArray[np.float32]) -> dict[str, float]:
+    """The metrics of a chain, from the features of forty images of each of ten classes."""
+    labels = np.repeat(np.arange(10), 40)
+    pairs = draw_pairs(labels, np.arange(400), 1500, 1500, 10, np.random.default_rng(0))
+    evaluate = Evaluator(pairs, EvalConfig(bootstrap=0))
+    values = evaluate(ChainFeatures([Features(model) for model in models]), search=False).values
+    return {f"tuning_{name}": value for name, value in values.items() if not math.isnan(value)}
+
+
+@pytest.mark.parametrize(
+    ("search", "chosen"),
+    [
+        ({"objectives": ["BC"], "constraints": {}}, "frozen"),
+        ({"constraints": {}}, "frozen"),
+        ({}, "trained"),
+        ({"objectives": ["BC"]}, "trained"),
+    ],
+    ids=["BC alone", "service accuracy alone", "the default", "BC under the default constraint"],
+)
+def test_a_frozen_model_is_not_chosen(tiny: Path, folder: StudyFolder, search: dict[str, Any], chosen: str) -> None:
+    """The frozen chain repeats the features of its first model; in the trained one they become better and turn."""
+    rng = np.random.default_rng(1)
+    centres, noise = np.eye(10, 32).repeat(40, axis=0), 0.35 * rng.standard_normal((400, 32))
+    turned = np.linalg.qr(np.eye(32) + 0.25 * rng.standard_normal((32, 32)))[0]
+    first = (centres + noise).astype(np.float32)
+    better = ((centres + 0.6 * noise) @ turned).astype(np.float32)
+    rows = {"frozen": chain_metrics(first, first, first), "trained": chain_metrics(first, first, better)}
+    frozen, trained = rows["frozen"], rows["trained"]
+    assert frozen["tuning_BC"] == 0 > trained["tuning_BC"]
+    assert frozen["tuning_service_accuracy"] > trained["tuning_service_accuracy"]
+    assert frozen["tuning_reindexed_accuracy"] < trained["tuning_reindexed_accuracy"] - 0.05
+    spec = judged(tiny, trials=2, **search)
+    source = OptunaSource(spec, folder)
+    jobs = dict(zip(rows, iter(source.next, None), strict=True))
+    for name, job in jobs.items():
+        finish(folder, job, rows[name])
+        source.ended(job, pruned=False)
+    finish_fixed(spec, folder, source, trained)
+    assert list(source.searches[0].best(1)) == [jobs[chosen].trial]
+    assert source.searches[0].optuna.best_trial.number == jobs[chosen].trial
 
 
 def test_a_restart_judges_trials_that_ended_before_the_reference_run(tiny: Path, folder: StudyFolder) -> None:
