@@ -1,6 +1,6 @@
 """Which method, λ_base and memory should I use for my images, so that a gallery survives the next upgrades?
 
-    cl2r recommend --data photos/ --hours 2
+    cl2r recommend --data photos/ --hours 2                            # or: python studies/recommend.py --data photos/
     cl2r recommend --data photos/ --tasks 4 --methods er_fdm lucir --hours 0.5
     cl2r recommend --constraint "reindexed_accuracy >= er - 0.02" --constraint "stored_bytes <= 2e6"
     cl2r plan recommend --data photos/ --hours 2                       # the rounds and their times; starts nothing

@@ -29,6 +29,7 @@ def test_every_shipped_study_loads_and_all_its_configs_resolve(path: Path) -> No
     assert path.with_suffix(".py").exists()
     points = study.points()
     points += [Point(None, {name: value}) for name, entry in study.space.items() for value in corner_values(entry)]
+    points += [Point(None, {"method.name": method}) for method in (study.race.entrants() if study.race else [])]
     configs = [study.config(point, study.seeds[0]) for point in points]
     assert len({config.model_dump_json() for config in configs}) >= len(points) - 1, "all but one differ from the base"
     assert len(points) > 1
