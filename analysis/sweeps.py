@@ -28,7 +28,6 @@ from cl2r.metrics import (
 )
 from cl2r.runtime.text import counted
 from cl2r.study.constraints import Constraint
-from cl2r.study.space import is_context
 
 REFERENCE, DEFAULT, CONFIRMED = "reference", "default", "confirmed"
 """Variants of the rows of a sweep that are no trials, as in `cl2r.study.spec`, whose imports need torch."""
@@ -48,6 +47,8 @@ def variant_rows(runs: pd.DataFrame, variant: str = "") -> pd.DataFrame:
 
 def context_fields(runs: pd.DataFrame) -> list[str]:
     """Return the fields of the scenario, the data and the evaluation in which trials differ."""
+    from cl2r.study.space import is_context  # Optuna takes a while to import, and few studies are sweeps
+
     trials = with_defaults(variant_rows(runs))
     names = [name for name in config_fields(trials) if is_context(name) and name not in (*PLACES, *FREE)]
     return [name for name in names if trials[name].nunique(dropna=False) > 1]

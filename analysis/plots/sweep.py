@@ -1,6 +1,7 @@
 """Plot of a sweep over several numbers of tasks: how the best knobs depend on it."""
 
 import math
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -31,8 +32,8 @@ from analysis.tables.sweep import knob_fields
 from cl2r.errors import InputError
 
 TASKS = "scenario.n_tasks"
-BAND = {"color": "#bbbbbb", "alpha": 0.45, "linewidth": 2}
-RING = {"color": HIGHLIGHT, "marker": "o", "markersize": 8, "markerfacecolor": "none", "markeredgewidth": 1.6}
+BAND: dict[str, Any] = {"color": "#bbbbbb", "alpha": 0.45, "linewidth": 2}
+RING: dict[str, Any] = {"color": HIGHLIGHT, "marker": "o", "markersize": 8, "markerfacecolor": "none"}
 
 
 def plot_best_by_tasks(study: Study) -> Figure:
@@ -64,10 +65,8 @@ def plot_best_by_tasks(study: Study) -> Figure:
     limited = " that meets the constraints" if sweep_constraints(study.specification) else ""
     labels = ["best trial", "range of the best fifth", f"trial{limited}"]
     few = too_few(min(len(own) for own, _ in found.values()))
-    words = f"{parts.data_names(study.runs)}, best by {objective(name).head} on tuning pairs" + (
-        f"\n{few}" if few else ""
-    )
-    figure, axes = parts.page_panels(len(knobs), words, labels, sharey=False, height=3.0)
+    words = f"{parts.data_names(study.runs)}, best by {objective(name).head} on tuning pairs\n{few}"
+    figure, axes = parts.page_panels(len(knobs), words.strip(), labels, sharey=False, height=3.0)
     colours, scale = mpl.colormaps["viridis_r"], Normalize(0, 1)
     for panel, knob in zip(axes, knobs, strict=True):
         for place, (own, size) in enumerate(found.values()):
@@ -91,8 +90,8 @@ def plot_best_by_tasks(study: Study) -> Figure:
             panel.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.3g}"))
     bar = figure.colorbar(ScalarMappable(scale, colours), ax=axes, shrink=0.8, pad=0.02, ticks=[0, 1])
     bar.ax.set_yticklabels(["worst", "best"], fontsize=parts.SMALL)
-    bar.set_label(f"{objective(name).head} among trials of one T", size=parts.SMALL, labelpad=-14)
-    dot = {"color": colours(0.6), "marker": "o", "markersize": 4, "linestyle": "none"}
+    bar.set_label(f"{objective(name).head}, each T by itself", size=parts.SMALL, labelpad=2)
+    dot: dict[str, Any] = {"color": colours(0.6), "marker": "o", "markersize": 4, "linestyle": "none"}
     handles = [
         Line2D([], [], label=labels[0], **RING),
         Patch(label=labels[1], **BAND),

@@ -58,21 +58,26 @@ def restyle(plot: str, figure: Any) -> tuple[list[dict[str, Any]], dict[str, Any
         longest = max((value for trace in data for value in trace["x"] if value is not None), default=1.0)
         layout.setdefault("xaxis", {})["range"] = [0, 1.15 * longest]
         layout.get("yaxis", {}).pop("title", None)
+    most = max((len(trace.get("x") or ()) for trace in data), default=0)
     for trace in data:
         if plot == "importance":
             trace["marker"] = {"color": COLOURS[0]}
+        elif "Infeasible" in (trace.get("name") or "") and "markers" in trace.get("mode", ""):
+            trace["marker"] = {"color": "#8C8C8C", "symbol": "circle-open", "size": 8}
         elif plot == "pareto":  # the best trials by colour and shape instead of Optuna's second colour scale
             best = "Best" in trace.get("hovertemplate", "")
             trace["marker"] = {"color": HIGHLIGHT if best else "#8C8C8C", "symbol": "diamond" if best else "circle"}
             trace["marker"]["size"] = 10 if best else 8
         elif plot == "parallel":  # every line by its position on the first axis, the objective
             if trace.get("mode") == "lines" and trace.get("y"):
-                colour = sample_colorscale(SCALE, min(max(trace["y"][0], 0.0), 1.0))[0]
-                trace |= {"line": {"color": colour, "width": 2}, "opacity": 0.8}
+                height, dash = trace["y"][0], trace.get("line", {}).get("dash", "solid")
+                # a sample of the legend has no height
+                colour = "#8C8C8C" if height is None else sample_colorscale(SCALE, min(max(height, 0.0), 1.0))[0]
+                trace |= {"line": {"color": colour, "width": 2, "dash": dash}, "opacity": 0.8}
         else:  # larger points; whole numbers on the axis and the scale that count trials
             if "markers" in trace.get("mode", ""):
                 trace["marker"] = {**trace.get("marker", {}), "size": 8}
-            steps = {"tick0": 0, "dtick": math.ceil(len(trace["x"]) / 10)}
+            steps = {"tick0": 0, "dtick": math.ceil(most / 10)}
             if "colorbar" in trace.get("marker", {}):
                 trace["marker"]["colorbar"] |= steps
             if layout["xaxis"].get("title", {}).get("text") == "Trial":
@@ -169,12 +174,14 @@ def _figures(found: optuna.Study, names: list[str], label: str) -> tuple[list[Fi
         return [], [f"No plots: {complete} of {len(found.trials)} trials finished with all their seeds, fewer than 2."]
     wide = PANEL * len(found.trials[0].distributions)
     limited = any(trial.constraints for trial in found.trials)
-    grey = " Trials that miss a constraint are grey." if limited else ""
-    dotted = " Trials that miss a constraint are dotted." if limited else ""
+    grey = " Hollow: trials that miss a constraint." if limited else ""
+    dotted = " Dotted: trials that miss a constraint." if limited else ""
     importance = "How well a parameter separates good trials from the others (PED-ANOVA); rough if trials are few."
     weigh = partial(visualization.plot_param_importances, evaluator=PedAnovaImportanceEvaluator())
     lines, slices = visualization.plot_parallel_coordinate, visualization.plot_slice
-    history = "The objective by trial." + (" Trials that miss a constraint are never the best." if limited else "")
+    history = "The objective by trial." + (
+        " Hollow: trials that miss a constraint; they are never the best." if limited else ""
+    )
     plots: list[tuple[Figure, Callable[..., Any]]] = [
         (Figure("importance", "Importance of parameters", importance, ()), weigh),
         (Figure("parallel", "Parallel coordinates", "One line per trial." + dotted, (), wide + 120), lines),

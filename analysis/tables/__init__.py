@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from analysis.groups import group_fields, varied_fields
 from analysis.study import Study
-from analysis.sweeps import sweep_contexts
+from analysis.sweeps import sweep_contexts, variant_rows
 from analysis.tables.runs import ablation_table, comparison_tables, methods_table, points_table
 from analysis.tables.sweep import best_by_context, confirmation_tables, trials_tables
 from analysis.tables.table import Table
@@ -19,7 +19,8 @@ def study_tables(study: Study) -> list[Table]:
     A table that would average over what must not be averaged (two budgets, two values of a field) does not fit. The
     table of all points of the grid always fits; it is left out if it would only repeat another table.
     """
-    runs, sweep = study.runs, bool(study.specification.get("space"))
+    sweep = bool(study.specification.get("space"))
+    runs = variant_rows(study.runs) if sweep else study.runs
     fields, varied, methods = group_fields(runs), varied_fields(runs), set(runs["method.name"])
     tables: list[Table] = []
     if sweep:

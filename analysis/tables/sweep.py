@@ -47,7 +47,6 @@ from analysis.tables.table import (
 from cl2r.errors import InputError
 from cl2r.metrics import REINDEXED_ACCURACY, SERVICE_ACCURACY, SERVICE_RECALL, STORED_BYTES, TRAIN_SECONDS
 from cl2r.runtime.text import listed
-from cl2r.study.space import is_context
 
 NOT_BETTER = "No trial serves better than never upgrading: keep the first model, or re-index."
 CHOSEN = "Chosen on the tuning pairs; the values on the report pairs played no part in the choice."
@@ -188,6 +187,8 @@ def best_by_context(study: Study) -> Table:
 
 def knob_fields(study: Study) -> list[str]:
     """Return the fields that the search chose. Raise InputError if the study is no sweep."""
+    from cl2r.study.space import is_context  # imports Optuna
+
     space = study.specification.get("space")
     if not space or "trial" not in study.runs:
         raise InputError(f"study {study.name} is no sweep")

@@ -84,11 +84,8 @@ def made_sweep(
         first: dict[str, Any] = {}
         for number in range(trials):
             weight = float(10 ** stream.uniform(-1, 2))
-            point = {
-                "scenario.n_tasks": count,
-                "method.lambda_base": weight,
-                "memory.per_class": int(stream.choice(sizes)),
-            }
+            point = {"scenario.n_tasks": count, "method.lambda_base": weight}
+            point["memory.per_class"] = int(stream.choice(sizes))
             first = first or point
             for seed in seeds:
                 add("cl2r", point, seed, place * trials + number)
