@@ -174,19 +174,17 @@ def _figures(found: optuna.Study, names: list[str], label: str) -> tuple[list[Fi
         return [], [f"No plots: {complete} of {len(found.trials)} trials finished with all their seeds, fewer than 2."]
     wide = PANEL * len(found.trials[0].distributions)
     limited = any(trial.constraints for trial in found.trials)
-    grey = " Hollow: trials that miss a constraint." if limited else ""
+    hollow = " Hollow: trials that miss a constraint and cannot be the best." if limited else ""
     dotted = " Dotted: trials that miss a constraint." if limited else ""
     importance = "How well a parameter separates good trials from the others (PED-ANOVA); rough if trials are few."
     weigh = partial(visualization.plot_param_importances, evaluator=PedAnovaImportanceEvaluator())
     lines, slices = visualization.plot_parallel_coordinate, visualization.plot_slice
-    history = "The objective by trial." + (
-        " Hollow: trials that miss a constraint; they are never the best." if limited else ""
-    )
+    history = f"The objective by trial.{hollow}"
     plots: list[tuple[Figure, Callable[..., Any]]] = [
         (Figure("importance", "Importance of parameters", importance, ()), weigh),
         (Figure("parallel", "Parallel coordinates", "One line per trial." + dotted, (), wide + 120), lines),
         (Figure("history", "History", history, ()), visualization.plot_optimization_history),
-        (Figure("slices", "Slices", "The objective over each parameter." + grey, (), wide), slices),
+        (Figure("slices", "Slices", "The objective over each parameter." + hollow, (), wide), slices),
     ]
     figures, missing = [], []
     if len(names) == 2:

@@ -205,7 +205,7 @@ def test_each_context_is_a_view_and_infeasible_trials_are_drawn_as_such() -> Non
     history = next(figure for figure in found.figures if figure.id == "history").views[0]
     assert "Infeasible Trial" in [trace.get("name") for trace in history.data]
     missed = (feasible(study.runs, study.specification).iloc[:20, 0] > 0).sum()
-    hollow = [trace for trace in history.data if trace["marker"].get("symbol") == "circle-open"]
+    hollow = [trace for trace in history.data if trace.get("marker", {}).get("symbol") == "circle-open"]
     assert [len(trace["x"]) for trace in hollow] == [missed]
     parallel = next(figure for figure in found.figures if figure.id == "parallel").views[0]
     dotted = [trace for trace in parallel.data if trace.get("line", {}).get("dash") == "dot"]
