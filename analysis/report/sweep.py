@@ -136,8 +136,9 @@ def _optuna_study(trials: pd.DataFrame, space: dict[str, Any], names: list[str],
     """Return the trials of one context as an Optuna study, with how far they miss the constraints."""
     chosen = distributions(knobs(TypeAdapter(Space).validate_python(space)))
     found = optuna.create_study(directions=[METRICS.objectives()[name].direction for name in names])
-    measured = trials[finished(trials)].reindex(columns=[objective_column(name) for name in names]).apply(floats)
-    measured = measured.reindex(trials.index)
+    columns = [objective_column(name) for name in names]
+    known = trials.reindex(columns=columns).where(finished(trials))
+    measured = pd.DataFrame({name: floats(known[name]) for name in columns}, trials.index)
     for number, rows in trials.groupby("trial", sort=True):
         values = measured.loc[rows.index].mean(skipna=False).tolist()
         params = {name: _value(rows[name].iloc[0], chosen[name]) for name in chosen if name in rows}
