@@ -180,7 +180,8 @@ def _figures(found: optuna.Study, names: list[str], label: str) -> tuple[list[Fi
     importance = "How well a parameter separates good trials from the others (PED-ANOVA); rough if trials are few."
     weigh = partial(visualization.plot_param_importances, evaluator=PedAnovaImportanceEvaluator())
     lines, slices = visualization.plot_parallel_coordinate, visualization.plot_slice
-    history = f"The objective by trial.{hollow}"
+    counts = " Trials of a context are counted from 0, in the order of their numbers." if label else ""
+    history = f"The objective by trial.{hollow}{counts}"
     plots: list[tuple[Figure, Callable[..., Any]]] = [
         (Figure("importance", "Importance of parameters", importance, ()), weigh),
         (Figure("parallel", "Parallel coordinates", "One line per trial." + dotted, (), wide + 120), lines),
