@@ -10,11 +10,13 @@ from matplotlib.figure import Figure
 from analysis.plots.lines import plot_bc_curves, plot_lambda, plot_memory, plot_pareto, plot_scaling, plot_stationarity
 from analysis.plots.matrices import plot_matrices, plot_matrix, plot_mean_matrix
 from analysis.plots.parts import save
+from analysis.plots.sweep import plot_best_by_tasks
 from analysis.study import Study
 from cl2r.errors import InputError
 
 __all__ = [
     "plot_bc_curves",
+    "plot_best_by_tasks",
     "plot_lambda",
     "plot_matrices",
     "plot_matrix",
@@ -36,6 +38,7 @@ PLOTS: dict[str, Callable[[Study], Figure]] = {
     "pareto_bc": partial(plot_pareto, y="BC"),
     "scaling": plot_scaling,
     "stationarity": plot_stationarity,
+    "best_by_tasks": plot_best_by_tasks,
 }
 """The plots of a study by the name of their files."""
 log = logging.getLogger(__name__)

@@ -105,7 +105,7 @@ def labelled(study: Study, fields: list[str]) -> pd.DataFrame:
     runs = study.runs
     labels = group_labels(runs, fields).astype(str)
     if study.specification.get("space") and "trial" in runs:
-        labels = "trial " + runs["trial"].astype(str) + ": " + labels
+        labels = labels.where(runs["trial"].isna(), "trial " + runs["trial"].astype(str) + ": " + labels)
     return runs.assign(group=labels)
 
 

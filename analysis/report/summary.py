@@ -1,5 +1,6 @@
 """The top of the report: the status of the study and its findings in words."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -14,10 +15,22 @@ from analysis.report.settings import data_name
 from analysis.report.tables import links
 from analysis.stats import NO_SPREAD, summarise
 from analysis.study import Study
-from analysis.tables.runs import best_trials, objective_column, sweep_goals
+from analysis.sweeps import (
+    best_trials,
+    objective,
+    objective_column,
+    ranked_trials,
+    saved_work,
+    sweep_constraints,
+    sweep_contexts,
+    sweep_goals,
+    too_few,
+    variant_rows,
+)
+from analysis.tables.sweep import NOT_BETTER, constraint_notes, nothing_beats_never
 from analysis.tables.table import interval_cell, signed
 from cl2r.errors import InputError
-from cl2r.metrics import AC, BC, METRICS
+from cl2r.metrics import AC, BC, METRICS, REINDEXED_ACCURACY, SERVICE_ACCURACY
 from cl2r.runtime.text import counted, duration, listed
 
 Kind = Literal["good", "running", "incomplete", "bad"]
@@ -145,7 +158,10 @@ def _grid(done: pd.DataFrame) -> list[Finding]:
     found = []
     for words, runs in sets[:MOST_SETS]:
         place = f" ({words})" if words else ""
-        found += [Finding(metric + place, _best(runs, metric)) for metric in (BC.name, AC.name) if _known(runs, metric)]
+        for metric in (SERVICE_ACCURACY, BC, AC):
+            if _known(runs, metric.name):
+                word = metric.head[0].upper() + metric.head[1:]
+                found.append(Finding(word + place, _best(runs, metric.name)))
         if _known(runs, BC.name) and (text := _signs(runs)):
             found.append(Finding(f"Sign of BC{place}", text))
     if len(sets) > MOST_SETS:
@@ -219,22 +235,45 @@ def _named(groups: list[str]) -> str:
 
 
 def _sweep(study: Study, done: pd.DataFrame) -> list[Finding]:
-    """Return the best trials, chosen on the tuning pairs, with their values on the report pairs."""
+    """Return the best trials of each context, chosen on the tuning pairs, and what early stopping saved."""
     try:
         goals = sweep_goals(study.specification)
-        table = best_trials(study.runs, goals)
+        found = [
+            Finding(f"Best trial{'s' * (len(goals) > 1)}" + (f" ({label})" if label else ""), text)
+            for label, rows in sweep_contexts(study.runs)
+            for text in [_best_trial(study, rows, done, goals)]
+        ]
     except InputError as error:
         return [Finding("Best trial", f"None: {error}.")]
-    if table.empty:
-        return [Finding("Best trial", "None: no trial finished with all its seeds.")]
-    labels = dict(zip(done["trial"], done["group"], strict=True))
+    saved = saved_work(study.runs)
+    return [*found, *([Finding("Early stopping", saved)] if saved else [])]
+
+
+def _best_trial(study: Study, runs: pd.DataFrame, done: pd.DataFrame, goals: dict[str, str]) -> str:
+    """Return the best trial of one context with its values on the report pairs, or why none is called the best."""
+    ranked = ranked_trials(runs, goals, study.specification)
+    if ranked.empty:
+        return "None: no trial finished with all its seeds."
+    table = best_trials(runs, goals, specification=study.specification)
+    trials = variant_rows(done)
+    labels = dict(zip(trials["trial"], trials["group"], strict=True))
+    never = f" {NOT_BETTER}" if nothing_beats_never(runs, ranked) else ""
+    notes = constraint_notes(runs, ranked, study.specification)[: len(sweep_constraints(study.specification))]
+    bounds = "".join(f" {note}" for note in notes)
+    if not (ranked["miss"] <= 0).any():
+        nearest = ranked["miss"].iloc[0]
+        missed = f"; the nearest one, trial {ranked.index[0]}, misses by {nearest:.3f}" if nearest < math.inf else ""
+        return f"None: no trial met the constraint{missed}.{bounds}{never}"
+    if few := too_few(len(ranked)):
+        return few + never
     if len(goals) > 1:
         front = in_order([labels[trial] for trial in table["trial"]])
         words = f"{counted(len(front), 'trial')} on the Pareto front of {listed(list(goals))}, judged on tuning pairs"
-        return [Finding("Best trials", f"{words}: {listed(front, 4)}.")]
+        return f"{words}: {listed(front, 4)}.{bounds}{never}"
     best, (name,) = table.iloc[0], goals
-    column = objective_column(name)
-    text = f"{labels[best['trial']]}: {column} {signed(name, best[column])}"
-    if column != name and name in table:
-        text += f"; on the report pairs {name} {signed(name, best[name])}"
-    return [Finding("Best trial", f"{text}. {ONE_SEED if best['seeds'] < 2 else ''}".strip())]
+    metric, column = objective(name), objective_column(name)
+    text = f"{labels[best['trial']]}: {metric.head} {signed(column, best[column])} on the tuning pairs"
+    shown = dict.fromkeys([metric, SERVICE_ACCURACY, REINDEXED_ACCURACY, BC])
+    reported = [f"{own.head} {signed(own.name, best[own.name])}" for own in shown if own.compute and own.name in best]
+    text += f"; on the report pairs {listed(reported)}" if reported else ""
+    return f"{text}. {ONE_SEED if best['seeds'] < 2 else ''}".strip() + bounds + never

@@ -18,13 +18,21 @@ from optuna.trial import TrialState
 from plotly.colors import sample_colorscale
 from pydantic import TypeAdapter, ValidationError
 
+from analysis.groups import finished
 from analysis.names import COLOURS, HIGHLIGHT
 from analysis.report.figures import Figure, View
 from analysis.report.page import floats
 from analysis.study import Study
-from analysis.tables.runs import objective_column, sweep_goals
+from analysis.sweeps import (
+    TRIALS_FOR_IMPORTANCE,
+    feasible,
+    objective_column,
+    sweep_contexts,
+    sweep_goals,
+    variant_rows,
+)
 from cl2r.metrics import METRICS
-from cl2r.study.space import Space, distributions
+from cl2r.study.space import Space, distributions, knobs
 
 SCALE = [[0.0, "#56B4E9"], [0.5, "#8C8C8C"], [1.0, HIGHLIGHT]]
 """Readable on light and dark pages and with colour blindness; Optuna's blues are not."""
@@ -50,21 +58,26 @@ def restyle(plot: str, figure: Any) -> tuple[list[dict[str, Any]], dict[str, Any
         longest = max((value for trace in data for value in trace["x"] if value is not None), default=1.0)
         layout.setdefault("xaxis", {})["range"] = [0, 1.15 * longest]
         layout.get("yaxis", {}).pop("title", None)
+    most = max((len(trace.get("x") or ()) for trace in data), default=0)
     for trace in data:
         if plot == "importance":
             trace["marker"] = {"color": COLOURS[0]}
+        elif "Infeasible" in (trace.get("name") or "") and "markers" in trace.get("mode", ""):
+            trace["marker"] = {"color": "#8C8C8C", "symbol": "circle-open", "size": 8}
         elif plot == "pareto":  # the best trials by colour and shape instead of Optuna's second colour scale
             best = "Best" in trace.get("hovertemplate", "")
             trace["marker"] = {"color": HIGHLIGHT if best else "#8C8C8C", "symbol": "diamond" if best else "circle"}
             trace["marker"]["size"] = 10 if best else 8
         elif plot == "parallel":  # every line by its position on the first axis, the objective
             if trace.get("mode") == "lines" and trace.get("y"):
-                colour = sample_colorscale(SCALE, min(max(trace["y"][0], 0.0), 1.0))[0]
-                trace |= {"line": {"color": colour, "width": 2}, "opacity": 0.8}
+                height, dash = trace["y"][0], trace.get("line", {}).get("dash", "solid")
+                # a sample of the legend has no height
+                colour = "#8C8C8C" if height is None else sample_colorscale(SCALE, min(max(height, 0.0), 1.0))[0]
+                trace |= {"line": {"color": colour, "width": 2, "dash": dash}, "opacity": 0.8}
         else:  # larger points; whole numbers on the axis and the scale that count trials
             if "markers" in trace.get("mode", ""):
                 trace["marker"] = {**trace.get("marker", {}), "size": 8}
-            steps = {"tick0": 0, "dtick": math.ceil(len(trace["x"]) / 10)}
+            steps = {"tick0": 0, "dtick": math.ceil(most / 10)}
             if "colorbar" in trace.get("marker", {}):
                 trace["marker"]["colorbar"] |= steps
             if layout["xaxis"].get("title", {}).get("text") == "Trial":
@@ -73,7 +86,6 @@ def restyle(plot: str, figure: Any) -> tuple[list[dict[str, Any]], dict[str, Any
 
 
 PANEL = 190  # pixels per panel of the slices and per axis of the parallel coordinates
-LEAST = 4  # trials; with fewer, importances mean nothing
 
 
 @dataclass(frozen=True)
@@ -87,38 +99,58 @@ class Sweep:
 
 
 def sweep_plots(study: Study) -> Sweep | None:
-    """Return the plots of a sweep, by means over the seeds of a trial on the tuning pairs; None if it is no sweep."""
+    """Return the plots of a sweep, by means over the seeds of a trial on the tuning pairs; None if it is no sweep.
+
+    Each context is an Optuna study of its own, and a view of each figure.
+    """
     if not study.specification.get("space") or "trial" not in study.runs:
         return None
     optuna.logging.set_verbosity(logging.ERROR)
     names = list(sweep_goals(study.specification))
+    trials = variant_rows(study.runs)
     try:
-        found = _optuna_study(study, names)
+        missed = feasible(study.runs, study.specification)
+        found = {
+            label: _optuna_study(variant_rows(rows), study.specification["space"], names, missed)
+            for label, rows in sweep_contexts(study.runs)
+        }
     except (ValidationError, ValueError) as error:  # a space or a value that this version does not accept
         reason = f"No plots: the trials do not fit the space: {' '.join(str(error).split())}"
-        return Sweep((), (reason,), int(study.runs["trial"].nunique()), 0)
-    complete = len(found.get_trials(states=(TrialState.COMPLETE,)))
+        return Sweep((), (reason,), int(trials["trial"].nunique()), 0)
+    figures: dict[str, Figure] = {}
+    missing: list[str] = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Optuna warns that some plots are experimental
-        figures, missing = _figures(found, names, complete)
-    return Sweep(tuple(figures), tuple(missing), len(found.trials), complete)
+        for label, own in found.items():
+            drawn, absent = _figures(own, names, label)
+            for figure in drawn:
+                earlier = figures.get(figure.id, replace(figure, views=()))
+                figures[figure.id] = replace(figure, views=(*earlier.views, *figure.views))
+            missing += [f"{label}: {line}" if label else line for line in absent]
+    complete = sum(len(own.get_trials(states=(TrialState.COMPLETE,))) for own in found.values())
+    ordered = sorted(figures.values(), key=lambda figure: ORDER.index(figure.id))
+    return Sweep(tuple(ordered), tuple(missing), sum(len(own.trials) for own in found.values()), complete)
 
 
-def _optuna_study(study: Study, names: list[str]) -> optuna.Study:
-    space = distributions(TypeAdapter(Space).validate_python(study.specification["space"]))
+def _optuna_study(trials: pd.DataFrame, space: dict[str, Any], names: list[str], missed: pd.DataFrame) -> optuna.Study:
+    """Return the trials of one context as an Optuna study, with how far they miss the constraints."""
+    chosen = distributions(knobs(TypeAdapter(Space).validate_python(space)))
     found = optuna.create_study(directions=[METRICS.objectives()[name].direction for name in names])
-    measured = study.finished.reindex(columns=[objective_column(name) for name in names]).apply(floats)
-    measured = measured.reindex(study.runs.index)
-    for _, rows in study.runs.groupby("trial", sort=True):
+    columns = [objective_column(name) for name in names]
+    known = trials.reindex(columns=columns).where(finished(trials))
+    measured = pd.DataFrame({name: floats(known[name]) for name in columns}, trials.index)
+    for number, rows in trials.groupby("trial", sort=True):
         values = measured.loc[rows.index].mean(skipna=False).tolist()
-        params = {name: _value(rows[name].iloc[0], space[name]) for name in space if name in rows}
+        params = {name: _value(rows[name].iloc[0], chosen[name]) for name in chosen if name in rows}
         whole = not any(map(pd.isna, values))
         trial = optuna.trial.create_trial(
             state=TrialState.COMPLETE if whole else TrialState.FAIL,
             values=values if whole else None,
             params=params,
-            distributions={name: space[name] for name in params},
+            distributions={name: chosen[name] for name in params},
         )
+        for name in missed.columns:
+            trial.set_constraint(str(name), float(missed[name][number]))
         found.add_trial(trial)
     return found
 
@@ -133,19 +165,28 @@ def _value(value: Any, distribution: BaseDistribution) -> Any:
     return next((choice for choice in known if choice == value or str(choice) == str(value)), value)
 
 
-def _figures(found: optuna.Study, names: list[str], complete: int) -> tuple[list[Figure], list[str]]:
-    """Return the figures, and one line for each that cannot be made."""
+ORDER = ("pareto", "importance", "parallel", "history", "slices")
+
+
+def _figures(found: optuna.Study, names: list[str], label: str) -> tuple[list[Figure], list[str]]:
+    """Return the figures of one context, and one line for each that cannot be made."""
+    complete = len(found.get_trials(states=(TrialState.COMPLETE,)))
     if complete < 2:
         return [], [f"No plots: {complete} of {len(found.trials)} trials finished with all their seeds, fewer than 2."]
     wide = PANEL * len(found.trials[0].distributions)
+    limited = any(trial.constraints for trial in found.trials)
+    hollow = " Hollow: trials that miss a constraint and cannot be the best." if limited else ""
+    dotted = " Dotted: trials that miss a constraint." if limited else ""
     importance = "How well a parameter separates good trials from the others (PED-ANOVA); rough if trials are few."
     weigh = partial(visualization.plot_param_importances, evaluator=PedAnovaImportanceEvaluator())
     lines, slices = visualization.plot_parallel_coordinate, visualization.plot_slice
+    counts = " Trials of a context are counted from 0, in the order of their numbers." if label else ""
+    history = f"The objective by trial.{hollow}{counts}"
     plots: list[tuple[Figure, Callable[..., Any]]] = [
         (Figure("importance", "Importance of parameters", importance, ()), weigh),
-        (Figure("parallel", "Parallel coordinates", "One line per trial.", (), wide + 120), lines),
-        (Figure("history", "History", "The objective by trial.", ()), visualization.plot_optimization_history),
-        (Figure("slices", "Slices", "The objective over each parameter.", (), wide), slices),
+        (Figure("parallel", "Parallel coordinates", "One line per trial." + dotted, (), wide + 120), lines),
+        (Figure("history", "History", history, ()), visualization.plot_optimization_history),
+        (Figure("slices", "Slices", "The objective over each parameter." + hollow, (), wide), slices),
     ]
     figures, missing = [], []
     if len(names) == 2:
@@ -155,24 +196,24 @@ def _figures(found: optuna.Study, names: list[str], complete: int) -> tuple[list
         reason = f"drawn for two objectives, not for {len(names)}; the table above lists its trials"
         missing.append(f"Pareto front: {reason}.")
     for figure, make in plots:
-        if figure.id == "importance" and complete < LEAST:
-            missing.append(f"{figure.title}: {complete} finished trials, fewer than {LEAST}.")
+        if figure.id == "importance" and complete < TRIALS_FOR_IMPORTANCE:
+            missing.append(f"{figure.title}: {complete} finished trials, fewer than {TRIALS_FOR_IMPORTANCE}.")
             continue
         try:
-            figures.append(replace(figure, views=_views(figure.id, make, found, names)))
+            figures.append(replace(figure, views=_views(figure.id, make, found, names, label)))
         except (ValueError, RuntimeError, ZeroDivisionError, ImportError) as error:  # Optuna raises all of these
             missing.append(f"{figure.title}: {' '.join(str(error).split())}")
     return figures, missing
 
 
-def _views(plot: str, make: Callable[..., Any], found: optuna.Study, names: list[str]) -> tuple[View, ...]:
+def _views(plot: str, make: Callable[..., Any], found: optuna.Study, names: list[str], label: str) -> tuple[View, ...]:
     """Return one view per objective; the Pareto front shows all objectives in one view."""
     if plot == "pareto":
-        return (View("", *restyle(plot, make(found))),)
+        return (View(label, *restyle(plot, make(found))),)
     if len(names) == 1:  # without `target`, Optuna also draws the best so far
-        return (View("", *restyle(plot, make(found, target_name=objective_column(names[0])))),)
+        return (View(label, *restyle(plot, make(found, target_name=objective_column(names[0])))),)
     views = []
     for place, name in enumerate(names):
         drawn = make(found, target=lambda trial, at=place: trial.values[at], target_name=objective_column(name))
-        views.append(View(name, *restyle(plot, drawn)))
+        views.append(View(f"{label}, {name}" if label else name, *restyle(plot, drawn)))
     return tuple(views)

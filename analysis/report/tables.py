@@ -16,10 +16,10 @@ from analysis.report.settings import NOT_RECORDED, entries_text
 from analysis.study import Study
 from analysis.tables import study_tables
 from analysis.tables.formats import unrepeated
-from analysis.tables.runs import differences_table
+from analysis.tables.runs import counted_runs, differences_table, recall_note
 from analysis.tables.table import EMPTY, Cell, Table, field_cell, metric_cell, number_cell
 from cl2r.errors import InputError
-from cl2r.metrics import AC, BC, COMPATIBILITY, METRICS
+from cl2r.metrics import AC, BC, COMPATIBILITY, METRICS, SERVICE_ACCURACY
 from cl2r.runtime.text import counted, duration, size
 
 COST_COLUMNS: dict[str, Callable[..., str]] = {
@@ -100,12 +100,12 @@ def result_tables(study: Study) -> tuple[list[ShownTable], list[str]]:
 
 
 def difference_tables(runs: pd.DataFrame) -> list[ShownTable]:
-    """Return differences of BC and AC between comparable groups; `runs` are finished and have their `group`."""
+    """Return differences of service accuracy, BC and AC between comparable groups of finished runs; see `labelled`."""
     shown: list[ShownTable] = []
     for words, own in comparable_sets(runs) if len(runs) else []:
-        for metric in (BC.name, AC.name):
+        for metric in (SERVICE_ACCURACY.name, BC.name, AC.name):
             if metric in own and own[metric].notna().any() and own["group"].nunique() > 1 and own["seed"].nunique() > 1:
-                title = f"{metric}: differences" + (f", {words}" if words else "")
+                title = f"{METRICS[metric].head}: differences" + (f", {words}" if words else "")
                 best: Hashable = None  # all pairs
                 if own["group"].nunique() > ALL_PAIRS:
                     marks = standings(own, metric, ("group",))
@@ -116,17 +116,18 @@ def difference_tables(runs: pd.DataFrame) -> list[ShownTable]:
 
 
 RUN_HEADS = {
-    **{"method.name": "method", "tasks": "T", "mean_accuracy": "mean accuracy", "train_seconds": "training, s"},
+    **{"method.name": "method", "tasks": "T", "train_seconds": "training, s"},
     **{"stored_bytes": "stored bytes", "links_trained": "links trained"},
-    **{metric.column("tuning"): f"{metric.head}, tuning" for metric in COMPATIBILITY},
+    **{metric.name: metric.head for metric in METRICS.in_tables()},
+    **{metric.column("tuning"): f"{metric.head}, tuning" for metric in (*COMPATIBILITY, SERVICE_ACCURACY)},
 }
 COSTS = ("train_seconds", "stored_bytes", "links_trained")
-TUNING = tuple(metric.column("tuning") for metric in COMPATIBILITY)
+TUNING = tuple(metric.column("tuning") for metric in (*COMPATIBILITY, SERVICE_ACCURACY))
 
 
 def all_runs(runs: pd.DataFrame, fields: list[str]) -> Table:
     """Return one row per run: the fields that define its group, its status, metrics and costs."""
-    metrics = [metric.name for metric in METRICS.of_matrix()]
+    metrics = [metric.name for metric in METRICS.in_tables()]
     names = [*fields, "seed", "tasks", "status", *metrics, *COSTS, *TUNING, "run"]
     names = [name for name in names if name in runs]
     heads = tuple(RUN_HEADS.get(name) or (field_title(name) if "." in name else name) for name in names)
@@ -141,7 +142,8 @@ def all_runs(runs: pd.DataFrame, fields: list[str]) -> Table:
             columns.append([number_cell(value, ",.0f") for value in floats(values).tolist()])
         else:
             columns.append([field_cell(value) for value in values.astype(object)])
-    return Table(heads, tuple(zip(*columns, strict=True)), runs[names])
+    note = recall_note(counted_runs(runs))
+    return Table(heads, tuple(zip(*columns, strict=True)), runs[names], notes=(note,) if note else ())
 
 
 def lost_runs(runs: pd.DataFrame) -> Table:

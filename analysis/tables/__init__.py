@@ -4,14 +4,9 @@ from collections.abc import Callable
 
 from analysis.groups import group_fields, varied_fields
 from analysis.study import Study
-from analysis.tables.runs import (
-    ablation_table,
-    comparison_tables,
-    methods_table,
-    points_table,
-    sweep_goals,
-    trials_table,
-)
+from analysis.sweeps import sweep_contexts, variant_rows
+from analysis.tables.runs import ablation_table, comparison_tables, methods_table, points_table
+from analysis.tables.sweep import best_by_context, confirmation_tables, trials_tables
 from analysis.tables.table import Table
 from cl2r.config.builtin import ABLATION_CELLS
 from cl2r.errors import InputError
@@ -24,11 +19,12 @@ def study_tables(study: Study) -> list[Table]:
     A table that would average over what must not be averaged (two budgets, two values of a field) does not fit. The
     table of all points of the grid always fits; it is left out if it would only repeat another table.
     """
-    runs, sweep = study.runs, bool(study.specification.get("space"))
+    sweep = bool(study.specification.get("space"))
+    runs = variant_rows(study.runs) if sweep else study.runs
     fields, varied, methods = group_fields(runs), varied_fields(runs), set(runs["method.name"])
     tables: list[Table] = []
     if sweep:
-        tables += _fitting(lambda: [trials_table(runs, sweep_goals(study.specification))])
+        tables += _fitting(lambda: sweep_tables(study))
     elif not varied:
         if len(methods) > 1 and methods <= set(ABLATION_CELLS):
             tables += _fitting(lambda: [ablation_table(runs)])
@@ -43,6 +39,12 @@ def study_tables(study: Study) -> list[Table]:
     if rates:  # measured by TAR
         tables.append(points_table(runs, fields, rates, not sweep, "By false accept rate"))
     return tables
+
+
+def sweep_tables(study: Study) -> list[Table]:
+    """Return the best trial by context if there are several, the best trials of each, and the confirmation."""
+    tables = [best_by_context(study)] if len(sweep_contexts(study.runs)) > 1 else []
+    return [*tables, *trials_tables(study.runs, study.specification), *confirmation_tables(study)]
 
 
 def _fitting(make: Callable[[], list[Table]]) -> list[Table]:

@@ -146,7 +146,7 @@ def _latex_lines(table: Table) -> Iterator[str]:
     yield from (r"\toprule", _latex_line([latex_text(name) for name in table.columns]), r"\midrule")
     around = {"best": r"\textbf", "close": r"\underline", "heading": r"\emph"}
     for place, row in enumerate(table.rows):
-        if place and row[0].mark == "heading":
+        if place and (row[0].mark == "heading" or place == len(table.rows) - table.references):
             yield r"\midrule"
         texts = ((cell.mark, latex_text(cell.text)) for cell in row)
         yield _latex_line([f"{around[mark]}{{{text}}}" if mark else text for mark, text in texts])
@@ -185,12 +185,13 @@ def web(tables: Sequence[Table]) -> str:
         cells = [f'<th scope="col"{css("num" * numeric)}>{html.escape(name)}</th>' for name, numeric in heads]
         title = [f"<caption>{html.escape(table.title)}</caption>"] if table.title else []
         lines += ["<table>", *title, f"<thead><tr>{''.join(cells)}</tr></thead>", "<tbody>"]
-        for row in table.rows:
+        for place, row in enumerate(table.rows):
             cells = []
             for cell, numeric in zip(row, table.numeric, strict=True):
                 value = "" if cell.value is None else f' data-value="{cell.value!r}"'
                 cells.append(f"<td{css('num' * numeric, cell.mark)}{value}>{html.escape(cell.text)}</td>")
-            lines.append(f"<tr>{''.join(cells)}</tr>")
+            reference = place >= len(table.rows) - table.references
+            lines.append(f"<tr{css('reference' * reference)}>{''.join(cells)}</tr>")
         samples = ('<span class="best">marked so</span>', '<span class="close">so</span>')
         notes = [*map(html.escape, table.notes), *_legend(table, *samples, html.escape)]
         lines += ["</tbody>", "</table>", *(f'<p class="note">{note}</p>' for note in notes)]
@@ -198,8 +199,11 @@ def web(tables: Sequence[Table]) -> str:
 
 
 LINE = 100  # characters per line of a note
+WIDTH = 140  # characters per line of a table; in wider ones, deviations and intervals stand below their means
 RULE = Box("    \n    \n -- \n    \n    \n    \n    \n    \n", ascii=True)  # nothing but a rule below the heads
 BLANK = "\u2800"  # keeps the place of a mark: rich strips spaces at the end of a cell
+FOLDS = (r"(?!)", r" (?=± |\[)", r" (?=± |\[)|(?<=,) ")
+"""Where cells of numbers are broken, in the order of trying: nowhere, before the spread, also inside an interval."""
 
 
 def terminal(tables: Sequence[Table]) -> str:
@@ -207,20 +211,26 @@ def terminal(tables: Sequence[Table]) -> str:
     notes = [[*table.notes, *_legend(table, "*", "~")] for table in tables]
     parts = []
     for table, below in zip(tables, unrepeated(notes), strict=True):
-        parts.append("\n".join([*([table.title] if table.title else []), _terminal_table(table)]))
+        laid = (_terminal_table(table, fold) for fold in FOLDS)
+        fits = (text for text in laid if max(map(cell_len, text.splitlines()), default=0) <= WIDTH)
+        body = next(fits, None) or _terminal_table(table, FOLDS[-1])
+        parts.append("\n".join([*([table.title] if table.title else []), body]))
         parts += ["\n".join(textwrap.fill(note, LINE) for note in below)] if below else []
     return "\n\n".join(parts)
 
 
-def _terminal_table(table: Table) -> str:
+def _terminal_table(table: Table, fold: str) -> str:
     """Lay out the table with rich, which knows how wide characters are; long heads and text are wrapped before."""
     columns = []
     for place, numeric in enumerate(table.numeric):
         cells = [row[place] for row in table.rows]
         marked = any(cell.mark in ("best", "close") for cell in cells)  # the others keep a place for the mark
-        signs = [{"best": "*", "close": "~"}.get(cell.mark, BLANK) if marked else "" for cell in cells]
-        texts = [cell.text + sign for cell, sign in zip(cells, signs, strict=True)]
-        columns.append(texts if numeric else [_broken(text) for text in texts])
+        texts = []
+        for cell in cells:
+            sign = {"best": "*", "close": "~"}.get(cell.mark, BLANK) if marked else ""
+            first, *rest = re.split(fold, cell.text) if numeric else [_broken(cell.text)]
+            texts.append("\n".join([first + sign, *(line + BLANK * marked for line in rest)]))
+        columns.append(texts)
     heads = []
     for name, texts in zip(table.columns, columns, strict=True):
         size = max((cell_len(line) for text in texts for line in text.split("\n")), default=0)
@@ -230,7 +240,9 @@ def _terminal_table(table: Table) -> str:
     for lines, numeric in zip(heads, table.numeric, strict=True):
         head = "\n".join([*[""] * (deepest - len(lines)), *lines])
         grid.add_column(Text(head), justify="right" if numeric else "left", no_wrap=True)
-    for row in zip(*columns, strict=True):
+    for place, row in enumerate(zip(*columns, strict=True)):
+        if table.references and place == len(table.rows) - table.references:
+            grid.add_section()
         grid.add_row(*map(Text, row))
     console = Console(file=io.StringIO(), width=100_000, color_system=None)
     with console.capture() as written:

@@ -1,19 +1,17 @@
-"""Tables of many runs: the paper's ablation, methods, methods × a config field, points of a grid, differences, trials.
+"""Tables of many runs: the paper's ablation, methods, methods × a config field, points of a grid, differences.
 
 `*_frame` returns the values as a DataFrame, `*_table` a Table for people.
 """
 
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Any
+from dataclasses import replace
 
-import numpy as np
 import pandas as pd
 
 from analysis.comparisons import paired_differences
-from analysis.groups import check_cells, check_name, config_fields, finished, group_of, one_budget, pivot, with_defaults
-from analysis.matrices import pareto_front
-from analysis.names import metric_of
+from analysis.groups import check_cells, check_name, finished, group_of, one_budget, pivot, with_defaults
 from analysis.stats import summarise
+from analysis.tables.references import NOTE, SERVED, reference_runs
 from analysis.tables.table import (
     EMPTY,
     Cell,
@@ -31,14 +29,26 @@ from analysis.tables.table import (
     to_compare,
 )
 from cl2r.config.builtin import ABLATION_CELLS
-from cl2r.errors import InputError
-from cl2r.metrics import ADAPTER_FLOPS, BC, COMPATIBILITY, GALLERY_ITEMS, METRICS, STORED_BYTES, TRAIN_SECONDS, Metric
+from cl2r.metrics import (
+    ADAPTER_FLOPS,
+    COMPATIBILITY,
+    GALLERY_ITEMS,
+    METRICS,
+    REINDEXED_ACCURACY,
+    SERVICE_ACCURACY,
+    SERVICE_RECALL,
+    STORED_BYTES,
+    TRAIN_SECONDS,
+    Metric,
+)
 
 CLASSIFIERS = {"trainable": "Trainable", "fixed": "Fixed"}
 DISTILLATIONS = {"none": "none", "all": "FD", "memory": "FD^M"}
 PLAIN = "plain"  # what tables call runs without a variant
 UNITS = {"memory.per_class": "images per class in memory"}
-COMPARED = tuple(metric.name for metric in COMPATIBILITY)
+COMPARED = tuple(metric.name for metric in (*COMPATIBILITY, REINDEXED_ACCURACY, SERVICE_ACCURACY, SERVICE_RECALL))
+"""Metrics of tables by a config field; sorted, because pandas warns of labels that are not."""
+NO_RECALL = "–: service recall and re-indexed recall are not defined for data given as pairs or templates."
 BRACKETS = (
     "Brackets: 95 % t-interval of the mean over seeds. A mean without brackets has one seed, or the same value for all."
 )
@@ -46,14 +56,28 @@ ADAPTATION = {metric.name: metric.title for metric in (ADAPTER_FLOPS, GALLERY_IT
 
 
 def counted_runs(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the runs with `counted`: finished and with a metric. Other runs keep their row, but no values."""
+    """Return the runs with `counted`: finished and with a metric. Other runs keep their row, but no values.
+
+    AC, BC and FC have a column even if no run has one; other metrics that the frame lacks, because it is older, do not.
+    """
     runs = with_defaults(runs)
-    metrics = [metric.name for metric in METRICS.of_matrix()]
+    metrics = [metric.name for metric in METRICS.of_matrix() if metric.name in runs or metric in COMPATIBILITY]
     names = [*metrics, TRAIN_SECONDS.name]
     values = runs.reindex(columns=names).astype(float)
     counted = finished(runs) & values[metrics].notna().any(axis=1)
     runs = runs.assign(**{name: values[name].where(counted) for name in names}, counted=counted)
     return runs.assign(variant=runs["variant"].fillna("").replace("", PLAIN)) if "variant" in runs else runs
+
+
+def shown_metrics(runs: pd.DataFrame) -> list[Metric]:
+    """Return the metrics that a table of these counted runs has columns of."""
+    return [metric for metric in METRICS.in_tables() if metric.name in runs]
+
+
+def recall_note(runs: pd.DataFrame) -> str:
+    """Return a note if the counted runs have columns of recall without a value."""
+    names = [metric.name for metric in shown_metrics(runs) if metric.matrix == "recall"]
+    return NO_RECALL if names and runs["counted"].any() and runs[names].isna().all(axis=None) else ""
 
 
 def _value_cells(row: pd.Series, marks: Mapping[str, Marks], label: Hashable, hole: Cell) -> list[Cell]:
@@ -78,12 +102,7 @@ def ablation_frame(runs: pd.DataFrame) -> pd.DataFrame:
     one_budget(runs)
     levels = (["variant"] if "variant" in runs else []) + ["method.classifier", "method.fd"]
     check_cells(runs[runs["counted"]], levels)
-    groups = runs.groupby(levels)
-    table = pd.DataFrame({"seeds": groups["counted"].sum()})
-    for metric in METRICS.of_matrix():
-        table[metric.name] = groups[metric.name].mean()
-        table[f"{metric.name}_sd"] = groups[metric.name].std()
-    table["seconds"] = groups[TRAIN_SECONDS.name].median()  # robust to one busy moment of the machine
+    table = _means(runs, levels)
     variants = [(name,) for name in runs["variant"].unique()] if "variant" in runs else [()]
     cells = [(*v, c, d) for v in variants for c in CLASSIFIERS for d in DISTILLATIONS]
     table = table.loc[[cell for cell in cells if cell in table.index]]
@@ -91,15 +110,26 @@ def ablation_frame(runs: pd.DataFrame) -> pd.DataFrame:
     return table.rename_axis([*levels[:-2], "classifier", "distillation"])
 
 
+def _means(runs: pd.DataFrame, levels: list[str]) -> pd.DataFrame:
+    """Return seeds, mean and deviation of every metric, and seconds, by the columns `levels`."""
+    groups = runs.groupby(levels, sort=False)
+    table = pd.DataFrame({"seeds": groups["counted"].sum()})
+    for metric in shown_metrics(runs):
+        table[metric.name] = groups[metric.name].mean()
+        table[f"{metric.name}_sd"] = groups[metric.name].std()
+    table["seconds"] = groups[TRAIN_SECONDS.name].median()  # robust to one busy moment of the machine
+    return table
+
+
 def ablation_table(runs: pd.DataFrame, title: str = "Classifier × distillation") -> Table:
-    """Return one row per cell of the ablation: metrics, mean ± deviation over seeds, and seconds."""
+    """Return one row per cell of the ablation: metrics, mean ± deviation over seeds, and seconds; then references."""
     frame = ablation_frame(runs)
     rows = frame.reset_index()
     names = [str(name) for name in frame.index.names if name != "variant" or rows["variant"].nunique() > 1]
     cells = _ablation_runs(runs)
     classifiers, distillations = cells["method.classifier"].map(CLASSIFIERS), cells["method.fd"].map(DISTILLATIONS)
     compared = to_compare(cells.assign(classifier=classifiers, distillation=distillations))
-    metrics = METRICS.of_matrix()
+    metrics = shown_metrics(cells)
     marks = {metric.name: column_marks(compared, metric.name, names) for metric in metrics}
     lost = holes(compared, names)
     body = []
@@ -107,8 +137,27 @@ def ablation_table(runs: pd.DataFrame, title: str = "Classifier × distillation"
         label, seconds = tuple(row[names]), number_cell(row["seconds"], ".0f")
         values = _value_cells(row, marks, label, lost[group_of(label)])
         body.append([*map(field_cell, (*label, row["seeds"])), *values, seconds])
+    notes = [deviation_note(rows["seeds"]), recall_note(cells)]
+    references = reference_runs(cells)
+    if len(references):
+        levels = [*(["variant"] if "variant" in cells else []), "method.name"]
+        below = _means(references, levels).reset_index().rename(columns={"method.name": "classifier"})
+        below = below.assign(distillation="", seconds=float("nan"))
+        unmarked = dict.fromkeys(marks, Marks())
+        for _, row in below.iterrows():
+            values = _value_cells(row, unmarked, "", Cell(EMPTY))
+            body.append([*map(field_cell, (*row[names], row["seeds"])), *values, Cell(EMPTY)])
+        notes.append(NOTE)
+        rows = with_references(rows, below)
     columns = (*names, "seeds", *(metric.head for metric in metrics), "s/run")
-    return marked_table(columns, body, rows, title, marks.values(), deviation_note(rows["seeds"]))
+    count = len(body) - len(frame)
+    return marked_table(columns, body, rows, title, marks.values(), *notes, references=count)
+
+
+def with_references(rows: pd.DataFrame, references: pd.DataFrame) -> pd.DataFrame:
+    """Return both, with a column `reference` that tells them apart."""
+    both = [rows.assign(reference=False), references.reindex(columns=rows.columns).assign(reference=True)]
+    return pd.concat(both, ignore_index=True)
 
 
 def methods_frame(runs: pd.DataFrame) -> pd.DataFrame:
@@ -120,9 +169,14 @@ def methods_frame(runs: pd.DataFrame) -> pd.DataFrame:
     one_budget(runs)
     runs = counted_runs(runs)
     check_cells(runs[runs["counted"]], ["method.name"])
+    return _intervals(runs)
+
+
+def _intervals(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return seeds, mean and interval of every metric, and costs, by method."""
     groups = runs.groupby("method.name", sort=False)
     table = pd.DataFrame({"seeds": groups["counted"].sum().astype(int)})
-    for metric in METRICS.of_matrix():
+    for metric in shown_metrics(runs):
         found = summarise(runs, metric.name, ["method.name"])
         table[metric.name] = found["mean"]
         table[f"{metric.name}_low"], table[f"{metric.name}_high"] = found["low"], found["high"]
@@ -135,58 +189,99 @@ def methods_frame(runs: pd.DataFrame) -> pd.DataFrame:
 def methods_table(runs: pd.DataFrame, title: str = "Methods") -> Table:
     """Return one row per method: metrics with t-intervals, and costs. Adaptation is shown if some method has any."""
     frame = methods_frame(runs)
-    compared = to_compare(counted_runs(runs))
-    metrics = METRICS.of_matrix()
+    cells = counted_runs(runs)
+    compared, metrics = to_compare(cells), shown_metrics(cells)
     marks = {metric.name: column_marks(compared, metric.name, ["method.name"]) for metric in metrics}
     lost = holes(compared, ["method.name"])
     adaptation = {name: head for name, head in ADAPTATION.items() if (frame[name].astype(float) > 0).any()}
+    references, costs = reference_runs(cells), ["seconds", STORED_BYTES.name, *ADAPTATION]
+    below = _intervals(references).assign(**dict.fromkeys(costs, float("nan")))
     body = []
-    for method, row in frame.astype(float).iterrows():
+    for method, row in pd.concat([frame.astype(float), below.astype(float)]).iterrows():
         values = [
             interval_cell(name, row[name], row[f"{name}_low"], row[f"{name}_high"], own.of(method))
             for name, own in marks.items()
         ]
         values = values if row["seeds"] else [lost[group_of(method)]] * len(metrics)
-        costs = [number_cell(row["seconds"], ".0f"), number_cell(row[STORED_BYTES.name] / 1e6, ".1f")]
-        costs += [number_cell(row[cost], ",.0f") for cost in adaptation]
-        body.append([Cell(str(method)), number_cell(row["seeds"], ".0f"), *values, *costs])
+        spent = [number_cell(row["seconds"], ".0f"), number_cell(row[STORED_BYTES.name] / 1e6, ".1f")]
+        spent += [number_cell(row[cost], ",.0f") for cost in adaptation]
+        body.append([Cell(str(method)), number_cell(row["seeds"], ".0f"), *values, *spent])
     heads = ("method", "seeds", *(metric.head for metric in metrics), "s/run", "stored MB", *adaptation.values())
-    note = BRACKETS if (frame["seeds"] > 1).any() else ""
-    return marked_table(heads, body, frame.reset_index(), title, marks.values(), note)
+    notes = [BRACKETS if (frame["seeds"] > 1).any() else "", recall_note(cells), NOTE if len(below) else ""]
+    data = frame.reset_index()
+    data = with_references(data, below.reset_index()) if len(below) else data
+    return marked_table(heads, body, data, title, marks.values(), *notes, references=len(below))
 
 
-def comparison_frame(runs: pd.DataFrame, columns: str, metrics: Sequence[str] = COMPARED) -> pd.DataFrame:
+def comparison_frame(runs: pd.DataFrame, columns: str, metrics: Sequence[str] | None = None) -> pd.DataFrame:
     """Return methods × the values of a config field: frame[metric, "mean"], [metric, "sd"] and [metric, "seeds"].
 
-    Rows have the variant as a first level if there are several. Runs of a cell may differ in their seed only.
+    Rows have the variant as a first level if there are several. Runs of a cell may differ in their seed only. The
+    default metrics are those of COMPARED that the frame has.
     """
     check_name(columns, runs.columns, "column")
     one_budget(runs)
     runs = counted_runs(runs)
-    several = "variant" in runs and runs["variant"].nunique() > 1
-    rows = ["variant", "method.name"] if several else ["method.name"]
+    rows = _comparison_rows(runs)
     check_cells(runs[runs["counted"]], [*rows, columns])
+    return _comparison(runs, columns, _compared(runs, metrics), rows)
+
+
+def _compared(runs: pd.DataFrame, metrics: Sequence[str] | None) -> list[str]:
+    """Return the metrics, by default those of COMPARED of which the counted runs have values, or AC, BC and FC."""
+    if metrics is None:
+        core = [metric.name for metric in COMPATIBILITY]
+        return [name for name in COMPARED if name in core or (name in runs and runs[name].notna().any())]
+    for metric in metrics:
+        check_name(metric, [known.name for known in METRICS.of_matrix()], "metric")
+        check_name(metric, runs.columns, "metric")
+    return list(metrics)
+
+
+def _comparison_rows(runs: pd.DataFrame) -> list[str]:
+    several = "variant" in runs and runs["variant"].nunique() > 1
+    return ["variant", "method.name"] if several else ["method.name"]
+
+
+def _comparison(runs: pd.DataFrame, columns: str, metrics: Sequence[str], rows: list[str]) -> pd.DataFrame:
     runs = runs.assign(counted=runs["counted"].where(runs["counted"]))  # `count` leaves out what is empty
     parts = {}
     for metric in metrics:
-        check_name(metric, [known.name for known in METRICS.of_matrix()], "metric")
         parts[metric, "mean"] = pivot(runs, metric, rows, columns)
         parts[metric, "sd"] = pivot(runs, metric, rows, columns, "std")
         parts[metric, "seeds"] = pivot(runs, "counted", rows, columns, "count")
     return pd.concat(parts, axis=1, names=["metric", "statistic", columns])
 
 
-def comparison_tables(runs: pd.DataFrame, field: str, metrics: Sequence[str] = COMPARED) -> list[Table]:
-    """Return one table per metric: methods × the values of a config field; a mean over fewer seeds says so."""
+def comparison_tables(runs: pd.DataFrame, field: str, metrics: Sequence[str] | None = None) -> list[Table]:
+    """Return one table per metric: methods × the values of a config field; a mean over fewer seeds says so.
+
+    Tables of service and re-indexed metrics end with the rows of `never upgrade` and `re-index`.
+    """
     frame = comparison_frame(runs, field, metrics)
-    compared = to_compare(counted_runs(runs), field)
-    return [_comparison_table(frame, compared, metric) for metric in metrics]
+    cells = counted_runs(runs)
+    compared, references = to_compare(cells, field), reference_runs(cells)
+    names = [str(name) for name in frame.columns.unique("metric")]
+    served = [name for name in names if name in {metric.name for metric in SERVED}]
+    below = _comparison(references, field, served, _comparison_rows(cells)) if len(references) and served else None
+    tables = []
+    for name in names:
+        own = below.reindex(columns=frame.columns) if below is not None and name in served else None
+        tables.append(_comparison_table(frame, compared, name, own))
+    if tables and (note := recall_note(cells)):
+        tables[-1] = replace(tables[-1], notes=(*tables[-1].notes, note))
+    return tables
 
 
-def _comparison_table(frame: pd.DataFrame, runs: pd.DataFrame, metric: str) -> Table:
+def _comparison_table(
+    frame: pd.DataFrame, runs: pd.DataFrame, metric: str, references: pd.DataFrame | None = None
+) -> Table:
     field, values = str(frame.columns.names[-1]), pd.DataFrame(frame[metric, "mean"]).columns
-    means, deviations, seeds = (frame[metric, part].to_numpy(dtype=float) for part in ("mean", "sd", "seeds"))
-    levels, most = list(map(str, frame.index.names)), seeds.max(initial=0)
+    levels, count = list(map(str, frame.index.names)), 0 if references is None else len(references)
+    frame = frame if references is None else pd.concat([frame, references])
+    means, deviations = (frame[metric, part].to_numpy(dtype=float) for part in ("mean", "sd"))
+    seeds = frame[metric, "seeds"].fillna(0).to_numpy(dtype=float)
+    most = seeds.max(initial=0)
     marks = []
     for value in values:
         own = runs[field].isna() if pd.isna(value) else (runs[field] == value).fillna(False).astype(bool)
@@ -196,17 +291,19 @@ def _comparison_table(frame: pd.DataFrame, runs: pd.DataFrame, metric: str) -> T
     for place, label in enumerate(frame.index):
         labels = [label] if isinstance(label, str) else list(label)
         cells = list(text_cells(labels))
+        reference = {"reference": place >= len(frame) - count} if count else {}
         for column, value in enumerate(values):
-            mean, deviation, count = (part[place, column] for part in (means, deviations, seeds))
-            fewer = f" ({count:.0f} of {most:.0f})" if count < most else ""
+            mean, deviation, found = (part[place, column] for part in (means, deviations, seeds))
+            fewer = f" ({found:.0f} of {most:.0f})" if found < most else ""
             hole = lost.get(group_of((*labels, value)), Cell(EMPTY))
-            cells.append(metric_cell(metric, mean, deviation, marks[column].of(label), fewer) if count else hole)
+            cells.append(metric_cell(metric, mean, deviation, marks[column].of(label), fewer) if found else hole)
             head = dict(zip(levels, labels, strict=True)) | {field: value, "metric": metric}
-            data.append(head | {"mean": mean, "sd": deviation, "seeds": int(count)})
+            data.append(head | {"mean": mean, "sd": deviation, "seeds": int(found)} | reference)
         body.append(cells)
     columns = (*["variant", "method"][-len(levels) :], *(field_cell(value).text for value in values))
-    title = f"{metric} by {field}" + (f" ({UNITS[field]})" if field in UNITS else "")
-    return marked_table(columns, body, pd.DataFrame(data), title, marks, deviation_note(seeds.ravel()))
+    title = f"{METRICS[metric].head} by {field}" + (f" ({UNITS[field]})" if field in UNITS else "")
+    notes = [deviation_note(seeds.ravel()), NOTE if count else ""]
+    return marked_table(columns, body, pd.DataFrame(data), title, marks, *notes, references=count)
 
 
 def points_table(
@@ -217,8 +314,8 @@ def points_table(
     title: str = "Points",
 ) -> Table:
     """Return one row per combination of `fields` and variant: metrics (by default all), mean ± deviation over seeds."""
-    metrics = [metric.name for metric in METRICS.of_matrix()] if metrics is None else metrics
     runs = counted_runs(runs)
+    metrics = [metric.name for metric in shown_metrics(runs)] if metrics is None else metrics
     several = "variant" in runs and runs["variant"].nunique() > 1 and "variant" not in fields
     names = [*(["variant"] if several else []), *fields]
     runs = runs.assign(point=[", ".join(map(str, values)) for values in runs[names].itertuples(index=False, name=None)])
@@ -233,8 +330,10 @@ def points_table(
         [*map(field_cell, row[[*names, "seeds"]]), *_value_cells(row, marks, point, lost[group_of(point)])]
         for point, row in frame.astype(object).iterrows()
     ]
-    note, data = deviation_note(frame["seeds"]), frame.reset_index(drop=True)
-    return marked_table([*names, "seeds", *metrics], body, data, title, marks.values(), note)
+    heads = [METRICS[metric].head if metric in METRICS else metric for metric in metrics]  # AC@0.01 is its own head
+    notes = [deviation_note(frame["seeds"]), recall_note(runs)]
+    data = frame.reset_index(drop=True)
+    return marked_table([*names, "seeds", *heads], body, data, title, marks.values(), *notes)
 
 
 def differences_table(
@@ -259,79 +358,5 @@ def differences_table(
     )
     if not (frame["low"] < frame["high"]).all():
         notes += ("A difference without an interval has fewer than two common seeds, or the same value for all.",)
-    return Table(columns, tuple(body), frame, f"{metric}: differences", notes)
-
-
-def sweep_goals(specification: Mapping[str, Any]) -> dict[str, str]:
-    """Return the direction of each objective in the specification of a sweep, `max` or `min`."""
-    names = (specification.get("search") or {}).get("objectives") or [BC.name]
-    return {str(name): _objective(str(name)).direction[:3] for name in names}
-
-
-def objective_column(name: str) -> str:
-    """Return the column that trials are judged by: a cost, or a metric on the tuning pairs."""
-    return _objective(name).column("tuning")
-
-
-def _objective(name: str) -> Metric:
-    known = METRICS.objectives()
-    check_name(name, list(known), "objective")
-    return known[name]
-
-
-def best_trials(runs: pd.DataFrame, objectives: Mapping[str, str], count: int = 5) -> pd.DataFrame:
-    """Return the `count` best trials by one objective, e.g. {"BC": "max"}; by several, the whole Pareto front.
-
-    Trials are compared by their means over seeds on the tuning pairs. A trial is no candidate if one of its runs did
-    not finish, or if it has fewer runs than the largest trial: it is still running. The first objective sorts the
-    front. Columns are the fields that vary over trials, then each objective with its deviation.
-    """
-    if not objectives:
-        raise InputError("best_trials needs an objective, e.g. {'BC': 'max'}")
-    columns = {}
-    for name, goal in objectives.items():
-        column = objective_column(name)
-        check_name(goal, ("max", "min"), f"direction of {name}")
-        if column not in runs:
-            raise InputError(f"no column {column!r}: trials are chosen on tuning pairs, and none were evaluated")
-        columns[column] = goal
-    check_name("trial", runs.columns, "column")
-    sizes = runs.groupby("trial")["trial"].transform("size")
-    whole = runs[finished(runs).groupby(runs["trial"]).transform("all") & (sizes == sizes.max())]
-    whole = whole[whole[list(columns)].notna().all(axis=1).groupby(whole["trial"]).transform("all")]
-    groups = whole.groupby("trial")
-    costs = groups[list(columns)].mean() * [-1.0 if goal == "max" else 1.0 for goal in columns.values()]
-    if len(columns) > 1:
-        costs = costs[pareto_front(costs.to_numpy(dtype=float))]
-    ranked = costs.sort_values(next(iter(columns)), kind="stable").index[: count if len(columns) == 1 else None]
-    trials = with_defaults(runs).drop_duplicates("trial").set_index("trial")
-    varied = [name for name in config_fields(trials) if trials[name].nunique(dropna=False) > 1]
-    table: pd.DataFrame = trials[varied].assign(seeds=groups.size())
-    for column in dict.fromkeys(name for chosen in columns for name in (chosen, chosen.removeprefix("tuning_"))):
-        table = table.assign(**{column: groups[column].mean(), f"{column}_sd": groups[column].std()})
-    best: pd.DataFrame = table.loc[ranked]
-    return best.reset_index()
-
-
-def trials_table(runs: pd.DataFrame, objectives: Mapping[str, str], count: int = 5) -> Table:
-    """Return the best trials, mean ± deviation over seeds. Nothing is marked: no choice is made on report pairs."""
-    frame = best_trials(runs, objectives, count)
-    names = [name for name in frame.columns if "." in name or not name.endswith("_sd")]
-    body = []
-    for _, row in frame.astype(object).iterrows():
-        cells = []
-        for name in names:
-            metric, mean, deviation = metric_of(name), row[name], row.get(f"{name}_sd", np.nan)
-            if f"{name}_sd" not in row:
-                cells.append(field_cell(mean))
-            elif metric is not None and metric.compute is None:
-                text = f"{mean:,.0f}" + ("" if pd.isna(deviation) else f" ± {deviation:,.0f}")
-                cells.append(Cell(text, float(mean)))
-            else:
-                cells.append(metric_cell(name, mean, deviation))
-        body.append(cells)
-    words = " and ".join(objectives)
-    title = f"Best trials by {words}" if len(objectives) == 1 else f"Pareto front of {words}"
-    notes = ["Chosen on the tuning pairs (tuning_*); the values on the report pairs played no part in the choice."]
-    notes += [deviation_note(frame["seeds"])] if frame["seeds"].any() else []
-    return marked_table(names, body, frame, title, (), *notes)
+    heading = f"{METRICS[metric].head if metric in METRICS else metric}: differences"
+    return Table(columns, tuple(body), frame, heading, notes)

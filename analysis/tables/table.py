@@ -32,7 +32,10 @@ STOPPED = Cell("stopped early")
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Rows of cells under `columns`; `data` has the values in full precision, for CSV; `notes` stand below it."""
+    """Rows of cells under `columns`; `data` has the values in full precision, for CSV; `notes` stand below it.
+
+    The last `references` rows are no methods or trials, but what they are measured by; `data` has a column `reference`.
+    """
 
     columns: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
@@ -40,6 +43,7 @@ class Table:
     title: str = ""
     notes: tuple[str, ...] = field(default=())
     tested: bool = True  # false if there were too few seeds for the test behind the marks
+    references: int = 0
 
     def __post_init__(self) -> None:
         for row in self.rows:
@@ -110,12 +114,13 @@ def marked_table(
     title: str,
     marks: Collection[Marks],
     *notes: str,
+    references: int = 0,
 ) -> Table:
     """Return a table whose cells have these marks; if marks are missing for several reasons, the first is noted."""
     refused = [own.note for own in marks if own.note]
     below = tuple(note for note in (*notes, *refused[:1]) if note)
     tested = any(own.tested for own in marks)
-    return Table(tuple(columns), tuple(map(tuple, rows)), data, title, below, tested)
+    return Table(tuple(columns), tuple(map(tuple, rows)), data, title, below, tested, references)
 
 
 def deviation_note(seeds: Iterable[float]) -> str:

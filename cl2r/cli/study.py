@@ -136,8 +136,8 @@ def study_command(file: str | Path, doc: str | None) -> Callable[[Callable[..., 
 
 
 def points_table(session: "StudySession", frames: Frames) -> str:
-    """Return one row per point of a grid, the best trials of a sweep (or its Pareto front), or the end of a race."""
-    from analysis.tables import runs
+    """Return one row per point of a grid; the best trials of each context of a sweep; what a race recommends."""
+    from analysis.tables import runs, sweep_tables
     from analysis.tables.formats import render
 
     if session.spec.race is not None:
@@ -146,10 +146,13 @@ def points_table(session: "StudySession", frames: Frames) -> str:
         return recommendation_text(session, frames)
     if not session.spec.is_sweep:
         return render(runs.points_table(frames["runs"], list(session.spec.grid)), "terminal")
-    from cl2r.study.spec import OBJECTIVES
+    from analysis.study import Study
+    from analysis.sweeps import saved_work
 
-    goals = {name: OBJECTIVES[name][1][:3] for name in session.spec.search.objectives}
-    return render(runs.trials_table(frames["runs"], goals), "terminal")
+    specification = session.spec.model_dump(mode="json")
+    parts = (frames[name] for name in ("runs", "tasks", "matrix", "curves"))
+    study = Study(*parts, name=session.folder.name, specification=specification)
+    return "\n\n".join(filter(None, [render(sweep_tables(study), "terminal"), saved_work(study.runs)]))
 
 
 def compare_methods(

@@ -136,7 +136,7 @@ def test_a_sweep(open_report: Open, tmp_path: Path) -> None:
     search = {"objectives": ["BC", "stored_bytes"]}
     sweep = made_study(["cl2r"], [0], 3, grid, space=space, search=search)
     view = open_report(write_report(sweep, tmp_path / "sweep.html"), 400, "dark")
-    assert view.page.locator("#sweep .plot").count() == 5
+    assert view.page.locator("#sweep .plot").count() == 4, "too few trials for the importance of parameters"
     check_figures(view.page, sweep)
     check_fits(view.page, sweep)
     assert view.complaints == []

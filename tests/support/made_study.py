@@ -60,6 +60,53 @@ def made_study(
     return Study(name=name, specification={**specification, **entries}, about=about, **frames)
 
 
+def made_sweep(
+    trials: int = 12,
+    tasks: Sequence[int] = (2, 5),
+    seeds: Sequence[int] = (0,),
+    confirm: Sequence[int] = (),
+    objectives: Sequence[str] = ("service_accuracy",),
+    constraints: Mapping[str, str] | None = None,
+) -> Study:
+    """Return a sweep of CL²R over λ_base and memory with reference runs of ER.
+
+    Each number of tasks has `trials` trials. With `confirm`, its first trial has further seeds, beside the default.
+    """
+    stream, name = np.random.default_rng(0), "swept"
+    rows: dict[str, list[dict[str, Any]]] = {"runs": [], "tasks": [], "matrix": [], "curves": []}
+
+    def add(method: str, values: Mapping[str, Any], seed: int, trial: int | None, variant: str | None = None) -> None:
+        run = _run({"method.name": method, **values}, seed, len(rows["runs"]), 0, name)
+        _finish({**run, "trial": trial, "variant": variant}, rows, stream)
+
+    for place, count in enumerate(tasks):
+        sizes = np.unique(np.geomspace(1, 40, 7).round().astype(int))
+        first: dict[str, Any] = {}
+        for number in range(trials):
+            weight = float(10 ** stream.uniform(-1, 2))
+            point = {"scenario.n_tasks": count, "method.lambda_base": weight}
+            point["memory.per_class"] = int(stream.choice(sizes))
+            first = first or point
+            for seed in seeds:
+                add("cl2r", point, seed, place * trials + number)
+        for seed in (*seeds, *confirm):
+            add("er", {"scenario.n_tasks": count}, seed, None, "reference")
+            if confirm:
+                add("cl2r", {"scenario.n_tasks": count}, seed, None, "default")
+        for seed in confirm:
+            add("cl2r", first, seed, place * trials, "confirmed")
+    space = {
+        "method.lambda_base": {"low": 0.1, "high": 100.0, "log": True},
+        "memory.per_class": {"low": 1, "high": 40, "log": True},
+        "scenario.n_tasks": list(tasks),
+    }
+    limits = {"reindexed_accuracy": ">= er - 0.01"} if constraints is None else dict(constraints)
+    search = {"trials": trials, "objectives": list(objectives), "constraints": limits}
+    specification = {"preset": "icons", "seeds": list(seeds), "space": space, "search": search}
+    frames = {key: _typed(value, _ALWAYS[key]) for key, value in rows.items()}
+    return Study(name=name, specification=specification, about={**ABOUT, "expected_runs": len(rows["runs"])}, **frames)
+
+
 @cache
 def _preset(method: str) -> dict[str, Any]:
     found = preset_fields("icons", method)

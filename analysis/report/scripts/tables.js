@@ -13,11 +13,13 @@ function compareKeys(one, other, sign) {
   return sign * String(one).localeCompare(String(other), "en", { numeric: true });
 }
 
-// Rows below a heading row belong to it, so they are sorted among themselves.
+// Rows below a heading row belong to it, so they are sorted among themselves; so are reference rows, which stay last.
 function rowBlocks(rows) {
   const blocks = [];
+  const kind = (row) => row.classList.contains("reference");
   for (const row of rows) {
-    if (blocks.length === 0 || row.cells[0].classList.contains("heading")) blocks.push([]);
+    const turn = blocks.length > 0 && kind(row) !== kind(blocks[blocks.length - 1][0]);
+    if (blocks.length === 0 || turn || row.cells[0].classList.contains("heading")) blocks.push([]);
     blocks[blocks.length - 1].push(row);
   }
   return blocks;

@@ -16,7 +16,9 @@ from analysis.report.figures import plain_text
 from analysis.report.matrices import training_losses, whole_matrices
 from analysis.report.page import embedded, exact, shown, significant
 from analysis.report.sweep import sweep_plots
+from analysis.sweeps import feasible
 from tests.support.made_study import made_study
+from tests.support.made_study import made_sweep as swept
 from tests.support.report_text import embedded_data, readable
 
 NASTY = '</script><script>alert("x")</script><img src=x onerror=alert(1)>'
@@ -160,7 +162,7 @@ def test_optional_columns_may_be_missing(study: Study) -> None:
 
 
 def test_a_sweep_has_optunas_plots() -> None:
-    study = made_sweep(search={"objectives": ["BC", "stored_bytes"]})
+    study = made_sweep(20, search={"objectives": ["BC", "stored_bytes"]})
     page = build_report(study)
     figures = embedded_data(page)["figures"]
     assert [*figures][-5:] == ["pareto", "importance", "parallel", "history", "slices"]
@@ -185,13 +187,39 @@ def test_choices_of_a_space_are_recognised_in_frames() -> None:
     space = {
         "method.lambda_base": {"low": 0.1, "high": 100.0},
         "optim.nesterov": [True, False],
-        "scenario.initial": [None, 4],
+        "optim.clip": [None, 4],
     }
-    study = made_sweep(4, space=space)
-    given = {"optim.nesterov": [True, False] * 4, "scenario.initial": [np.nan, np.nan, 4.0, 4.0] * 2}
+    study = made_sweep(20, space=space)
+    given = {"optim.nesterov": [True, False] * 20, "optim.clip": [np.nan, np.nan, 4.0, 4.0] * 10}
     found = sweep_plots(dataclasses.replace(study, runs=study.runs.assign(**given)))
-    assert found.complete == 4
+    assert found.complete == 20
     assert found.missing == ()
+
+
+def test_each_context_is_a_view_and_infeasible_trials_are_drawn_as_such() -> None:
+    study = swept(20, (2, 5), confirm=(1,), constraints={"reindexed_accuracy": ">= er + 0.002"})
+    found = sweep_plots(study)
+    assert (found.trials, found.complete) == (40, 40), "reference runs and confirmed ones are no trials"
+    views = {figure.id: [view.name for view in figure.views] for figure in found.figures}
+    assert views == {name: ["T=2", "T=5"] for name in ("importance", "parallel", "history", "slices")}
+    history = next(figure for figure in found.figures if figure.id == "history").views[0]
+    assert "Infeasible Trial" in [trace.get("name") for trace in history.data]
+    missed = (feasible(study.runs, study.specification).iloc[:20, 0] > 0).sum()
+    hollow = [trace for trace in history.data if trace.get("marker", {}).get("symbol") == "circle-open"]
+    assert [len(trace["x"]) for trace in hollow] == [missed]
+    parallel = next(figure for figure in found.figures if figure.id == "parallel").views[0]
+    dotted = [trace for trace in parallel.data if trace.get("line", {}).get("dash") == "dot"]
+    assert len(dotted) == missed + 1, "and the sample in the legend"
+    both = sweep_plots(swept(3, (2, 5), objectives=["BC", "stored_bytes"]))
+    views = {figure.id: [view.name for view in figure.views] for figure in both.figures}
+    assert views["pareto"] == ["T=2", "T=5"]
+    assert views["slices"] == ["T=2, BC", "T=2, stored_bytes", "T=5, BC", "T=5, stored_bytes"]
+    assert both.missing == tuple(f"T={t}: Importance of parameters: 3 finished trials, fewer than 20." for t in (2, 5))
+    few = swept(3, (2, 5))
+    runs = few.runs.assign(status=few.runs["status"].mask(few.runs["tasks"] == 2, "failed"))
+    one = sweep_plots(dataclasses.replace(few, runs=runs))
+    assert {view.name for figure in one.figures for view in figure.views} == {"T=5"}
+    assert one.missing[0].startswith("T=2: No plots: 0 of 3")
 
 
 def test_names_in_the_data_cannot_break_the_page(study: Study) -> None:

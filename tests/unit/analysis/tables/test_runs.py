@@ -45,7 +45,7 @@ def texts(table: Table, column: str) -> list[str]:
 
 
 def test_the_ablation_by_hand() -> None:
-    table = tables.ablation_table(runs_of(THREE))
+    table = tables.ablation_table(runs_of(THREE))  # as in older frames: without the metrics of a service
     assert table.columns == ("classifier", "distillation", "seeds", "AC", "BC", "FC", "mean accuracy", "s/run")
     assert [texts(table, name) for name in ("classifier", "distillation")] == [
         ["Trainable", "Trainable", "Fixed"],
@@ -254,63 +254,3 @@ def test_differences_without_an_interval() -> None:
     assert len(table.notes) == len(tables.differences_table(runs_of(THREE, "BC")).notes) + 1
     one = tables.differences_table(runs_of({"er": [0.1], "cl2r": [0.2]}, "BC"))
     assert [cell.text for cell in one.rows[0]] == ["er", "cl2r", "-0.100", "–", "1", "–", "–", "n too small"]
-
-
-def sweep_runs() -> pd.DataFrame:
-    """Four trials of two seeds, tuning BC 0.1, 0.3, 0.2 and (a seed pruned) 0.9; report BC is the negative."""
-    rows: list[dict[str, Any]] = []
-    for trial, (tuning, size) in enumerate([(0.1, 100), (0.3, 300), (0.2, 400), (0.9, 50)]):
-        for seed, shift in ((0, -0.01), (1, 0.01)):
-            row = {"trial": trial, "seed": seed, "status": "finished", "method.lambda_base": trial / 8, "optim.lr": 0.1}
-            row |= {"tuning_BC": tuning + shift, "BC": -tuning + shift, "stored_bytes": size, "train_seconds": 60.0}
-            rows.append(row)
-    rows[-1]["status"] = "pruned"
-    return pd.DataFrame(rows)
-
-
-def test_best_trials_are_chosen_on_tuning_pairs() -> None:
-    table = tables.best_trials(sweep_runs(), {"BC": "max"}, count=2)
-    columns = ["trial", "method.lambda_base", "seeds", "tuning_BC", "tuning_BC_sd", "BC", "BC_sd"]
-    assert table.columns.tolist() == columns
-    assert table["trial"].tolist() == [1, 2], "trial 3 did not finish, trial 0 is third"
-    assert table["tuning_BC"].tolist() == pytest.approx([0.3, 0.2])
-    assert table["BC"].tolist() == pytest.approx([-0.3, -0.2])
-    assert table["BC_sd"].tolist() == pytest.approx([np.sqrt(0.0002)] * 2)
-    assert tables.best_trials(sweep_runs(), {"BC": "min"})["trial"].tolist() == [0, 2, 1]
-
-
-def test_trials_that_still_run_or_lack_the_metric_are_no_candidates() -> None:
-    runs = sweep_runs()
-    running = runs[~((runs["trial"] == 1) & (runs["seed"] == 1))]
-    assert tables.best_trials(running, {"BC": "max"})["trial"].tolist() == [2, 0]
-    assert tables.best_trials(runs[runs["seed"] == 0], {"BC": "max"})["trial"].tolist() == [3, 1, 2, 0], (
-        "all have one seed"
-    )
-    runs.loc[runs["trial"] == 1, "tuning_BC"] = [np.nan, 0.7]
-    assert tables.best_trials(runs, {"BC": "max"})["trial"].tolist() == [2, 0]
-    failed = runs.assign(status="failed", tuning_BC=None, BC=None)
-    assert tables.trials_table(failed, {"BC": "max", "stored_bytes": "min"}).rows == ()
-
-
-def test_several_objectives_make_a_pareto_front() -> None:
-    table = tables.best_trials(sweep_runs(), {"BC": "max", "stored_bytes": "min"}, count=1)
-    assert table["trial"].tolist() == [1, 0], "trial 2 is worse and larger than trial 1"
-    assert tables.best_trials(sweep_runs(), {"stored_bytes": "min", "BC": "max"})["trial"].tolist() == [0, 1]
-    shown = tables.trials_table(
-        sweep_runs(), tables.sweep_goals({"search": {"objectives": ["BC", "stored_bytes", "seconds"]}})
-    )
-    assert [[cell.text for cell in row] for row in shown.rows] == [
-        ["1", "0.125", "2", "+0.300 ± 0.014", "-0.300 ± 0.014", "300 ± 0", "60 ± 0"],
-        ["0", "0", "2", "+0.100 ± 0.014", "-0.100 ± 0.014", "100 ± 0", "60 ± 0"],
-    ]
-    one_seed = tables.trials_table(sweep_runs().query("seed == 0"), {"BC": "max"})
-    assert not any("±" in cell.text for row in one_seed.rows for cell in row)
-
-
-@pytest.mark.parametrize(
-    ("objectives", "named"),
-    [({"tuning_BC": "max"}, "tuning_BC"), ({"BC": "maximise"}, "maximise"), ({"AC": "max"}, "tuning_AC"), ({}, "obj")],
-)
-def test_a_bad_objective_is_named(objectives: dict[str, str], named: str) -> None:
-    with pytest.raises(InputError, match=named):
-        tables.best_trials(sweep_runs(), objectives)
