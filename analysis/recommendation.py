@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.comparisons import paired_differences
+from analysis.comparisons import LEVEL, paired_differences
 from analysis.groups import short
 from analysis.stats import Estimate, t_interval
 from analysis.study import Study
@@ -144,11 +144,16 @@ class Final:
         return "on classes the search never saw" if split == "classes" else "on images the search never saw"
 
     def _alike(self, best: int) -> list[int]:
-        """Return the finalists that are not shown to be worse than the best: paired t-test, Holm's correction."""
+        """Return the finalists that are not shown to be worse than the best: paired t-tests over seeds, 5 %.
+
+        There is no correction for their number: the best is separated only if every single test says so.
+        """
         if len(self.candidates) < 2:
             return []
         tests = paired_differences(self.runs, self.metric.name, ("trial",), baseline=best)
-        return [int(row["one"]) for _, row in tests.iterrows() if row["verdict"] != "worse"]
+        sign = 1.0 if self.metric.better == "higher" else -1.0
+        worse = (tests["p"] < LEVEL) & (sign * tests["difference"] < 0)
+        return [int(number) for number in tests.loc[~worse, "one"]]
 
     def _model(self, number: int, which: str) -> float:
         """Return the mean of the first model, or of the last one with a re-indexed gallery."""

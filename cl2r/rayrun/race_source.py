@@ -33,6 +33,7 @@ class RaceSource:
         self.studies: dict[str, optuna.Study] = {}
         self.open: dict[str, Job] = {}  # handed out, not ended
         self.queue: list[Job] = []
+        self.spent: set[str] = set()  # methods whose points are all candidates already
         self.coming: set[str] = set()  # links of shared prefixes that were handed out
         self.over = False
         self.rounds = self.race.rounds()
@@ -114,8 +115,8 @@ class RaceSource:
         """Return the next point of the tuned method that has the fewest; None if there are enough, or no more time."""
         known = self.race.candidates()
         counts = Counter(one.method for one in known.values())
-        left, short = self.race.left(), [name for name in tuning.tuned if counts[name] < tuning.points]
-        if left < tuning.reserve or not short:
+        short = [name for name in tuning.tuned if counts[name] < tuning.points and name not in self.spent]
+        if not short or self.race.left() < tuning.reserve:
             return None
         self._tell(tuning, known)
         for method in sorted(short, key=lambda name: counts[name]):
@@ -130,6 +131,7 @@ class RaceSource:
                 added = Candidate(max(known) + 1, method, trial.params)
                 trial.set_user_attr(NUMBER, added.number)
                 return self._add(added, tuning)
+            self.spent.add(method)
         return None
 
     def _adapter_jobs(self, tuning: Round) -> list[Job]:

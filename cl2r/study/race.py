@@ -242,10 +242,10 @@ def adapter_bases(ranked: Sequence[Result]) -> list[Candidate]:
 
 
 def finalists(ranked: Sequence[Result], count: int) -> list[Candidate]:
-    """Return the best candidate of each of the `count` best methods; with an adapter a method counts as another one."""
+    """Return the best candidate, perhaps with an adapter, of each of the `count` best methods."""
     best: dict[str, Candidate] = {}
     for result in ranked:
-        best.setdefault(result.candidate.method, result.candidate)
+        best.setdefault(result.candidate.method.partition("+")[0], result.candidate)
     return list(best.values())[:count]
 
 
