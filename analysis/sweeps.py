@@ -27,10 +27,8 @@ from cl2r.metrics import (
     Metric,
 )
 from cl2r.runtime.text import counted
-from cl2r.study.constraints import Constraint
+from cl2r.study.constraints import REFERENCE, Constraint
 
-REFERENCE, DEFAULT, CONFIRMED = "reference", "default", "confirmed"
-"""Variants of the rows of a sweep that are no trials, as in `cl2r.study.spec`, whose imports need torch."""
 TRIALS_FOR_BEST = 10  # finished trials of a context; with fewer, none is called the best
 TRIALS_FOR_IMPORTANCE = 20  # with fewer, the importance of parameters is not shown
 BEST_SHARE, BEST_LEAST = 0.2, 3  # the best fifth of the trials, at least three, shows how sharp an optimum is

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from analysis.plots.matrices import plot_matrices, plot_matrix, plot_mean_matrix
 from analysis.plots.parts import save
 from analysis.plots.sweep import plot_best_by_tasks
 from analysis.study import Study
+from analysis.sweeps import variant_rows
 from cl2r.errors import InputError
 
 __all__ = [
@@ -47,9 +49,10 @@ log = logging.getLogger(__name__)
 def write_figures(study: Study, folder: str | Path) -> list[Path]:
     """Write the plots that the study has something for, each as PNG, SVG and PDF; log why the others are missing."""
     written: list[Path] = []
+    trials = replace(study, runs=variant_rows(study.runs)) if study.specification.get("space") else study
     for name, draw in PLOTS.items():
         try:
-            figure = draw(study)
+            figure = draw(study if name == "best_by_tasks" else trials)  # which needs the runs that constraints name
         except InputError as error:
             log.debug("no plot %s: %s", name, error)
             continue

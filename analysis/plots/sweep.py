@@ -47,11 +47,13 @@ def plot_best_by_tasks(study: Study) -> Figure:
     goals = sweep_goals(study.specification)
     name = next(iter(goals))
     found: dict[int, tuple[pd.DataFrame, int]] = {}  # by T: feasible trials, best first; size of the best fifth
+    fewest = math.inf
     for _, rows in sweep_contexts(study.runs):
         ranked = ranked_trials(rows, goals, study.specification)
         settings = variant_rows(rows).drop_duplicates("trial").set_index("trial")
         own = ranked[ranked["miss"] <= 0].join(settings[[TASKS, *chosen]])
         if len(own):
+            fewest = min(fewest, len(ranked))
             # colours compare trials of one T: values of different T are different quantities
             values = own[objective_column(name)] * (1 if goals[name] == "max" else -1)
             width = float(values.max() - values.min()) or 1.0
@@ -64,8 +66,7 @@ def plot_best_by_tasks(study: Study) -> Figure:
         raise InputError("no knob of the sweep is a number that varies: there is nothing to draw")
     limited = " that meets the constraints" if sweep_constraints(study.specification) else ""
     labels = ["best trial", "range of the best fifth", f"trial{limited}"]
-    few = too_few(min(len(own) for own, _ in found.values()))
-    words = f"{parts.data_names(study.runs)}, best by {objective(name).head} on tuning pairs\n{few}"
+    words = f"{parts.data_names(study.runs)}, best by {objective(name).head} on tuning pairs\n{too_few(int(fewest))}"
     figure, axes = parts.page_panels(len(knobs), words.strip(), labels, sharey=False, height=3.0)
     colours, scale = mpl.colormaps["viridis_r"], Normalize(0, 1)
     for panel, knob in zip(axes, knobs, strict=True):
@@ -82,6 +83,10 @@ def plot_best_by_tasks(study: Study) -> Figure:
         panel.set(xlabel="number of tasks T", ylabel=field_title(knob), xlim=(-0.5, len(found) - 0.5))
         panel.set_xticks(range(len(found)), [str(count) for count in found])
         entry = study.specification["space"][knob]
+        if isinstance(entry, dict):  # the whole range of the search, so that the best at an end is seen to be there
+            low, high, log = float(entry["low"]), float(entry["high"]), bool(entry.get("log"))
+            margin = (high / low) ** 0.03 if log else 0.03 * (high - low)
+            panel.set_ylim((low / margin, high * margin) if log else (low - margin, high + margin))
         if isinstance(entry, dict) and entry.get("log"):
             panel.set_yscale("log")
             wide = math.log10(float(entry["high"]) / float(entry["low"])) > 2.5

@@ -13,9 +13,6 @@ from analysis.names import field_title, metric_of, title
 from analysis.stats import t_interval
 from analysis.study import Study
 from analysis.sweeps import (
-    CONFIRMED,
-    DEFAULT,
-    REFERENCE,
     REPORTED,
     best_part,
     best_trials,
@@ -47,6 +44,7 @@ from analysis.tables.table import (
 from cl2r.errors import InputError
 from cl2r.metrics import REINDEXED_ACCURACY, SERVICE_ACCURACY, SERVICE_RECALL, STORED_BYTES, TRAIN_SECONDS
 from cl2r.runtime.text import listed
+from cl2r.study.constraints import CONFIRMED, DEFAULT, REFERENCE
 
 NOT_BETTER = "No trial serves better than never upgrading: keep the first model, or re-index."
 CHOSEN = "Chosen on the tuning pairs; the values on the report pairs played no part in the choice."

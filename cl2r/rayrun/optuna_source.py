@@ -22,11 +22,12 @@ from cl2r.errors import InputError
 from cl2r.metrics import METRICS, STORED_BYTES, TRAIN_SECONDS
 from cl2r.seeding import derive
 from cl2r.storage.path import StoragePath
+from cl2r.study.constraints import REFERENCE
 from cl2r.study.folder import StudyFolder
 from cl2r.study.jobs import Job, confirmation_jobs, fixed_jobs, plan_job
 from cl2r.study.ledger import DIED, Event, Kind, finished
 from cl2r.study.space import context_title, distributions
-from cl2r.study.spec import OBJECTIVES, REFERENCE, Point, StudySpec
+from cl2r.study.spec import OBJECTIVES, Point, StudySpec
 from cl2r.study.warm_start import earlier_trials
 
 MAX_OPTUNA_SEED = 2**32

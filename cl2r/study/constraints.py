@@ -13,6 +13,9 @@ from cl2r.config.methods import split_name
 from cl2r.errors import InputError
 from cl2r.metrics import METRICS, Metric
 
+REFERENCE, DEFAULT, CONFIRMED = "reference", "default", "confirmed"
+"""Variants of the runs of a sweep that are no trials: reference runs of its constraints, the preset's own settings, and
+the best trials with further seeds. Trials have no variant."""
 _NUMBER = r"\d+(?:\.\d*)?(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?"
 _FORM = re.compile(
     rf"\s*(?P<relation>>=|<=)\s*(?:(?P<bound>[+-]?(?:{_NUMBER}))"

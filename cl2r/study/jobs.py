@@ -17,8 +17,9 @@ from cl2r.engine.frames import run_name
 from cl2r.engine.plan import plan_run
 from cl2r.errors import InputError
 from cl2r.metrics import BC, COMPATIBILITY, METRICS
+from cl2r.study.constraints import CONFIRMED, DEFAULT, REFERENCE
 from cl2r.study.space import Range, context_title, corner_values
-from cl2r.study.spec import CONFIRMED, DEFAULT, REFERENCE, Point, StudySpec
+from cl2r.study.spec import Point, StudySpec
 
 
 @dataclass(frozen=True)

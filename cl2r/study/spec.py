@@ -27,9 +27,6 @@ from cl2r.study.constraints import Constraint
 from cl2r.study.race import RaceSpec
 from cl2r.study.space import Range, Space, contexts, corner_values, is_context, knobs
 
-REFERENCE, DEFAULT, CONFIRMED = "reference", "default", "confirmed"
-"""Variants of the runs of a sweep that are no trials: reference runs of its constraints, the preset's own settings, and
-the best trials with further seeds. Trials have no variant."""
 OBJECTIVES = {name: (metric.column("tuning"), metric.direction) for name, metric in METRICS.objectives().items()}
 """What a sweep can optimise: column of the `runs` frame, and direction. Accuracies are measured on tuning pairs."""
 

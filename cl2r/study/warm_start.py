@@ -13,10 +13,11 @@ import yaml
 
 from cl2r.errors import InputError, nearest
 from cl2r.storage.path import StoragePath, at
+from cl2r.study.constraints import REFERENCE
 from cl2r.study.folder import StudyFolder
 from cl2r.study.ledger import read_events
 from cl2r.study.space import Range, Scalar
-from cl2r.study.spec import OBJECTIVES, REFERENCE, StudySpec
+from cl2r.study.spec import OBJECTIVES, StudySpec
 
 Row = dict[str, Any]
 

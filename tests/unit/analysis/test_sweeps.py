@@ -21,7 +21,6 @@ from analysis.sweeps import (
 )
 from analysis.tables.sweep import NOT_BETTER, nothing_beats_never, trials_table, trials_tables
 from cl2r.errors import InputError
-from cl2r.study import spec
 from tests.support.made_study import made_sweep
 
 LIMIT = {"search": {"objectives": ["service_accuracy"], "constraints": {"reindexed_accuracy": ">= er - 0.01"}}}
@@ -60,12 +59,6 @@ def service_runs(frozen: float = 0.80, learned: float = 0.77) -> pd.DataFrame:
             values |= {"reindexed_recall": math.nan, "first_recall": math.nan}
             rows.append(row | values | {f"tuning_{name}": value for name, value in values.items()})
     return pd.DataFrame(rows).astype({"trial": "Int64"})
-
-
-def test_variants_have_the_names_that_studies_give_them() -> None:
-    from analysis import sweeps
-
-    assert (sweeps.REFERENCE, sweeps.DEFAULT, sweeps.CONFIRMED) == (spec.REFERENCE, spec.DEFAULT, spec.CONFIRMED)
 
 
 @pytest.mark.parametrize("objective", ["BC", "service_accuracy"])

@@ -130,7 +130,7 @@ def test_a_plan_of_a_sweep_and_of_a_file(cl2r: Command, tiny: Path, tmp_path: Pa
     for words in (["sweep", "--spec", path], [path]):
         code, out, err = cl2r("plan", *words, *quick_options(tiny))
         assert (code, err) == (0, "")
-        assert all(part in out for part in ("study mine-tiny-", "4 points", "9 to train, 0 of 9 present"))
+        assert all(part in out for part in ("study mine-tiny-", "4 points", "12 to train, 0 of 12 present"))
     assert tree(tmp_path) == before
 
 
