@@ -114,19 +114,19 @@ class Final:
             nearest = "" if best is None else f"; {self.name(best)} comes nearest"
             sentence = f"Nothing to recommend: no finalist meets {asked}{nearest}."
             return Recommendation(sentence, self._details(None), table, lines)
-        alike = [self.name(number) for number in self._alike(best)]
+        alike, ahead = ([self.name(number) for number in numbers] for numbers in self._rivals(best))
         score, where = self._score(best), self._where()
         others = [number for number in self.candidates if number != best]
         if self._kept():
             sentence = self._no_upgrade(best)
-        elif alike:
-            sentence = f"Cannot tell {self.name(best)} from {listed(alike)} over {counted(self.seeds, 'seed')}: "
-            sentence += f"it leads on the tuning images and has {score} {where}."
         else:
-            sentence = f"Use {self.name(best)}: {score} {where}"
-            sentence += (
-                f"; it is better than every other finalist over {counted(self.seeds, 'seed')}." if others else "."
-            )
+            sure = f"; it is better than every other finalist over {counted(self.seeds, 'seed')}" if others else ""
+            sure = "" if ahead else sure
+            if alike:
+                sure = f"; {counted(self.seeds, 'seed')} cannot tell it from {listed(alike)}"
+            if ahead:
+                sure += f"; the tuning images chose it, but here {listed(ahead)} did better"
+            sentence = f"Use {self.name(best)}: {score} {where}{sure}."
         run = self.runs[self.runs["trial"] == best].sort_values("seed")["run"].iloc[0]
         return Recommendation(sentence, self._details(best), table, lines, best, str(run), tuple(alike))
 
@@ -143,17 +143,18 @@ class Final:
         split = self.runs["eval.split"].iloc[0] if "eval.split" in self.runs else "images"
         return "on classes the search never saw" if split == "classes" else "on images the search never saw"
 
-    def _alike(self, best: int) -> list[int]:
-        """Return the finalists that are not shown to be worse than the best: paired t-tests over seeds, 5 %.
+    def _rivals(self, best: int) -> tuple[list[int], list[int]]:
+        """Return the finalists that cannot be told from the best, and those that are better: paired t-tests, 5 %.
 
         There is no correction for their number: the best is separated only if every single test says so.
         """
         if len(self.candidates) < 2:
-            return []
+            return [], []
         tests = paired_differences(self.runs, self.metric.name, ("trial",), baseline=best)
-        sign = 1.0 if self.metric.better == "higher" else -1.0
-        worse = (tests["p"] < LEVEL) & (sign * tests["difference"] < 0)
-        return [int(number) for number in tests.loc[~worse, "one"]]
+        gain = tests["difference"] * (1.0 if self.metric.better == "higher" else -1.0)
+        told = tests["p"] < LEVEL
+        chosen = tests["one"].astype(int)
+        return chosen[~told].tolist(), chosen[told & (gain > 0)].tolist()
 
     def _model(self, number: int, which: str) -> float:
         """Return the mean of the first model, or of the last one with a re-indexed gallery."""
