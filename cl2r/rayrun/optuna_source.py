@@ -22,7 +22,7 @@ from cl2r.errors import InputError
 from cl2r.metrics import METRICS, STORED_BYTES, TRAIN_SECONDS
 from cl2r.seeding import derive
 from cl2r.storage.path import StoragePath
-from cl2r.study.constraints import REFERENCE
+from cl2r.study.constraints import REFERENCE, seed_mean
 from cl2r.study.folder import StudyFolder
 from cl2r.study.jobs import Job, confirmation_jobs, fixed_jobs, plan_job
 from cl2r.study.ledger import DIED, Event, Kind, finished
@@ -259,17 +259,15 @@ class ContextSearch:
             assert job.trial is not None
             number, values, state = job.trial // self.contexts, None, TrialState.PRUNED
             own = job_rows([job], outcomes)
-            attributes = {name: value for name in ATTRIBUTES if (value := column_mean(own, name)) is not None}
+            attributes = {name: value for name in ATTRIBUTES if not math.isnan(value := seed_mean(own, name))}
             violations = dict[str, float]()
             if not pruned:
-                found = [column_mean(own, OBJECTIVES[name][0]) for name in self.spec.search.objectives]
-                values = None if None in found else [value for value in found if value is not None]
+                found = [seed_mean(own, OBJECTIVES[name][0]) for name in self.spec.search.objectives]
+                values = None if any(map(math.isnan, found)) else found
                 state = TrialState.FAIL if values is None else TrialState.COMPLETE
                 for constraint in self.spec.search.parsed_constraints() if values else ():
-                    mine = column_mean(own, constraint.column)
-                    theirs = column_mean(rows.get(constraint.reference or "", []), constraint.column)
-                    pair = (math.nan if value is None else value for value in (mine, theirs))
-                    violations[str(constraint)] = constraint.violation(*pair)
+                    reference = seed_mean(rows.get(constraint.reference or "", []), constraint.column)
+                    violations[str(constraint)] = constraint.violation(seed_mean(own, constraint.column), reference)
             for one in (number, *self.twins.pop(number, [])):
                 self._tell(one, values, state, attributes, violations)
             self.running.discard(number)
@@ -379,10 +377,3 @@ def job_rows(jobs: Sequence[Job], outcomes: dict[str, Event]) -> list[dict[str, 
     if not finished(outcomes, names):
         return []
     return [outcomes[name].read()["frames"]["runs"][0] for name in names]
-
-
-def column_mean(rows: Sequence[dict[str, Any]], column: str) -> float | None:
-    """Return the mean of a column over the rows, i.e. over seeds; None if a value does not exist."""
-    values = [row.get(column) for row in rows]
-    known = [float(value) for value in values if value is not None]
-    return math.fsum(known) / len(known) if values and len(known) == len(values) else None

@@ -6,8 +6,9 @@ have the best service accuracy, so neither of them may choose alone.
 
 import math
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from cl2r.config.methods import split_name
 from cl2r.errors import InputError
@@ -22,6 +23,13 @@ _FORM = re.compile(
     rf"|(?P<reference>[a-z_][\w+]*?)(?:\s*(?P<sign>[+-])\s*(?P<offset>{_NUMBER}))?)\s*"
 )
 FORMS = '">= 0.7", "<= 2e6" or, relative to a reference run, ">= er - 0.01"'
+
+
+def seed_mean(rows: Sequence[Mapping[str, Any]], column: str) -> float:
+    """Return the mean of a column of `runs` over the rows of one point, i.e. over seeds; NaN if one has no value."""
+    values = [row.get(column) for row in rows]
+    known = [float(value) for value in values if value is not None]
+    return math.fsum(known) / len(known) if known and len(known) == len(values) else math.nan
 
 
 @dataclass(frozen=True)

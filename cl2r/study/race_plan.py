@@ -15,6 +15,7 @@ from cl2r.engine.plan import plan_run
 from cl2r.errors import InputError
 from cl2r.metrics import METRICS
 from cl2r.runtime.text import counted, duration, listed
+from cl2r.study.constraints import seed_mean
 from cl2r.study.folder import StudyFolder
 from cl2r.study.jobs import Job, plan_job
 from cl2r.study.race import (
@@ -178,7 +179,7 @@ class Race(RaceClock):
             runs = [run.name for job in self.jobs(name, [candidate], seeds) for run in job.runs]
             if rows_of.keys() >= set(runs):
                 found = [rows_of[run] for run in runs]
-                rows[number] = {column: _mean([row.get(column) for row in found]) for column in columns}
+                rows[number] = {column: seed_mean(found, column) for column in columns}
         return ranking(judged(rows, candidates, self.objective, self.constraints), self.maximise)
 
     def time_text(self, own: Round) -> str:
@@ -334,10 +335,6 @@ def _sizes() -> list[tuple[int, int]]:
 
 def _points(space: Space, count: int, seed: int) -> list[dict[str, Any]]:
     return random_points(space, count, seed) if space else []
-
-
-def _mean(values: Sequence[float | None]) -> float:
-    return statistics.fmean([float("nan") if value is None else value for value in values])
 
 
 def plan_lines(race: Race) -> list[str]:

@@ -13,7 +13,7 @@ import yaml
 
 from cl2r.errors import InputError, nearest
 from cl2r.storage.path import StoragePath, at
-from cl2r.study.constraints import REFERENCE
+from cl2r.study.constraints import REFERENCE, seed_mean
 from cl2r.study.folder import StudyFolder
 from cl2r.study.ledger import read_events
 from cl2r.study.space import Range, Scalar
@@ -62,12 +62,13 @@ def earlier_trials(spec: StudySpec, folder: StudyFolder, context: dict[str, Any]
     found = []
     for rows in trials.values():
         params = {name: rows[0].get(name) for name in spec.knobs}
-        values = [_mean(rows, OBJECTIVES[name][0]) for name in spec.search.objectives]
+        values = [seed_mean(rows, OBJECTIVES[name][0]) for name in spec.search.objectives]
         inside = all(_contains(entry, params[name]) for name, entry in spec.knobs.items())
         if inside and not any(map(math.isnan, values)):
             violations = {
                 str(constraint): constraint.violation(
-                    _mean(rows, constraint.column), _mean(references[constraint.reference or ""], constraint.column)
+                    seed_mean(rows, constraint.column),
+                    seed_mean(references[constraint.reference or ""], constraint.column),
                 )
                 for constraint in spec.search.parsed_constraints()
             }
@@ -77,12 +78,6 @@ def earlier_trials(spec: StudySpec, folder: StudyFolder, context: dict[str, Any]
     maximised = OBJECTIVES[spec.search.objectives[0]][1] == "maximize"
     found.sort(key=lambda trial: (trial.values or [0])[0], reverse=maximised)
     return [EarlierTrial(trial.params) for trial in found[: math.ceil(spec.search.startup / 2)]]
-
-
-def _mean(rows: list[Row], column: str) -> float:
-    values = [row.get(column) for row in rows]
-    known = [float(value) for value in values if value is not None]
-    return math.fsum(known) / len(known) if values and len(known) == len(values) else math.nan
 
 
 def _contains(entry: Range | list[Scalar], value: Any) -> bool:
