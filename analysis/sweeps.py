@@ -27,7 +27,7 @@ from cl2r.metrics import (
     Metric,
 )
 from cl2r.runtime.text import counted
-from cl2r.study.constraints import REFERENCE, Constraint
+from cl2r.study.constraints import DEFAULT, REFERENCE, Constraint
 
 TRIALS_FOR_BEST = 10  # finished trials of a context; with fewer, none is called the best
 TRIALS_FOR_IMPORTANCE = 20  # with fewer, the importance of parameters is not shown
@@ -37,19 +37,25 @@ REPORTED = (SERVICE_ACCURACY, SERVICE_RECALL, REINDEXED_ACCURACY, AC, BC, FC)
 
 
 def variant_rows(runs: pd.DataFrame, variant: str = "") -> pd.DataFrame:
-    """Return the rows with this variant; without one, the trials."""
+    """Return the rows with this variant; without one, the trials.
+
+    A trial at the point of a reference or of the preset has no run of its own: that row has the number of the trial.
+    """
     if "variant" not in runs:
         return runs.iloc[: None if not variant else 0]
-    return runs[runs["variant"].astype(object).where(runs["variant"].notna(), "") == variant]
+    variants = runs["variant"].astype(object).where(runs["variant"].notna(), "")
+    if variant or "trial" not in runs:
+        return runs[variants == variant]
+    return runs[(variants == "") | (runs["trial"].notna() & variants.isin([REFERENCE, DEFAULT]))]
 
 
 def context_fields(runs: pd.DataFrame) -> list[str]:
-    """Return the fields of the scenario, the data and the evaluation in which trials differ."""
+    """Return the fields of the scenario, the data and the evaluation in which the runs of a sweep differ."""
     from cl2r.study.space import is_context  # Optuna takes a while to import, and few studies are sweeps
 
-    trials = with_defaults(variant_rows(runs))
-    names = [name for name in config_fields(trials) if is_context(name) and name not in (*PLACES, *FREE)]
-    return [name for name in names if trials[name].nunique(dropna=False) > 1]
+    rows = with_defaults(runs)  # references too: they begin before the trials of their context
+    names = [name for name in config_fields(rows) if is_context(name) and name not in (*PLACES, *FREE)]
+    return [name for name in names if rows[name].nunique(dropna=False) > 1]
 
 
 def sweep_contexts(runs: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:

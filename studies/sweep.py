@@ -20,6 +20,7 @@ import click
 
 from cl2r.cli.options import NameType
 from cl2r.cli.study import Recipe, constraint_option, list_option, points_table, study_command
+from cl2r.errors import InputError
 
 
 @study_command(__file__, __doc__)
@@ -44,6 +45,8 @@ def main(
     warm_start: str | None,
 ) -> Recipe:
     """Choose the space and how to search it."""
+    if no_constraints and constraints:
+        raise InputError("give --constraint or --no-constraints, not both")
     search = {
         "trials": trials,
         "objectives": list(objectives) or None,

@@ -50,6 +50,8 @@ def _constraints(ctx: click.Context, param: click.Parameter, texts: Sequence[str
         parts = re.fullmatch(r"\s*([\w@]+)\s*([<>]=.*)", text)
         if parts is None:
             raise InputError(f"--constraint {text!r}: give e.g. 'stored_bytes <= 2e6' or 'AC >= er + 0.1'")
+        if parts[1] in found:
+            raise InputError(f"--constraint {text!r}: there is another one on {parts[1]}")
         found[parts[1]] = parts[2]
     return found or None
 

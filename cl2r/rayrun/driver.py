@@ -56,13 +56,13 @@ def _run(session: StudySession) -> Outcome:
     marker.remove()
     try:
         with session.stop.graceful(marker.put):
-            run_jobs(session)
+            left = run_jobs(session)
     finally:
         frames = write_frames(folder)
     outcomes = list(ledger.outcomes().values())
     counts = {kind: sum(event.kind == kind for event in outcomes) for kind in ("finished", "failed", "pruned")}
     settled = [event for event in outcomes if event.kind != "failed" or event > opened]
-    if session.stop.requested and len(settled) < (total := session.expected_runs()):
+    if session.stop.requested and (left or len(settled) < (total := session.expected_runs())):
         done = f"{counts['finished']} of {total} runs finished"
         raise StoppedError(f"stopped by SIGTERM: {done}; run the same command again to resume")
     ledger.write("closed", "driver", counts)
@@ -76,8 +76,11 @@ def _run(session: StudySession) -> Outcome:
     )
 
 
-def run_jobs(session: StudySession) -> None:
-    """Start or join Ray and run every job that has not finished; return at once if there is none."""
+def run_jobs(session: StudySession) -> bool:
+    """Start or join Ray and run every job that has not finished; return at once if there is none.
+
+    Return whether a sweep or a race that was stopped has something left to do.
+    """
     set_environment(session.verbose)
     from cl2r.rayrun.optuna_source import OptunaSource
     from cl2r.rayrun.race_source import RaceSource
@@ -87,7 +90,7 @@ def run_jobs(session: StudySession) -> None:
     if session.spec.grows:
         source = RaceSource(session) if session.spec.race else OptunaSource(session.spec, session.folder)
     if session.stop.requested or not (unfinished or (source and source.waiting)):
-        return
+        return session.stop.requested
     queue = prefix_jobs([*unfinished, *session.examples], session.store.keys()) + unfinished
     view = LiveView(session.folder.live, totals(session, [] if source else unfinished))
     with cluster(session.resources, session.verbose, view.say) as concurrent:
@@ -106,6 +109,7 @@ def run_jobs(session: StudySession) -> None:
         finally:
             watch.done.set()
             view.stop()
+    return source is not None and not source.over
 
 
 def totals(session: StudySession, jobs: Sequence[Job]) -> Callable[[], str]:

@@ -6,6 +6,7 @@ tuning pairs as user attributes, and with how far they violate each constraint.
 
 import json
 import math
+import operator
 import warnings
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -120,15 +121,20 @@ class ContextSearch:
         self.lost: set[int] = set()  # trials that do not count: crashed, or killed before they had a point
         self.running: set[int] = set()
         self.untold: list[tuple[Job, bool]] = []  # ended before the fixed runs that they are judged by
-        if not self.optuna.get_trials(deepcopy=False):
+        if EARLIER not in self.optuna.user_attrs:
             self._warm_start()
+            self.optuna.set_user_attr(EARLIER, spec.search.warm_start)
         outcomes = folder.ledger.outcomes()
         for trial in self.optuna.get_trials(states=(TrialState.RUNNING, TrialState.FAIL)):
             self._settle(trial, outcomes)
 
     def _warm_start(self) -> None:
         """Take over an earlier study's trials or, if its values cannot be compared with ours, try its points first."""
+        known = self.optuna.get_trials(deepcopy=False)  # of a command that was killed here
+        taken = [trial.system_attrs.get("fixed_params", trial.params) for trial in known]
         for earlier in earlier_trials(self.spec, self.folder, self.context):
+            if earlier.params in taken:
+                continue
             if earlier.values is None:
                 self.optuna.enqueue_trial(earlier.params)
                 continue
@@ -146,7 +152,7 @@ class ContextSearch:
         """Decide what happens to a trial that an earlier command left open, or that failed."""
         running, job = trial.state == TrialState.RUNNING, None
         if trial.params.keys() == self.spec.knobs.keys():
-            job = self._plan(trial.number, trial.params)
+            job = self._plan(trial.number, trial.params, recorded=not running)
         else:  # killed while its point was being chosen
             self.lost.add(trial.number)
         if job is None:
@@ -156,8 +162,12 @@ class ContextSearch:
         events = [outcomes.get(run.name) for run in job.runs]
         kinds = {event.kind if event else None for event in events}
         if not running:
-            if any(event and event.kind == "failed" and event.read()["reason"] == DIED for event in events):
+            died = any(event and event.kind == "failed" and event.read()["reason"] == DIED for event in events)
+            if died or kinds == {"finished"}:  # it has been tried again with another number, or will be
                 self.lost.add(trial.number)
+            later = [other for other in self.optuna.get_trials(deepcopy=False) if other.number > trial.number]
+            points = [other.system_attrs.get("fixed_params", other.params) for other in later]
+            if died and trial.params not in points:
                 self.optuna.enqueue_trial(trial.params)
         elif kinds <= {"finished", "pruned"}:
             self.running.add(trial.number)
@@ -198,7 +208,9 @@ class ContextSearch:
             first = next((other for other in earlier if other.params == trial.params), None)
             planned = self._plan(trial.number, trial.params) if first is None else None
             kind: Kind = "repeated" if first is not None or (planned and self._is_fixed(planned)) else "trial"
-            entry = {"params": self.context | trial.params}
+            entry: dict[str, Any] = {"params": self.context | trial.params}
+            if planned and self._is_fixed(planned):
+                entry["runs"] = [run.name for run in planned.runs]
             self.folder.ledger.write(kind, str(self._label(trial.number)), entry)
             # A point that was chosen twice (choices only) is not trained twice: it gets the value of the first.
             if first is None:
@@ -230,11 +242,13 @@ class ContextSearch:
     def _checked_plan(self, params: dict[str, Any], number: int) -> Job:
         return plan_job(self.spec, Point(None, self.context | params), self._label(number))
 
-    def _plan(self, number: int, params: dict[str, Any]) -> Job | None:
+    def _plan(self, number: int, params: dict[str, Any], recorded: bool = False) -> Job | None:
         """Return the job of a point; None, and a failed row, for a combination of values that cannot be run."""
         try:
             return self._checked_plan(params, number)
         except InputError as error:
+            if recorded:
+                return None
             label, config = self._label(number), {**self.context, **params, "seed": self.spec.seeds[0]}
             entry = {"trial": label, "variant": None, "config": config, "reason": str(error)}
             self.folder.ledger.write("failed", f"trial{label}", entry)
@@ -247,13 +261,11 @@ class ContextSearch:
 
     def tell_ended(self) -> None:
         """Tell Optuna of all trials that ended, if the fixed runs have ended."""
-        outcomes = self.folder.ledger.outcomes()
-        if not self.fixed.keys() <= outcomes.keys():
-            return
-        references = defaultdict[str, list[Job]](list)
-        for job in self.fixed.values():
-            references[job.runs[0].config.method.name] += [job] if job.variant == REFERENCE else []
-        rows = {method: job_rows(jobs, outcomes) for method, jobs in references.items()}
+        outcomes, opened = self.folder.ledger.outcomes(), self.folder.ledger.last("opened").get("driver")
+        for name in self.fixed:
+            outcome = outcomes.get(name)
+            if outcome is None or (outcome.kind != "finished" and opened is not None and outcome < opened):
+                return  # it is being tried again
         untold, self.untold = self.untold, []
         for job, pruned in untold:
             assert job.trial is not None
@@ -265,12 +277,20 @@ class ContextSearch:
                 found = [seed_mean(own, OBJECTIVES[name][0]) for name in self.spec.search.objectives]
                 values = None if any(map(math.isnan, found)) else found
                 state = TrialState.FAIL if values is None else TrialState.COMPLETE
-                for constraint in self.spec.search.parsed_constraints() if values else ():
-                    reference = seed_mean(rows.get(constraint.reference or "", []), constraint.column)
-                    violations[str(constraint)] = constraint.violation(seed_mean(own, constraint.column), reference)
+                violations = self._violations(own, outcomes) if values else {}
             for one in (number, *self.twins.pop(number, [])):
                 self._tell(one, values, state, attributes, violations)
             self.running.discard(number)
+
+    def _violations(self, rows: list[dict[str, Any]], outcomes: dict[str, Event]) -> dict[str, float]:
+        """Return by how much the means of these rows violate each constraint."""
+        fixed = [job for job in self.fixed.values() if job.variant == REFERENCE]
+        found = dict[str, float]()
+        for constraint in self.spec.search.parsed_constraints():
+            jobs = [job for job in fixed if job.runs[0].config.method.name == constraint.reference]
+            reference = seed_mean(job_rows(jobs, outcomes), constraint.column)
+            found[str(constraint)] = constraint.violation(seed_mean(rows, constraint.column), reference)
+        return found
 
     def _trial(self, number: int) -> optuna.trial.Trial:
         if number not in self.trials:
@@ -305,19 +325,26 @@ class ContextSearch:
 
         A point that is trained anyway, such as the preset's, is left out.
         """
-        complete = self.optuna.get_trials(states=(TrialState.COMPLETE,))
-        if len(self.spec.search.objectives) > 1:
-            complete = self.optuna.best_trials
-        feasible = [trial for trial in complete if all(violation <= 0 for violation in trial.constraints.values())]
-        sign = -1 if self.optuna.directions[0] == optuna.study.StudyDirection.MAXIMIZE else 1
-        feasible.sort(key=lambda trial: (sign * trial.values[0], trial.number))
-        points = dict[int, dict[str, Any]]()
-        for trial in feasible:
-            point = self.context | trial.params
-            new = EARLIER not in trial.user_attrs and point not in points.values()  # chosen twice, it counts once
-            if new and not self._is_fixed(self._checked_plan(trial.params, trial.number)):
-                points[self._label(trial.number)] = point
-        return dict(list(points.items())[:count])
+        outcomes = self.folder.ledger.outcomes()
+        signs = [-1 if OBJECTIVES[name][1] == "maximize" else 1 for name in self.spec.search.objectives]
+        costs, points = dict[int, list[float]](), dict[int, dict[str, Any]]()
+        for trial in self.optuna.get_trials(states=(TrialState.COMPLETE,)):
+            if EARLIER in trial.user_attrs or self.context | trial.params in points.values():
+                continue  # a point that was chosen twice counts once
+            # Judged by the ledger: Optuna keeps what it was told, even if a reference run finished only later.
+            job = self._checked_plan(trial.params, trial.number)
+            violations = self._violations(job_rows([job], outcomes), outcomes)
+            if all(violation <= 0 for violation in violations.values()):
+                label = self._label(trial.number)
+                costs[label] = [sign * value for sign, value in zip(signs, trial.values, strict=True)]
+                points[label] = {} if self._is_fixed(job) else self.context | trial.params
+
+        def beaten(mine: list[float]) -> bool:
+            return any(other != mine and all(map(operator.le, other, mine)) for other in costs.values())
+
+        front = [label for label in costs if len(signs) == 1 or not beaten(costs[label])]
+        chosen = sorted((label for label in front if points[label]), key=lambda label: (costs[label][0], label))
+        return {label: points[label] for label in chosen[:count]}
 
 
 class OptunaSource:
@@ -328,12 +355,20 @@ class OptunaSource:
         storage = open_journal(folder)
         self.searches = [ContextSearch(spec, folder, storage, place) for place in range(len(spec.contexts()))]
         self.unconfirmed = list(self.searches) if spec.search.confirm else []
-        self.confirmations: list[Job] = []
+        self.confirmations: list[Job] = []  # left to hand out
+        self.confirmed: list[Job] = []  # all that were planned
 
     @property
     def waiting(self) -> int:
         """Number of trials and confirmations that are known to be left."""
         return sum(search.waiting for search in self.searches) + len(self._to_confirm())
+
+    @property
+    def over(self) -> bool:
+        """Whether every trial and every confirmation has ended."""
+        outcomes = self.folder.ledger.outcomes()
+        ended = all(run.name in outcomes for job in self.confirmed for run in job.runs)
+        return ended and not self.unconfirmed and all(search.over for search in self.searches)
 
     def next(self) -> Job | None:
         """Return the next job, None if there is none at the moment. Contexts with fewer trials come first."""
@@ -351,6 +386,7 @@ class OptunaSource:
             self.folder.ledger.write("confirming", str(search.place), {"trials": list(best)})
             outcomes = self.folder.ledger.outcomes()
             jobs = confirmation_jobs(self.spec, search.context, best)
+            self.confirmed += jobs
             self.confirmations += [job for job in jobs if not finished(outcomes, (run.name for run in job.runs))]
         return self.confirmations
 

@@ -16,6 +16,7 @@ from cl2r.engine.links import PARTIAL, LinkStore
 from cl2r.study.folder import StudyFolder
 from cl2r.study.jobs import Job
 from cl2r.study.session import StudySession
+from cl2r.study.train_job import record_failed
 
 
 class Source(Protocol):
@@ -83,6 +84,7 @@ class JobSearcher(NotPickled, Searcher):  # type: ignore[misc]  # Ray has no typ
         self.retried: set[str] = set()  # trials whose end is not an outcome: their jobs will be handed out again
         self.waiting = list(jobs)
         self.running: dict[str, Job] = {}
+        self.crashed: dict[str, Job] = {}
         self.asked = False  # whether the source had no job, and nothing has ended since
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
@@ -128,12 +130,23 @@ class JobSearcher(NotPickled, Searcher):  # type: ignore[misc]  # Ray has no typ
         elif error and self.retry.should_retry(job):
             self.retried.add(trial_id)
             self.waiting.insert(0, job)
+        elif error:
+            self.crashed[trial_id] = job  # the callback learns why and calls `record_crash`
         elif job.stop_after is None:
-            pruned = not error and not last.get("ended")
+            pruned = not last.get("ended")
             if pruned:
                 record_pruned(job, self.folder, last.get("task"))
             if self.source:
                 self.source.ended(job, pruned)
+
+    def record_crash(self, trial_id: str, reason: str) -> None:
+        """Record a job that will not be tried again as failed; then its outcome is in the ledger, and the source may
+        look at it."""
+        job = self.crashed.pop(trial_id)
+        record_failed(job, self.folder, reason)
+        self.asked = False
+        if self.source and job.stop_after is None:
+            self.source.ended(job, pruned=False)
 
     def save(self, checkpoint_path: str) -> None:
         """Do nothing: the ledger and Optuna's journal are always up to date."""
@@ -157,6 +170,7 @@ class EarlyStopping(NotPickled, FIFOScheduler):  # type: ignore[misc]  # Ray has
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
         job = self.searcher.running[trial.trial_id]
         task, value = int(result.get("task", 0)), float(result.get("value", math.nan))
-        comparable = job.stop_after is None and 0 < task < len(job.runs[0].keys) and math.isfinite(value)
+        # The first task is the same for most trials and says nothing about what they choose.
+        comparable = job.stop_after is None and 1 < task < len(job.runs[0].keys) and math.isfinite(value)
         prune = comparable and self.source.should_prune(job, task, value)
         return str(TrialScheduler.STOP if prune else TrialScheduler.CONTINUE)

@@ -19,7 +19,6 @@ from cl2r.study.frames import write_frames
 from cl2r.study.jobs import Job
 from cl2r.study.ledger import DIED, Event
 from cl2r.study.session import StudySession
-from cl2r.study.train_job import record_failed
 
 GONE = ("The actor is dead", "The actor died", "ActorUnavailable", "The actor is temporarily unavailable")
 """Ray's words for a process that was killed, or whose node was lost."""
@@ -83,7 +82,7 @@ class TrialMonitor(NotPickled, tune.Callback):  # type: ignore[misc]  # Ray has 
         if trial.trial_id in self.searcher.retried:
             self.say(f"{job.runs[0].title}: {reason}; it resumes from its last saved epoch")
             return
-        record_failed(job, self.session.folder, reason)
+        self.searcher.record_crash(trial.trial_id, reason)
         self.log_new_events()
 
     def log_new_events(self) -> None:

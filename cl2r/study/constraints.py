@@ -65,9 +65,13 @@ class Constraint:
         return self.offset if self.reference is None else reference + self.offset
 
     def violation(self, value: float, reference: float = math.nan) -> float:
-        """Return by how much `value` misses the bound: 0 or less if it is met, ∞ if a value is NaN."""
-        missing = self.bound(reference) - value if self.relation == ">=" else value - self.bound(reference)
-        return math.inf if math.isnan(missing) else missing
+        """Return by which share of the bound `value` misses it: 0 or less if it is met, ∞ if a value is NaN.
+
+        Shares make constraints of different units comparable; a bound of 0 counts as 1.
+        """
+        bound = self.bound(reference)
+        missing = bound - value if self.relation == ">=" else value - bound
+        return math.inf if math.isnan(missing) else missing / (abs(bound) or 1.0)
 
     def __str__(self) -> str:
         if self.reference is None:

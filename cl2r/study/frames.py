@@ -45,11 +45,16 @@ def study_frames(folder: StudyFolder) -> dict[str, pd.DataFrame]:
     outcomes = list(folder.ledger.outcomes().values())
     entries = list(zip(outcomes, read_events(outcomes), strict=True))
     entries.sort(key=lambda entry: (entry[1]["trial"] is not None, entry[1]["trial"] or 0, entry[1]["config"]["seed"]))
+    # A trial at the point of a fixed run has no run of its own: the fixed run's row gets its number.
+    trial_of: dict[str, int] = {}
+    for event in reversed(folder.ledger.events("repeated")):
+        trial_of |= dict.fromkeys(event.read().get("runs", ()), int(event.subject))
     rows: dict[str, list[dict[str, Any]]] = {name: [] for name in FRAMES}
     for event, content in entries:
         config = {key: scalar(value) for key, value in content["config"].items()}
         ended = content.get("frames") or {"runs": [{"run": event.subject, **config}]}
-        head = {"study": folder.name, "trial": content["trial"], "variant": content["variant"]}
+        trial = trial_of.get(event.subject) if content["trial"] is None else content["trial"]
+        head = {"study": folder.name, "trial": trial, "variant": content["variant"]}
         tail = {"status": event.kind, "reason": content.get("reason"), **content.get("metrics", {})}
         rows["runs"].append({**head, **ended["runs"][0], **tail})
         for name in FRAMES[1:]:

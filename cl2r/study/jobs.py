@@ -132,8 +132,10 @@ def fixed_jobs(spec: StudySpec, context: dict[str, Any], seeds: Sequence[int]) -
     """
     constraints, confirm = spec.search.parsed_constraints(), spec.search.confirm is not None
     names = dict.fromkeys(["er"] if confirm else [])
-    names |= dict.fromkeys(constraint.reference for constraint in constraints if constraint.reference)
-    points = [Point(REFERENCE, {**context, "method.name": name}) for name in names]
+    names |= dict.fromkeys([constraint.reference for constraint in constraints if constraint.reference])
+    # A reference has no adapter but its own, whatever the other runs have.
+    own = {name: {"method.name": name, "adapter.name": name.partition("+")[2] or "none"} for name in names}
+    points = [Point(REFERENCE, {**context, **values}) for values in own.values()]
     points += [Point(DEFAULT, dict(context))] if confirm else []
     jobs: dict[str, Job] = {}
     for seed in seeds:
@@ -145,8 +147,7 @@ def fixed_jobs(spec: StudySpec, context: dict[str, Any], seeds: Sequence[int]) -
 
 def confirmation_jobs(spec: StudySpec, context: dict[str, Any], best: Mapping[int, dict[str, Any]]) -> list[Job]:
     """Return the best trials of a context, points by number, and the runs to compare them with, with further seeds."""
-    assert spec.search.confirm is not None
-    seeds = spec.search.confirm.seeds
+    seeds = spec.confirm_seeds
     jobs = [
         Job(trial, CONFIRMED, (_plan_run(spec, Point(CONFIRMED, point), seed),))
         for seed in seeds

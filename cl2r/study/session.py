@@ -126,12 +126,17 @@ class StudySession:
         trials = search.trials * len(contexts) - len(self.ledger.events("repeated"))
         runs = len(self.jobs) + trials * len(self.spec.seeds)
         if search.confirm is not None:
-            known = {int(place): event.read()["trials"] for place, event in self.ledger.last("confirming").items()}
-            for place, context in enumerate(contexts):
-                best = len(known[place]) if place in known else min(search.confirm.top, search.trials)
-                further = search.confirm.seeds
-                runs += best * len(further) + len(fixed_jobs(self.spec, context, further))
+            known: dict[int, set[int]] = {place: set() for place in range(len(contexts))}
+            for event in self.ledger.events("confirming"):  # more trials later may have others to confirm
+                known[int(event.subject)] |= {*event.read()["trials"]}
+            best = [len(trials) or min(search.confirm.top, search.trials) for trials in known.values()]
+            runs += sum(best) * len(self.spec.confirm_seeds) + self._further_fixed_runs
         return runs
+
+    @cached_property
+    def _further_fixed_runs(self) -> int:
+        contexts, seeds = self.spec.contexts(), self.spec.confirm_seeds
+        return sum(len(fixed_jobs(self.spec, context, seeds)) for context in contexts)
 
     def unfinished(self) -> list[Job]:
         """Return the jobs that have a run which has not finished."""

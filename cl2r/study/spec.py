@@ -37,6 +37,12 @@ class ConfirmSpec(Section):
     top: Annotated[int, Field(ge=1)] = 3
     seeds: Annotated[tuple[Annotated[int, Field(ge=0, lt=2**63)], ...], Field(min_length=1)] = (1, 2)
 
+    @model_validator(mode="after")
+    def _different(self) -> Self:
+        if len({*self.seeds}) != len(self.seeds):
+            raise ValueError(f"seeds must differ, got {list(self.seeds)}")
+        return self
+
 
 class SearchSpec(Section):
     """How a sweep chooses its points."""
@@ -123,8 +129,9 @@ class StudySpec(Section):
                 raise ValueError(f"space: give {key} as a list: each value is searched by itself")
         if self.space and not knobs(self.space):
             raise ValueError(f"space: there is nothing to choose; use a grid of {', '.join(self.space)}")
-        if self.space and self.search.confirm and (both := {*self.seeds} & {*self.search.confirm.seeds}):
-            raise ValueError(f"search.confirm.seeds: {sorted(both)} are the seeds of the search")
+        for key, entry in self.space.items():
+            if isinstance(entry, list) and len({*map(repr, entry)}) != len(entry):
+                raise ValueError(f"space: {key} lists a value twice")
         known = field_keys()
         for key in itertools.chain(self.set, self.grid, self.space, *self.variants.values()):
             if key == "seed":
@@ -201,6 +208,13 @@ class StudySpec(Section):
     def knobs(self) -> Space:
         """The part of the space that is searched."""
         return knobs(self.space)
+
+    @property
+    def confirm_seeds(self) -> tuple[int, ...]:
+        """The seeds that confirm the best trials; those that the search uses itself are replaced by unused ones."""
+        asked = self.search.confirm.seeds if self.search.confirm else ()
+        free = (seed for seed in itertools.count() if seed not in (*self.seeds, *asked))
+        return tuple(next(free) if seed in self.seeds else seed for seed in asked)
 
     def contexts(self) -> list[dict[str, Any]]:
         """Return what is searched by itself, e.g. one entry per number of tasks."""

@@ -92,6 +92,11 @@ def _train_job(job: Job, folder: StudyFolder, trained_by: str, workers: Workers,
         pairs = list(zip(job.runs, chains, strict=True))
         recorded = pairs if whole and workers.first else []
         unfinished = [pair for pair in recorded if not finished(outcomes, [pair[0].name])]
+        for run, _ in recorded:
+            if finished(outcomes, [run.name]) and job.variant is None and job.trial is not None:
+                known = outcomes[run.name].read()
+                if known["variant"] is None and known["trial"] != job.trial:  # a trial that died got a new number
+                    ledger.write("finished", run.name, known | job.heading(run))
         for run, _ in unfinished:
             ledger.write("started", run.name, {"trial": job.trial, "workers": workers.world})
         # All runs reach a task before any continues, because a report is a mean over seeds.

@@ -1,7 +1,7 @@
 """Trials of an earlier study that a new search starts from.
 
-If both studies have the same data, base config and seeds, the earlier values count: the sampler learns from them. If
-not, values cannot be compared, and the best earlier points are trained first.
+Runs have the same name only if data, settings, pairs and seed are the same. The sampler learns from the values of
+earlier trials whose runs the new search would make itself; if there are none, the best earlier points come first.
 """
 
 import math
@@ -9,15 +9,14 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
-import yaml
-
 from cl2r.errors import InputError, nearest
 from cl2r.storage.path import StoragePath, at
 from cl2r.study.constraints import REFERENCE, seed_mean
 from cl2r.study.folder import StudyFolder
+from cl2r.study.jobs import fixed_jobs, plan_job
 from cl2r.study.ledger import read_events
 from cl2r.study.space import Range, Scalar
-from cl2r.study.spec import OBJECTIVES, StudySpec
+from cl2r.study.spec import OBJECTIVES, Point, StudySpec
 
 Row = dict[str, Any]
 
@@ -43,41 +42,45 @@ def earlier_study(name: str, storage: StoragePath) -> StudyFolder:
 
 
 def earlier_trials(spec: StudySpec, folder: StudyFolder, context: dict[str, Any]) -> list[EarlierTrial]:
-    """Return the trials of `search.warm_start` in this context whose points are in the space of `spec`."""
+    """Return the trials of `search.warm_start` whose points are in the space of `spec`, in this context.
+
+    A trial whose runs are exactly those that `spec` would make, by name, and that can be judged, comes with its values.
+    If there is none, the best points come without values.
+    """
     if spec.search.warm_start is None:
         return []
     earlier = earlier_study(spec.search.warm_start, folder.storage)
-    here, there = (yaml.safe_load(one.specification.read_bytes())["specification"] for one in (folder, earlier))
-    comparable = all(here[key] == there.get(key) for key in ("format", "data", "base", "seeds"))
     trials: dict[int, list[Row]] = defaultdict(list)
-    references: dict[str, list[Row]] = defaultdict(list)
+    references: dict[str, dict[str, Row]] = defaultdict(dict)
     for entry in read_events(list(earlier.ledger.last("finished").values())):
         config, row = entry["config"], entry["frames"]["runs"][0]
-        if any(config.get(name) != value for name, value in context.items()):
-            continue
-        if entry["variant"] == REFERENCE:
-            references[config["method.name"]].append(row)
-        elif entry["variant"] is None and entry["trial"] is not None:
+        references[config["method.name"]] |= {row["run"]: row} if entry["variant"] == REFERENCE else {}
+        if entry["variant"] is None and entry["trial"] is not None:
             trials[entry["trial"]].append(config | row)
-    found = []
+    fixed = {job.runs[0].name for job in fixed_jobs(spec, context, spec.seeds) if job.variant == REFERENCE}
+    valued, others = list[EarlierTrial](), list[EarlierTrial]()
     for rows in trials.values():
         params = {name: rows[0].get(name) for name in spec.knobs}
         values = [seed_mean(rows, OBJECTIVES[name][0]) for name in spec.search.objectives]
-        inside = all(_contains(entry, params[name]) for name, entry in spec.knobs.items())
-        if inside and not any(map(math.isnan, values)):
-            violations = {
-                str(constraint): constraint.violation(
-                    seed_mean(rows, constraint.column),
-                    seed_mean(references[constraint.reference or ""], constraint.column),
-                )
-                for constraint in spec.search.parsed_constraints()
-            }
-            found.append(EarlierTrial(params, values, violations))
-    if comparable and all(map(math.isfinite, (one for trial in found for one in trial.violations.values()))):
-        return found
+        if any(map(math.isnan, values)) or not all(
+            _contains(entry, params[name]) for name, entry in spec.knobs.items()
+        ):
+            continue
+        violations = {}
+        for constraint in spec.search.parsed_constraints():
+            same = [row for run, row in references[constraint.reference or ""].items() if run in fixed]
+            reference = seed_mean(same, constraint.column)
+            violations[str(constraint)] = constraint.violation(seed_mean(rows, constraint.column), reference)
+        trial = EarlierTrial(params, values, violations)
+        try:
+            planned = plan_job(spec, Point(None, context | params), -1)
+        except InputError:  # these values cannot be combined here
+            continue
+        known = {run.name for run in planned.runs} == {row["run"] for row in rows}
+        (valued if known and all(map(math.isfinite, violations.values())) else others).append(trial)
     maximised = OBJECTIVES[spec.search.objectives[0]][1] == "maximize"
-    found.sort(key=lambda trial: (trial.values or [0])[0], reverse=maximised)
-    return [EarlierTrial(trial.params) for trial in found[: math.ceil(spec.search.startup / 2)]]
+    others.sort(key=lambda trial: (trial.values or [0])[0], reverse=maximised)
+    return valued or [EarlierTrial(trial.params) for trial in others[: math.ceil(spec.search.startup / 2)]]
 
 
 def _contains(entry: Range | list[Scalar], value: Any) -> bool:

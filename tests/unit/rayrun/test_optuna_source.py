@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import optuna
 import pytest
 from optuna.trial import TrialState
 
+from analysis.sweeps import variant_rows
 from cl2r.config.schema import EvalConfig
 from cl2r.data.pairs import draw_pairs
 from cl2r.engine.evaluation import ChainFeatures, Evaluator
@@ -255,7 +257,7 @@ def learned(service: float, reindexed: float) -> dict[str, float]:
     return {"tuning_service_accuracy": service, "tuning_reindexed_accuracy": reindexed, "stored_bytes": 7}
 
 
-def finish_fixed(spec: StudySpec, folder: StudyFolder, source: OptunaSource, row: dict[str, float]) -> None:
+def finish_fixed(spec: StudySpec, folder: StudyFolder, source: OptunaSource, row: dict[str, Any]) -> None:
     for context in spec.contexts():
         for job in fixed_jobs(spec, context, spec.seeds):
             finish(folder, job, row)
@@ -276,8 +278,8 @@ def test_trials_are_told_with_their_constraint_once_the_reference_run_has_ended(
     finish_fixed(spec, folder, source, learned(0.72, 0.9))
     assert states(source) == [TrialState.COMPLETE] * 3
     trials = source.searches[0].optuna.get_trials()
-    for trial, violation in zip(trials, (0.09, -0.005, -0.01), strict=True):
-        assert trial.constraints == {"reindexed_accuracy >= er - 0.01": pytest.approx(violation)}
+    for trial, missed in zip(trials, (0.09, -0.005, -0.01), strict=True):
+        assert trial.constraints == {"reindexed_accuracy >= er - 0.01": pytest.approx(missed / 0.89)}
     assert trials[0].user_attrs == learned(0.8, 0.8), "for the dashboard"
     assert source.searches[0].optuna.best_trial.number == good.trial
     assert list(source.searches[0].best(2)) == [good.trial, poor.trial]
@@ -432,7 +434,9 @@ def test_a_comparable_study_lends_its_values(tiny: Path, tmp_path: Path) -> None
     source = OptunaSource(spec, folder)
     trials = source.searches[0].optuna.get_trials()
     assert [trial.value for trial in trials] == [0.1, 0.2, 0.3]
-    assert [trial.constraints for trial in trials] == [{"reindexed_accuracy >= er - 0.01": pytest.approx(-0.01)}] * 3
+    assert [trial.constraints for trial in trials] == [
+        {"reindexed_accuracy >= er - 0.01": pytest.approx(-0.01 / 0.49)}
+    ] * 3
     assert {trial.user_attrs["warm_start"] for trial in trials} == {"earlier"}
     assert source.waiting == 3, "they do not count as trials of this study"
     assert [job.trial for job in iter(source.next, None)] == [3, 4, 5]
@@ -443,14 +447,108 @@ def test_of_a_study_with_other_settings_the_best_points_are_tried_first(tiny: Pa
     earlier = StudyFolder(tmp_path, "earlier")
     earlier_sweep(tiny, earlier)
     points = [event.read()["params"] for event in earlier.ledger.events("trial")]
-    spec, folder = judged(tiny, warm_start=str(earlier.path), startup=4), StudyFolder(tmp_path, "later")
-    folder.claim_name(spec.identity(["other pixels"]))
-    source = OptunaSource(spec, folder)
+    search = {"trials": 3, "warm_start": str(earlier.path), "startup": 4}
+    space = {**SPACE, "scenario.n_tasks": [3]}
+    spec = small_study(tiny, set={"optim.lr": 0.01}, space=space, search=search)
+    source = OptunaSource(spec, StudyFolder(tmp_path, "later"))
     first, second, third = (job.runs[0].config for job in iter(source.next, None))
     assert [one.method.lambda_base for one in (first, second)] == [
         point["method.lambda_base"] for point in points[:0:-1]
     ]
     assert third.method.lambda_base not in [point["method.lambda_base"] for point in points]
+
+
+def test_values_of_other_points_or_contexts_are_not_taken_over(tiny: Path, tmp_path: Path) -> None:
+    """λ and memory were searched for two and three tasks; now λ alone, with three tasks and the preset's memory."""
+    earlier_sweep(tiny, StudyFolder(tmp_path, "earlier"), tasks=(2, 3))
+    space = {"method.lambda_base": SPACE["method.lambda_base"]}
+    spec = small_study(tiny, set={"scenario.n_tasks": 3}, space=space, search={"warm_start": "earlier"})
+    source = OptunaSource(spec, StudyFolder(tmp_path, "later"))
+    states_now = {trial.state for trial in source.searches[0].optuna.get_trials()}
+    assert states_now <= {TrialState.WAITING}
+
+
+def test_an_interrupted_warm_start_is_completed(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    earlier_sweep(tiny, StudyFolder(tmp_path, "earlier"))
+    spec, folder = judged(tiny, warm_start="earlier"), StudyFolder(tmp_path, "later")
+    add = optuna.Study.add_trial
+
+    def killed(study: optuna.Study, trial: optuna.trial.FrozenTrial) -> None:
+        if len(study.get_trials()) == 2:
+            raise KeyboardInterrupt
+        add(study, trial)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(optuna.Study, "add_trial", killed)
+        with pytest.raises(KeyboardInterrupt):
+            OptunaSource(spec, folder)
+    for _ in range(2):
+        trials = OptunaSource(spec, folder).searches[0].optuna.get_trials()
+        assert [trial.value for trial in trials] == [0.1, 0.2, 0.3]
+
+
+def test_a_reference_run_that_failed_is_waited_for_when_it_is_tried_again(tiny: Path, folder: StudyFolder) -> None:
+    spec = judged(tiny, trials=2)
+    source = OptunaSource(spec, folder)
+    first, second = iter(source.next, None)
+    (reference,) = fixed_jobs(spec, spec.contexts()[0], spec.seeds)
+    finish(folder, first, learned(0.7, 0.9))
+    source.ended(first, pruned=False)
+    record_failed(reference, folder, DIED)
+    source.ended(reference, pruned=False)
+    assert source.searches[0].optuna.get_trials()[0].constraints["reindexed_accuracy >= er - 0.01"] > 1
+
+    folder.ledger.write("opened", "driver", {})  # the next command tries the reference run again
+    again = OptunaSource(spec, folder)
+    finish(folder, second, learned(0.8, 0.9))
+    again.ended(second, pruned=False)
+    assert states(again)[1] == TrialState.RUNNING
+    finish(folder, reference, learned(0.6, 0.9))
+    again.ended(reference, pruned=False)
+    assert states(again) == [TrialState.COMPLETE] * 2
+    assert list(again.searches[0].best(2)) == [second.trial, first.trial], "the first one is judged again"
+
+
+def test_a_trial_that_died_is_tried_again_once_and_counts_once(tiny: Path, folder: StudyFolder) -> None:
+    spec = small_sweep(tiny, trials=3)
+    source = OptunaSource(spec, folder)
+    died = source.next()
+    assert died is not None
+    record_failed(died, folder, DIED)
+    source.ended(died, pruned=False)
+    for _ in range(3):  # commands that are killed before they ask for a trial
+        OptunaSource(spec, folder)
+    later = OptunaSource(spec, folder)
+    jobs = list(iter(later.next, None))
+    assert [point_of(job) == point_of(died) for job in jobs] == [True, False, False]
+    for job in jobs:
+        finish(folder, job, {"tuning_BC": 0.5})
+        later.ended(job, pruned=False)
+    assert OptunaSource(spec, folder).next() is None
+
+
+def test_a_reference_has_no_adapter_but_its_own(tiny: Path) -> None:
+    search = {"constraints": {"AC": ">= er", "BC": ">= er+slerp"}}
+    spec = small_study(tiny, set={"adapter.name": "procrustes"}, space=SPACE, search=search)
+    jobs = fixed_jobs(spec, {}, (0,))
+    assert [job.runs[0].config.adapter.name for job in jobs] == ["none", "slerp"]
+    assert [job.runs[0].config.method.name for job in jobs] == ["er", "er+slerp"]
+
+
+def test_a_trial_at_the_point_of_a_fixed_run_is_ranked_with_the_others(tiny: Path, folder: StudyFolder) -> None:
+    search = {"trials": 6, "sampler": "random", "constraints": {"reindexed_accuracy": ">= er - 0.5"}}
+    spec = small_study(tiny, space={"method.name": ["er", "cl2r"]}, search=search)
+    source = OptunaSource(spec, folder)
+    (job,) = iter(source.next, None)
+    finish(folder, job, {**learned(0.7, 0.9), "method.name": "cl2r"})
+    source.ended(job, pruned=False)
+    finish_fixed(spec, folder, source, {**learned(0.8, 0.9), "method.name": "er"})
+    runs = study_frames(folder)["runs"]
+    assert len(runs) == 2
+    trials = variant_rows(runs)
+    assert set(trials["method.name"]) == {"er", "cl2r"}
+    best = source.searches[0].optuna.best_trial.number
+    assert best in trials.loc[trials["method.name"] == "er", "trial"].tolist()
 
 
 def test_a_warm_start_without_a_study_is_refused(tmp_path: Path) -> None:

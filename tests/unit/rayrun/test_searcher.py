@@ -128,10 +128,14 @@ def test_points_are_asked_for_one_at_a_time_and_wait_for_their_prefix(tiny: Path
     assert states()[0] == TrialState.COMPLETE
     assert job_of(searcher.suggest("d")).trial == 2
     searcher.on_trial_complete("c", error=True)
+    assert states()[1] == TrialState.RUNNING, "the ledger does not have the outcome yet"
+    searcher.record_crash("c", "why")
     assert states()[1] == TrialState.FAIL
+    assert [event.read()["reason"] for event in folder.ledger.events("failed")] == ["why"]
     assert job_of(searcher.suggest("e")).trial == 3
     for trial in "de":
         searcher.on_trial_complete(trial, error=True)
+        searcher.record_crash(trial, "why")
     assert searcher.suggest("f") == Searcher.FINISHED
 
 

@@ -33,10 +33,11 @@ def test_other_texts_are_refused(text: str) -> None:
 
 def test_a_violation_is_positive_on_the_wrong_side() -> None:
     least, most = Constraint.parse("AC", ">= er - 0.1"), Constraint.parse("stored_bytes", "<= 100")
-    assert least.violation(0.75, 0.9) == pytest.approx(0.05)
-    assert least.violation(0.85, 0.9) == pytest.approx(-0.05)
-    assert most.violation(120) == 20
-    assert most.violation(80) == -20
+    assert least.violation(0.75, 0.9) == pytest.approx(0.05 / 0.8), "a share of the bound"
+    assert least.violation(0.85, 0.9) == pytest.approx(-0.05 / 0.8)
+    assert most.violation(120) == 0.2
+    assert most.violation(80) == -0.2
+    assert Constraint.parse("BC", ">= 0").violation(-0.25) == 0.25, "a bound of 0 counts as 1"
     assert least.violation(0.9, math.nan) == least.violation(math.nan, 0.5) == math.inf
 
 

@@ -67,7 +67,8 @@ def test_every_shipped_study_loads_and_all_its_configs_resolve(path: Path) -> No
         ({"search": {"constraints": {"accuracy": ">= 0.5"}}}, "no metric 'accuracy'"),
         ({"search": {"constraints": {"AC": ">= err - 0.1"}}}, "did you mean 'er'"),
         ({"search": {"confirm": {"top": 0}}}, "search.confirm"),
-        ({"space": {"optim.lr": [0.1, 0.2]}, "search": {"confirm": {"seeds": [0, 1]}}}, "seeds of the search"),
+        ({"search": {"confirm": {"seeds": [3, 3]}}}, "seeds must differ"),
+        ({"space": {"optim.lr": [0.1, 0.1]}}, "optim.lr lists a value twice"),
         ({"space": {"scenario.n_tasks": [2, 3]}}, "use a grid"),
         ({"space": {"scenario.n_tasks": {"low": 2, "high": 5}, "optim.lr": [0.1, 0.2]}}, "as a list"),
         ({"space": {"optim.lr": {"low": 2, "high": 1}}}, "low"),
@@ -262,3 +263,10 @@ def test_constraints_of_a_command_add_to_those_of_the_file() -> None:
     assert StudySpec.load(own, **more).search.constraints == {"BC": ">= 0", "AC": ">= 0.5"}
     assert StudySpec.load(own, search={"constraints": {}}).search.constraints == {}
     assert StudySpec.load(own, search={"constraints": None}).search.constraints == {"BC": ">= 0", "AC": ">= 0.1"}
+
+
+def test_seeds_of_the_search_do_not_confirm_it() -> None:
+    space = {"space": {"optim.lr": [0.1, 0.2]}, "search": {"confirm": {"seeds": [1, 2]}}}
+    assert StudySpec.load(space).confirm_seeds == (1, 2)
+    assert StudySpec.load({**space, "seeds": [0, 1, 2]}).confirm_seeds == (3, 4)
+    assert StudySpec.load({**space, "seeds": [1, 5]}).confirm_seeds == (0, 2)
