@@ -119,7 +119,10 @@ def _compared(study: Study, runs: pd.DataFrame, fields: list[str]) -> str:
     words = [f"{counted(len(methods), 'method')} ({listed(methods, 12)})"]
     if study.specification.get("space"):
         swept = [field_title(name) for name in study.specification["space"]]
-        words.append(f"{counted(runs['trial'].nunique(), 'trial')} of a sweep over {listed(swept)}")
+        words.append(f"{counted(variant_rows(runs)['trial'].nunique(), 'trial')} of a sweep over {listed(swept)}")
+    elif study.specification.get("race"):
+        rounds = runs["variant"].nunique()
+        words.append(f"{counted(runs['trial'].nunique(), 'candidate')} in a race of {counted(rounds, 'round')}")
     else:
         for name in fields[1:]:
             values = runs[name].drop_duplicates()
