@@ -230,10 +230,14 @@ def ranking(results: Iterable[Result], maximise: bool = True) -> list[Result]:
     return sorted(results, key=place)
 
 
-def tuned_methods(ranked: Sequence[Result], entrants: int) -> tuple[str, ...]:
-    """Return the methods that reach the tuning round: the best third of all that began, at least three."""
-    count = max(LEAST_TUNED, math.ceil(entrants / 3))
-    return tuple(result.candidate.method for result in ranked[:count])
+def tuned_count(contenders: int) -> int:
+    """Return how many methods reach the tuning round: a third of all that began, at least three."""
+    return max(LEAST_TUNED, math.ceil(contenders / 3))
+
+
+def tuned_methods(ranked: Sequence[Result], contenders: int) -> tuple[str, ...]:
+    """Return the methods that reach the tuning round, the best first."""
+    return tuple(result.candidate.method for result in ranked[: tuned_count(contenders)])
 
 
 def adapter_bases(ranked: Sequence[Result]) -> list[Candidate]:

@@ -2,7 +2,6 @@
 
 import functools
 import itertools
-import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
@@ -22,7 +21,6 @@ from cl2r.study.ledger import finished
 from cl2r.study.race import (
     FINAL,
     FINALISTS,
-    LEAST_TUNED,
     MORE_SEEDS,
     POINTS,
     REFERENCES,
@@ -39,6 +37,7 @@ from cl2r.study.race import (
     ranking,
     round_settings,
     space_of,
+    tuned_count,
     tuned_methods,
 )
 from cl2r.study.race_time import RaceClock
@@ -224,13 +223,16 @@ class Race(RaceClock):
         runs = sum(len(own.candidates) * len(own.seeds) for own in rounds)
         if rounds and rounds[-1].name == FINAL:
             return runs + len(self.added())
-        to_come = len(self.spec.seeds) * (SMALLEST[1] + len(self.always))
+        tuning, final = self._planned_runs(*SMALLEST)
         if rounds and rounds[-1].name == TUNING:
             drawn = len(rounds[-1].tuned) * (rounds[-1].points - 1)
-            return runs + max(len(self.added()), drawn + 2 * len(self.adapters)) + to_come
-        tuned = max(LEAST_TUNED, math.ceil(len(self.contenders) / 3))
-        screened = 0 if rounds else len(self.defaults)
-        return runs + screened + tuned * SMALLEST[0] + 2 * len(self.adapters) + to_come
+            return runs + max(len(self.added()), drawn + 2 * len(self.adapters)) + final
+        return runs + (0 if rounds else len(self.defaults)) + tuning + 2 * len(self.adapters) + final
+
+    def _planned_runs(self, points: int, number: int) -> tuple[int, int]:
+        """Return the runs that train in tuning and final, if no reference is tuned or a finalist."""
+        tuned = min(tuned_count(len(self.contenders)), len(self.contenders))
+        return tuned * points + len(self.always), len(self.spec.seeds) * (number + len(self.always))
 
     def check(self) -> None:
         """Raise InputError if not even the smallest race fits into the time."""
@@ -247,25 +249,22 @@ class Race(RaceClock):
     def forecast(self, smallest: bool = False) -> list[Round]:
         """Return the whole race as it is planned now; who reaches the later rounds is not known."""
         first, mean = self._screening(), functools.cache(self._mean_seconds)
-        # Any method may be promoted: a run takes as long as the mean of all methods.
-        count = min(max(LEAST_TUNED, math.ceil(len(self.contenders) / 3)), len(self.contenders))
 
-        def tuning(points: int) -> float:
-            return (count * points + len(self.always)) * mean(TUNING)
-
-        def final(number: int) -> float:
-            runs = len(self.spec.seeds) * (number + len(self.always))
-            return runs * mean(FINAL)
+        def seconds(size: tuple[int, int]) -> tuple[float, float]:
+            # Any method may be promoted: a run takes as long as the mean of all methods.
+            tuning, final = self._planned_runs(*size)
+            return tuning * mean(TUNING), final * mean(FINAL)
 
         size: tuple[int, int] | None = SMALLEST
         if not smallest:
-            left = self.left() - first.seconds
-            size = largest(_sizes(), lambda size: tuning(size[0]) + final(size[1]), left)
+            size = largest(_sizes(), lambda size: sum(seconds(size)), self.left() - first.seconds)
         points, number = size or SMALLEST
+        tuning, final = seconds((points, number))
+        tuned = tuple(self.contenders[: tuned_count(len(self.contenders))])
         return [
             first,
-            Round(TUNING, (), self.spec.seeds[:1], tuple(self.contenders)[:count], points, tuning(points)),
-            Round(FINAL, (), self.spec.seeds, points=number, seconds=final(number)),
+            Round(TUNING, (), self.spec.seeds[:1], tuned, points, tuning),
+            Round(FINAL, (), self.spec.seeds, points=number, seconds=final),
         ]
 
     def _mean_seconds(self, name: RoundName) -> float:
