@@ -19,8 +19,8 @@ from cl2r.config.methods import METHODS
 from cl2r.errors import InputError
 from cl2r.metrics import AC, COMPATIBILITY, METRICS, Metric
 from cl2r.runtime.text import counted, duration, listed
-from cl2r.study.constraints import Constraint
-from cl2r.study.race import FINAL, REFERENCES, SCREENING, TUNING, Candidate, judged, knobs_of, ranking
+from cl2r.study.constraints import Constraint, seed_mean
+from cl2r.study.race import FINAL, REFERENCES, SCREENING, TUNING, Candidate, contenders, judged, knobs_of, ranking
 
 ROUNDS = (SCREENING, TUNING, FINAL)
 WORDS = {"method.lambda_base": "λ_base {}", "memory.per_class": "{} images per class", "head.centre": "centred b(x)"}
@@ -50,45 +50,74 @@ def recommendation(study: Study) -> Recommendation:
     """Return what the race recommends. Raise InputError if the study is no race."""
     if not study.specification.get("race"):
         raise InputError(f"{study.name} is no race of methods; `cl2r recommend` runs one")
-    done = study.finished
-    finals = done[done["variant"] == FINAL]
-    seeds = finals.groupby("trial")["seed"].nunique()
-    if finals.empty or not (finals["method.name"] == REFERENCES[0]).any():
-        return Recommendation("Cannot tell yet: no final round has finished.", (), None, race_lines(study))
-    final = Final(study, finals[finals["trial"].isin(seeds.index[seeds == seeds.max()])])
+    final = Final(study)
+    if final.unknown:
+        return Recommendation(f"Cannot tell yet: {final.unknown}.", (), None, race_lines(study))
     return final.recommendation()
 
 
 class Final:
-    """The last round: candidates that finished it with all seeds."""
+    """The last round: candidates that finished it with the seeds of the specification.
 
-    def __init__(self, study: Study, runs: pd.DataFrame) -> None:
-        self.study, self.runs = study, runs
+    Further seeds count if all of these candidates have them.
+    """
+
+    def __init__(self, study: Study) -> None:
+        self.study = study
         search = study.specification["search"]
         self.constraints = [Constraint.parse(metric, text) for metric, text in search["constraints"].items()]
         self.metric = METRICS.objectives()[search["objectives"][0]]
-        self.seeds = runs["seed"].nunique()
-        first: dict[int, dict[str, Any]] = {int(row["trial"]): row for row in runs.to_dict("records")}  # type: ignore[misc]
+        rows, done = study.runs[study.runs["variant"] == FINAL], study.finished
+        first: dict[int, dict[str, Any]] = {int(row["trial"]): row for row in rows.to_dict("records")}  # type: ignore[misc]
         defaults = {int(number) for number in study.runs.loc[study.runs["variant"] == SCREENING, "trial"]}
-        self.candidates = {
+        known = {
             number: Candidate(number, str(row["method.name"]), {} if number in defaults else _knobs(row))
             for number, row in first.items()
         }
-        self.words = {number: settings_text(row) for number, row in first.items()}
-        columns = {self.metric.column("tuning"), *(one.column for one in self.constraints)}
-        means = runs.groupby("trial")[sorted(columns)].mean()
-        rows = {int(str(number)): {str(k): float(v) for k, v in row.items()} for number, row in means.iterrows()}
-        results = judged(rows, self.candidates, self.metric.column("tuning"), self.constraints)
-        self.ranked = ranking(results, self.metric.better == "higher")
-        references = {one.method: number for number, one in self.candidates.items() if not one.values}
-        self.references = {name: references[name] for name in REFERENCES if name in references}
+        references = {one.method: number for number, one in known.items() if not one.values}
+        self.names = {
+            number: one.method if references.get(one.method) == number and one.method in REFERENCES else _title(row)
+            for (number, row), one in zip(first.items(), known.values(), strict=True)
+        }
+        done = done[done["variant"] == FINAL]
+        seeds = {number: {int(seed) for seed in done.loc[done["trial"] == number, "seed"]} for number in known}
+        asked = {*study.specification.get("seeds", rows["seed"])}  # studies that were joined may differ in seeds
+        self.lacking = {number: absent for number, own in seeds.items() if (absent := sorted(asked - own))}
+        self.candidates = {number: one for number, one in known.items() if number not in self.lacking}
+        common = set.intersection(*(seeds[number] for number in self.candidates)) if self.candidates else set()
+        self.runs = done[done["trial"].isin(list(self.candidates)) & done["seed"].isin(list(common))]
+        self.seeds = len(common)
+        self.references = {name: references[name] for name in REFERENCES if references.get(name) in self.candidates}
+        referred = {one.reference for one in self.constraints if one.reference}
+        self.unknown = "" if self.candidates else "no final round has finished"
+        lost = sorted(name for name in referred if references.get(name) not in self.candidates)
+        if self.candidates and lost:
+            self.unknown = f"a constraint refers to {lost[0]}, which has not finished the final; run the command again"
+        columns = [self.metric.column("tuning"), *(one.column for one in self.constraints)]
+        means = {number: {column: self.tuning(number, column) for column in columns} for number in self.candidates}
+        results = judged(means, self.candidates, columns[0], self.constraints)
+        self.missed = {number: list[str]() for number in self.candidates}
+        for one in self.constraints:
+            for result in judged(means, self.candidates, columns[0], [one]):
+                self.missed[result.candidate.number] += [] if result.feasible else [str(one)]
+        self.bounds = referred - {*contenders(study.specification["race"]["methods"])}
+        own = [result for result in results if result.candidate.method not in self.bounds]
+        self.ranked = ranking(own, self.metric.better == "higher")
+        self.feasible = [result.candidate.number for result in self.ranked if result.feasible]
+        self.shown = [*(one.candidate.number for one in self.ranked)]
+        self.shown += [result.candidate.number for result in results if result.candidate.method in self.bounds]
 
-    def name(self, number: int, settings: bool = True) -> str:
-        """Return method and settings; a reference with its defaults has its method's name alone."""
-        method = self.candidates[number].method
-        if number in self.references.values() or not settings or not self.words[number]:
-            return method
-        return f"{method} with {self.words[number]}"
+    def label(self, number: int) -> str:
+        """Return the name in the table, which says why a candidate cannot be recommended."""
+        if self.candidates[number].method in self.bounds:
+            return f"{self.names[number]} (only a bound)"
+        missed = self.missed[number]
+        return f"{self.names[number]} (misses {listed(missed)})" if missed else self.names[number]
+
+    def tuning(self, number: int, column: str) -> float:
+        """Return the mean of a column over seeds; NaN if one has no value."""
+        rows = self.runs.loc[self.runs["trial"] == number, [column]].astype(float)
+        return seed_mean([{column: value} for value in rows[column]], column)
 
     def values(self, number: int, metric: str) -> pd.Series:
         """Return a metric on the report pairs by seed."""
@@ -108,27 +137,35 @@ class Final:
     def recommendation(self) -> Recommendation:
         """Return the choice, or why there is none."""
         table, lines = self.table(), race_lines(self.study)
-        best = self.ranked[0].candidate.number if self.ranked else None
-        if best is None or not self.ranked[0].feasible:
-            asked = listed([str(one) for one in self.constraints])
-            nearest = "" if best is None else f"; {self.name(best)} comes nearest"
-            sentence = f"Nothing to recommend: no finalist meets {asked}{nearest}."
-            return Recommendation(sentence, self._details(None), table, lines)
-        alike, ahead = ([self.name(number) for number in numbers] for numbers in self._rivals(best))
-        score, where = self._score(best), self._where()
-        others = [number for number in self.candidates if number != best]
-        if self._kept():
-            sentence = self._no_upgrade(best)
+        if not self.feasible:
+            why = f"no finalist has a value of {self.metric.head} on tuning pairs"
+            if self.ranked:
+                asked = listed([str(one) for one in self.constraints])
+                why = f"no finalist meets {asked}; {self.names[self.ranked[0].candidate.number]} comes nearest"
+            return Recommendation(f"Nothing to recommend: {why}.", self._details(None), table, lines)
+        best = self.feasible[0]
+        alike, ahead = ([self.names[number] for number in numbers] for numbers in self._rivals(best))
+        details = self._details(best)
+        if self._kept(best):
+            best, sentence = self._no_upgrade(best)
+            alike = []
         else:
-            sure = f"; it is better than every other finalist over {counted(self.seeds, 'seed')}" if others else ""
+            which = (
+                "every other finalist that meets the constraints"
+                if any(self.missed.values())
+                else "every other finalist"
+            )
+            sure = f"; it is better than {which} over {counted(self.seeds, 'seed')}" if len(self.feasible) > 1 else ""
             sure = "" if ahead else sure
             if alike:
                 sure = f"; {counted(self.seeds, 'seed')} cannot tell it from {listed(alike)}"
             if ahead:
                 sure += f"; the tuning images chose it, but here {listed(ahead)} did better"
-            sentence = f"Use {self.name(best)}: {score} {where}{sure}."
+            if "gallery_items_touched" in self.runs and (self.values(best, "gallery_items_touched") > 0).any():
+                sure += "; every upgrade rewrites the vectors of the gallery"
+            sentence = f"Use {self.names[best]}: {self._score(best)} {self._where()}{sure}."
         run = self.runs[self.runs["trial"] == best].sort_values("seed")["run"].iloc[0]
-        return Recommendation(sentence, self._details(best), table, lines, best, str(run), tuple(alike))
+        return Recommendation(sentence, details, table, lines, best, str(run), tuple(alike))
 
     def _score(self, number: int) -> str:
         text = f"{self.metric.head} {self.metric.text(self.estimate(number, self.metric.name).mean)}"
@@ -144,13 +181,15 @@ class Final:
         return "on classes the search never saw" if split == "classes" else "on images the search never saw"
 
     def _rivals(self, best: int) -> tuple[list[int], list[int]]:
-        """Return the finalists that cannot be told from the best, and those that are better: paired t-tests, 5 %.
+        """Return the feasible finalists that cannot be told from the best, and those that are better: paired t-tests.
 
-        There is no correction for their number: the best is separated only if every single test says so.
+        The level is 5 %. There is no correction for their number: the best is separated only if every single test says
+        so.
         """
-        if len(self.candidates) < 2:
+        if len(self.feasible) < 2:
             return [], []
-        tests = paired_differences(self.runs, self.metric.name, ("trial",), baseline=best)
+        runs = self.runs[self.runs["trial"].isin(self.feasible)]
+        tests = paired_differences(runs, self.metric.name, ("trial",), baseline=best)
         gain = tests["difference"] * (1.0 if self.metric.better == "higher" else -1.0)
         told = tests["p"] < LEVEL
         chosen = tests["one"].astype(int)
@@ -160,25 +199,30 @@ class Final:
         """Return the mean of the first model, or of the last one with a re-indexed gallery."""
         return self.estimate(number, f"{which}_{self.metric.matrix}").mean
 
-    def _kept(self) -> bool:
-        """Return whether no finalist serves better than the first model that is never upgraded."""
-        if not self.metric.name.startswith("service_") or self._first() is None:
+    def _kept(self, best: int) -> bool:
+        """Return whether the choice serves no better than its first model, never upgraded, on tuning pairs.
+
+        No other feasible finalist serves better there.
+        """
+        if not self.metric.name.startswith("service_"):
             return False
-        served = max(self.estimate(number, self.metric.name).mean for number in self.candidates)
-        return served <= (self._first() or -math.inf)
+        first = METRICS[f"first_{self.metric.matrix}"].column("tuning")
+        return self.tuning(best, self.metric.column("tuning")) <= self.tuning(best, first)
 
-    def _first(self) -> float | None:
-        er = self.references.get(REFERENCES[0])
-        return None if er is None else self._model(er, "first")
-
-    def _no_upgrade(self, best: int) -> str:
-        first, again = self._first() or math.nan, self._model(best, "reindexed")
-        start = f"Do not upgrade without re-indexing: nothing beats never upgrading ({self.metric.head} {first:.3f})"
+    def _no_upgrade(self, best: int) -> tuple[int, str]:
+        """Return the feasible candidate with the best last model, on tuning pairs, and the sentence about it."""
+        last = METRICS[f"reindexed_{self.metric.matrix}"].column("tuning")
+        learned = max(self.feasible, key=lambda number: self.tuning(number, last))
+        first, again = self._model(best, "first"), self._model(learned, "reindexed")
+        start = (
+            "Do not upgrade without re-indexing: on tuning pairs nothing beats never upgrading; "
+            f"{self._where()} {self.names[best]} has {self.metric.head} {self._model(best, 'service'):.3f}, its first "
+            f"model alone {first:.3f}"
+        )
+        reached = f"{self.names[learned]} then reaches {again:.3f}"
         if again <= first:
-            return (
-                f"{start}, and with a re-indexed gallery the last model of {self.name(best)} reaches {again:.3f} only."
-            )
-        return f"{start}; re-indexing is the better choice: {self.name(best)} then reaches {again:.3f}."
+            return learned, f"{start}; re-indexing does not help either: {reached}."
+        return learned, f"{start}; re-indexing is the better choice: {reached}."
 
     def _cost(self) -> str:
         """Return what re-indexing costs: vectors, and seconds as measured."""
@@ -199,13 +243,16 @@ class Final:
                 "Nothing is compatible: no model searches an older gallery better than the model that indexed it "
                 "(AC 0 of all finalists)."
             )
-        if best is not None and not self._kept() and self._first() is not None:
-            gain = self.estimate(best, self.metric.name).mean - (self._first() or 0.0)
-            if self.metric.name.startswith("service_"):
-                again = self._model(best, "reindexed")
-                kept = f"Never upgrading would give {self._first():.3f} ({-gain:+.3f})"
-                lines.append(f"{kept}, re-indexing at every upgrade {again:.3f}.")
+        if best is not None and self.metric.name.startswith("service_") and not self._kept(best):
+            first, again = self._model(best, "first"), self._model(best, "reindexed")
+            gap = first - self._model(best, "service")
+            lines.append(
+                f"Never upgrading would give {first:.3f} ({gap:+.3f}), re-indexing at every upgrade {again:.3f}."
+            )
         lines.append(self._cost())
+        for number, lost in self.lacking.items():
+            seeds = f"seed{'s' if len(lost) > 1 else ''} {listed([str(seed) for seed in lost])}"
+            lines.append(f"{self.names[number]} is left out: it has no final run with {seeds}.")
         if self.seeds < 2:
             lines.append("One seed: no interval, no test.")
         return tuple(lines)
@@ -213,14 +260,14 @@ class Final:
     def table(self) -> Table:
         """Return the finalists, best first, and the two references that train nothing."""
         shown = [metric for metric in self._metrics() if self.runs[metric.name].notna().any()]
-        er, order = self.references.get(REFERENCES[0]), [result.candidate.number for result in self.ranked]
+        er = self.references.get(REFERENCES[0])
         costs = {"train_seconds": "training s", "stored_bytes": "stored MB", "adapter_flops": "adapter FLOPs"}
         costs |= {"gallery_items_touched": "vectors rewritten"}
         costs = {name: head for name, head in costs.items() if name in self.runs}
         columns = ["candidate", *(metric.head for metric in shown), *(f"− {name}" for name in self.references)]
         rows, data = [], []
-        for number in order:
-            cells, values = [Cell(self.name(number))], {"trial": number, "candidate": self.name(number)}
+        for number in self.shown:
+            cells, values = [Cell(self.label(number))], {"trial": number, "candidate": self.label(number)}
             for metric in shown:
                 found = self.estimate(number, metric.name)
                 cells.append(interval_cell(metric.name, found.mean, found.low, found.high))
@@ -236,7 +283,7 @@ class Final:
                 values[name] = mean
             rows.append(tuple(cells))
             data.append(values)
-        for label, which in (("never upgrade", "first"), ("re-index (ER)", "reindexed")) if er is not None else ():
+        for label, which in (("never upgrade (ER)", "first"), ("re-index (ER)", "reindexed")) if er is not None else ():
             cells = [Cell(label)]
             for metric in shown:
                 service = metric.name.startswith("service_")
@@ -245,7 +292,14 @@ class Final:
                 cells.append(metric_cell(metric.name, value, math.nan))
             rows.append((*cells, *[Cell(EMPTY)] * (len(columns) - len(cells) + len(costs))))
             data.append({"candidate": label})
-        notes = [f"Report pairs; mean [95 % t-interval] over {counted(self.seeds, 'seed')}; differences are paired."]
+        notes = [
+            f"Report pairs; mean [95 % t-interval] over {counted(self.seeds, 'seed')}; differences are paired.",
+            "Intervals are over seeds, not over classes: other classes may differ by more.",
+            "The first seed also served the earlier rounds, and all seeds of the final chose the winner, on tuning "
+            "pairs: differences are somewhat optimistic.",
+        ]
+        if any(self.missed[number] for number in self.shown):
+            notes.append("Constraints are judged on tuning pairs; a finalist that misses one cannot be recommended.")
         title = f"Finalists, best first by {self.metric.head} on tuning pairs"
         return Table((*columns, *costs.values()), tuple(rows), pd.DataFrame(data), title, tuple(notes))
 
@@ -261,6 +315,11 @@ def _knobs(row: Mapping[str, Any]) -> dict[str, Any]:
     if method.partition("+")[0] not in METHODS:
         return {}
     return {name: row[name] for name in knobs_of(method) if name in row and not pd.isna(row[name])}
+
+
+def _title(row: Mapping[str, Any]) -> str:
+    words = settings_text(row)
+    return f"{row['method.name']} with {words}" if words else str(row["method.name"])
 
 
 def settings_text(row: Mapping[str, Any]) -> str:

@@ -15,7 +15,8 @@ FILE = "recommended.yaml"
 def recommendation_text(session: "StudySession", frames: "dict[str, pd.DataFrame]", out: Path | None = None) -> str:
     """Return the recommendation, its table and the race in words; write the chosen config into the study's folder.
 
-    `out` gets a copy. Without a choice there is no file, and one of an earlier command is removed.
+    `out` gets a copy. Without a choice there is no file, one of an earlier command is removed, and the text says that
+    `out` was not written.
     """
     from analysis.recommendation import recommendation
     from analysis.tables.formats import render
@@ -27,6 +28,9 @@ def recommendation_text(session: "StudySession", frames: "dict[str, pd.DataFrame
     parts = [str(found), render(found.table, "terminal") if found.table else "", "\n".join(found.race)]
     if found.run is None:
         file.unlink(missing_ok=True)
+        if out is not None:
+            earlier = "; it is older than this result" if out.exists() else ""
+            parts.append(f"config: {out} was not written{earlier}")
     else:
         values = session.ledger.outcomes()[found.run].read()["config"]
         text = to_yaml(resolve(starmap(from_dotted, values.items())))

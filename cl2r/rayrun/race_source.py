@@ -33,14 +33,14 @@ class RaceSource:
         self.studies: dict[str, optuna.Study] = {}
         self.open: dict[str, Job] = {}  # handed out, not ended
         self.queue: list[Job] = []
-        self.spent: set[str] = set()  # methods whose points are all candidates already
+        self.spent: set[str] = set()  # methods whose points are all candidates already, or take too long
         self.coming: set[str] = set()  # links of shared prefixes that were handed out
         self.over = False
         self.rounds = self.race.rounds()
         for note in [*self.race.notes, self.race.split_note()]:
             say(note)
         if self.rounds:
-            self._enqueue(self._known_jobs())
+            self._enqueue(self._known_jobs([own for own in self.rounds if own.name == self.rounds[-1].name]))
 
     def enter(self, concurrent: int, say: Callable[[str], None]) -> None:
         """Take note of how many jobs run at a time and where to report; refuse a race that takes too long."""
@@ -56,13 +56,13 @@ class RaceSource:
             self.queue.insert(0, job)
         return len(self.queue)
 
-    def _known_jobs(self) -> list[Job]:
-        """Return the jobs of the present round that have not finished, those of added candidates included."""
-        present = self.rounds[-1]
-        own = {one.number: one for one in present.candidates}
-        own |= self.race.added() if present.name == TUNING else {}
-        outcomes = self.ledger.outcomes()
-        jobs = self.race.jobs(present.name, own.values(), present.seeds)
+    def _known_jobs(self, rounds: Sequence[Round]) -> list[Job]:
+        """Return the jobs of these rounds that have not finished, those of added candidates included."""
+        outcomes, jobs = self.ledger.outcomes(), list[Job]()
+        for present in rounds:
+            own = {one.number: one for one in present.candidates}
+            own |= self.race.added() if present.name == TUNING else {}
+            jobs += self.race.jobs(present.name, own.values(), present.seeds)
         return [job for job in jobs if not finished(outcomes, [job.runs[0].name])]
 
     def _enqueue(self, jobs: Sequence[Job]) -> None:
@@ -101,7 +101,7 @@ class RaceSource:
             self.ledger.write("round", following.name, dataclasses.asdict(following))
             self.rounds.append(following)
             self.say(f"{following.name}: {following.why}; {self.race.time_text(following)}")
-            self._enqueue(self._known_jobs())
+            self._enqueue(self._known_jobs([following]))
 
     def ended(self, job: Job, pruned: bool) -> None:
         """Take note of a job that ended; Optuna is told before it is asked again."""
@@ -129,6 +129,10 @@ class RaceSource:
                     study.tell(trial, state=TrialState.FAIL)  # choices only: the point is a candidate already
                     continue
                 added = Candidate(max(known) + 1, method, trial.params)
+                needed = self.race.seconds([self.race.job(TUNING, added, tuning.seeds[0])]) + tuning.reserve
+                if self.race.left() < needed:
+                    study.tell(trial, state=TrialState.FAIL)
+                    break
                 trial.set_user_attr(NUMBER, added.number)
                 return self._add(added, tuning)
             self.spent.add(method)

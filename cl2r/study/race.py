@@ -62,12 +62,15 @@ class RaceSpec(Section):
 
     def entrants(self, constraints: Iterable[Constraint] = ()) -> list[str]:
         """Return the methods of the first round: the references, those of constraints, and the others."""
-        others = self.methods
-        if others is None:
-            infos = METHODS.values()
-            others = tuple(info.name for info in infos if info.memory == "quota" and not info.grows)
-        needed = (split_name(one.reference)[0] for one in constraints if one.reference)
-        return list(dict.fromkeys([*REFERENCES, *needed, *others]))
+        needed = (one.reference for one in constraints if one.reference)
+        return list(dict.fromkeys([*REFERENCES, *needed, *contenders(self.methods)]))
+
+
+def contenders(methods: Iterable[str] | None) -> list[str]:
+    """Return who can be tuned and recommended, from `race.methods`; others of a race only bound a constraint."""
+    if methods is None:
+        methods = (info.name for info in METHODS.values() if info.memory == "quota" and not info.grows)
+    return list(dict.fromkeys([*REFERENCES, *methods]))
 
 
 _WEIGHT, _TEMPERATURE = Range(low=0.1, high=10.0, log=True), Range(low=1.0, high=4.0)
@@ -227,10 +230,14 @@ def ranking(results: Iterable[Result], maximise: bool = True) -> list[Result]:
     return sorted(results, key=place)
 
 
-def tuned_methods(ranked: Sequence[Result], entrants: int) -> tuple[str, ...]:
-    """Return the methods that reach the tuning round: the best third of all that began, at least three."""
-    count = max(LEAST_TUNED, math.ceil(entrants / 3))
-    return tuple(result.candidate.method for result in ranked[:count])
+def tuned_count(contenders: int) -> int:
+    """Return how many methods reach the tuning round: a third of all that began, at least three."""
+    return max(LEAST_TUNED, math.ceil(contenders / 3))
+
+
+def tuned_methods(ranked: Sequence[Result], contenders: int) -> tuple[str, ...]:
+    """Return the methods that reach the tuning round, the best first."""
+    return tuple(result.candidate.method for result in ranked[: tuned_count(contenders)])
 
 
 def adapter_bases(ranked: Sequence[Result]) -> list[Candidate]:

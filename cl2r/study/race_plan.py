@@ -2,7 +2,6 @@
 
 import functools
 import itertools
-import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
@@ -15,13 +14,13 @@ from cl2r.engine.plan import plan_run
 from cl2r.errors import InputError
 from cl2r.metrics import METRICS
 from cl2r.runtime.text import counted, duration, listed
-from cl2r.study.constraints import seed_mean
+from cl2r.study.constraints import Constraint, seed_mean
 from cl2r.study.folder import StudyFolder
 from cl2r.study.jobs import Job, plan_job
+from cl2r.study.ledger import finished
 from cl2r.study.race import (
     FINAL,
     FINALISTS,
-    LEAST_TUNED,
     MORE_SEEDS,
     POINTS,
     REFERENCES,
@@ -31,12 +30,14 @@ from cl2r.study.race import (
     Result,
     Round,
     RoundName,
+    contenders,
     finalists,
     judged,
     largest,
     ranking,
     round_settings,
     space_of,
+    tuned_count,
     tuned_methods,
 )
 from cl2r.study.race_time import RaceClock
@@ -76,16 +77,19 @@ def entrants(spec: StudySpec) -> tuple[dict[str, Config], list[str]]:
     """
     assert spec.race is not None
     found, notes, constraints = dict[str, Config](), list[str](), spec.search.parsed_constraints()
+    needed = {*REFERENCES, *(one.reference for one in constraints)}
     for method in spec.race.entrants(constraints):
         try:
             config = spec.config(Point(None, {"method.name": method}), spec.seeds[0])
             round_settings(config, SCREENING, 1)
             plan = plan_run(config)
         except InputError as error:
-            if method in REFERENCES or spec.race.methods is not None:
+            if method in needed or spec.race.methods is not None:
                 raise InputError(f"{method}: {error}") from error
             notes.append(f"note: {method} is left out: {error}")
             continue
+        if config.adapter.name != "none":  # a preset that names this method
+            raise InputError(f"the preset gives {method} the adapter {config.adapter.name}; use race.adapters")
         if plan.tuning_pairs is None:
             raise InputError("there are no tuning pairs to judge candidates on; set eval.tuning_share")
         if len(plan.keys) < 2:
@@ -106,6 +110,8 @@ class Race(RaceClock):
         self.defaults, self.notes = entrants(spec)
         self.constraints = spec.search.parsed_constraints()
         self.referred = {one.reference for one in self.constraints if one.reference}
+        self.always = {*REFERENCES, *self.referred}  # in every round with their default settings
+        self.contenders = [method for method in contenders(self.race.methods) if method in self.defaults]
         self.objective, direction = OBJECTIVES[spec.search.objectives[0]]
         self.maximise = direction == "maximize"
         self._jobs: dict[tuple[RoundName, int, str, int], Job] = {}
@@ -171,16 +177,41 @@ class Race(RaceClock):
         return {number: Candidate(number, content["method"], content["params"]) for number, content in found}
 
     def results(self, name: RoundName, candidates: Mapping[int, Candidate], seeds: Sequence[int]) -> list[Result]:
-        """Return the results, best first, of the candidates that finished a round with all its seeds."""
+        """Return the results, best first, of the candidates that finished a round with all its seeds.
+
+        Methods that only bound a constraint are left out: they are neither tuned nor promoted. Screening ignores
+        constraints on costs: memory has not been chosen yet, and tasks and epochs are cut.
+        """
+        constraints = self._judging(name)
         rows_of = {event.subject: content["frames"]["runs"][0] for event, content in self.entries("finished")}
-        columns = {self.objective, *(one.column for one in self.constraints)}
+        columns = {self.objective, *(one.column for one in constraints)}
         rows: dict[int, dict[str, float]] = {}
         for number, candidate in candidates.items():
             runs = [run.name for job in self.jobs(name, [candidate], seeds) for run in job.runs]
             if rows_of.keys() >= set(runs):
                 found = [rows_of[run] for run in runs]
                 rows[number] = {column: seed_mean(found, column) for column in columns}
-        return ranking(judged(rows, candidates, self.objective, self.constraints), self.maximise)
+        found = judged(rows, candidates, self.objective, constraints)
+        own = (result for result in found if result.candidate.method.partition("+")[0] in self.contenders)
+        return ranking(own, self.maximise)
+
+    def _judging(self, name: RoundName) -> list[Constraint]:
+        """Return the constraints that a round is judged by."""
+        return [one for one in self.constraints if name != SCREENING or one.metric.compute is not None]
+
+    def _references(self, candidates: Iterable[Candidate]) -> list[Candidate]:
+        """Return the candidates that take part in every round."""
+        return [one for one in candidates if one.method in self.always and not one.values]
+
+    def _unjudged(self, name: RoundName, candidates: Iterable[Candidate], seeds: Sequence[int]) -> str:
+        """Return which constraints a round could not be judged by, because a reference failed; else an empty text."""
+        done, lost = self.folder.ledger.outcomes(), list[str]()
+        for one in self._references(candidates):
+            bound = [str(other) for other in self._judging(name) if other.reference == one.method]
+            runs = [job.runs[0].name for job in self.jobs(name, [one], seeds)]
+            if bound and not finished(done, runs):
+                lost.append(f"; {one.method} failed in the round before, so {listed(bound)} could not be judged")
+        return "".join(lost)
 
     def time_text(self, own: Round) -> str:
         """Return the predicted time of a round beside the time that is left."""
@@ -192,13 +223,16 @@ class Race(RaceClock):
         runs = sum(len(own.candidates) * len(own.seeds) for own in rounds)
         if rounds and rounds[-1].name == FINAL:
             return runs + len(self.added())
-        to_come = len(self.spec.seeds) * (SMALLEST[1] + len(REFERENCES))
+        tuning, final = self._planned_runs(*SMALLEST)
         if rounds and rounds[-1].name == TUNING:
             drawn = len(rounds[-1].tuned) * (rounds[-1].points - 1)
-            return runs + max(len(self.added()), drawn + 2 * len(self.adapters)) + to_come
-        tuned = max(LEAST_TUNED, math.ceil(len(self.defaults) / 3))
-        screened = 0 if rounds else len(self.defaults)
-        return runs + screened + tuned * SMALLEST[0] + 2 * len(self.adapters) + to_come
+            return runs + max(len(self.added()), drawn + 2 * len(self.adapters)) + final
+        return runs + (0 if rounds else len(self.defaults)) + tuning + 2 * len(self.adapters) + final
+
+    def _planned_runs(self, points: int, number: int) -> tuple[int, int]:
+        """Return the runs that train in tuning and final, if no reference is tuned or a finalist."""
+        tuned = min(tuned_count(len(self.contenders)), len(self.contenders))
+        return tuned * points + len(self.always), len(self.spec.seeds) * (number + len(self.always))
 
     def check(self) -> None:
         """Raise InputError if not even the smallest race fits into the time."""
@@ -215,26 +249,22 @@ class Race(RaceClock):
     def forecast(self, smallest: bool = False) -> list[Round]:
         """Return the whole race as it is planned now; who reaches the later rounds is not known."""
         first, mean = self._screening(), functools.cache(self._mean_seconds)
-        methods = [Candidate(number, method) for number, method in enumerate(self.defaults)]
-        # Any method may be promoted: a run takes as long as the mean of all methods.
-        count = len(tuned_methods([Result(one, 0.0, 0.0) for one in methods], len(methods)))
 
-        def tuning(points: int) -> float:
-            return (count * points + len(REFERENCES)) * mean(TUNING)
-
-        def final(number: int) -> float:
-            runs = len(self.spec.seeds) * (number + len(REFERENCES))
-            return runs * mean(FINAL)
+        def seconds(size: tuple[int, int]) -> tuple[float, float]:
+            # Any method may be promoted: a run takes as long as the mean of all methods.
+            tuning, final = self._planned_runs(*size)
+            return tuning * mean(TUNING), final * mean(FINAL)
 
         size: tuple[int, int] | None = SMALLEST
         if not smallest:
-            left = self.left() - first.seconds
-            size = largest(_sizes(), lambda size: tuning(size[0]) + final(size[1]), left)
+            size = largest(_sizes(), lambda size: sum(seconds(size)), self.left() - first.seconds)
         points, number = size or SMALLEST
+        tuning, final = seconds((points, number))
+        tuned = tuple(self.contenders[: tuned_count(len(self.contenders))])
         return [
             first,
-            Round(TUNING, (), self.spec.seeds[:1], tuple(self.defaults)[:count], points, tuning(points)),
-            Round(FINAL, (), self.spec.seeds, points=number, seconds=final(number)),
+            Round(TUNING, (), self.spec.seeds[:1], tuned, points, tuning),
+            Round(FINAL, (), self.spec.seeds, points=number, seconds=final),
         ]
 
     def _mean_seconds(self, name: RoundName) -> float:
@@ -271,11 +301,11 @@ class Race(RaceClock):
         ranked = self.results(SCREENING, entrants, seeds)
         if not ranked:
             return None
-        tuned = tuned_methods(ranked, len(entrants))
-        needed = {*REFERENCES, *self.referred}
-        starters = tuple(one for one in before.candidates if one.method in tuned or one.method in needed)
+        tuned = tuned_methods(ranked, len(self.contenders))
+        starters = tuple(one for one in before.candidates if one.method in tuned or one.method in self.always)
         best = [result.candidate for result in ranked]
-        references = [one for one in before.candidates if one.method in REFERENCES]
+        references = self._references(before.candidates)
+        adapting = 2 * len(self.adapters) * self.overhead * self.run_seconds / self.concurrent
 
         def tuning(points: int) -> float:
             drawn = [
@@ -283,8 +313,7 @@ class Race(RaceClock):
                 for method in tuned
                 for values in _points(self.space(method), points - 1, self.spec.search.seed)
             ]
-            extra = 2 * len(self.adapters) * self.overhead * self.run_seconds / self.concurrent
-            return self.seconds(self.jobs(TUNING, [*starters, *drawn], seeds)) + extra
+            return self.seconds(self.jobs(TUNING, [*starters, *drawn], seeds)) + adapting
 
         def final(count: int) -> float:
             return self.seconds(self.jobs(FINAL, [*best[:count], *references], self.spec.seeds))
@@ -292,16 +321,17 @@ class Race(RaceClock):
         left = self.left()
         size = largest(_sizes(), lambda size: tuning(size[0]) + final(size[1]), left)
         points, count = size or _sizes()[0]
-        why = f"the best {len(tuned)} of {len(entrants)} methods: {listed(tuned)}"
+        why = f"the best {len(tuned)} of {len(self.contenders)} methods: {listed(tuned)}"
+        why += self._unjudged(SCREENING, before.candidates, seeds)
         why += "" if size else "; the time that is left is too short even for this"
-        return Round(TUNING, starters, seeds, tuned, points, tuning(points), final(count), why)
+        return Round(TUNING, starters, seeds, tuned, points, tuning(points), adapting + final(count), why)
 
     def _final(self) -> Round | None:
         known, seeds = self.candidates(), self.spec.seeds
         ranked = self.results(TUNING, known, seeds[:1])
         if not ranked:
             return None
-        references = [one for one in known.values() if one.method in REFERENCES and not one.values]
+        references = self._references(known.values())
 
         def chosen(count: int) -> list[Candidate]:
             return list({one.number: one for one in [*finalists(ranked, count), *references]}.values())
@@ -313,13 +343,15 @@ class Race(RaceClock):
         count = fitting or FINALISTS[0]
         best = finalists(ranked, count)
         why = f"the best {len(best)} of {counted(len(ranked), 'candidate')} by {self.objective}, and the references"
-        why += "" if all(result.feasible for result in ranked[:1]) else "; none meets the constraints"
+        unjudged = self._unjudged(TUNING, known.values(), seeds[:1])
+        why += unjudged or ("" if ranked[0].feasible else "; none meets the constraints")
         why += "" if fitting else "; the time that is left is too short even for this"
         return Round(FINAL, tuple(chosen(count)), seeds, seconds=final(count), why=why)
 
     def _further_seed(self, finals: Sequence[Round]) -> Round | None:
-        """Return the final with one more seed, if there is time for it."""
-        if len(finals) > MORE_SEEDS:
+        """Return the final with one more seed, if there is time for it and no reference lacks a run."""
+        jobs = [job for own in finals for job in self.jobs(FINAL, self._references(own.candidates), own.seeds)]
+        if len(finals) > MORE_SEEDS or not finished(self.folder.ledger.outcomes(), [job.runs[0].name for job in jobs]):
             return None
         seed = max(seed for own in finals for seed in own.seeds) + 1
         seconds = self.seconds(self.jobs(FINAL, finals[0].candidates, (seed,)))

@@ -40,7 +40,9 @@ class RaceClock:
         assert spec.race is not None
         self.spec, self.folder, self.resources, self.race = spec, folder, resources, spec.race
         here = {"CPU": float(os.cpu_count() or 1), "GPU": float(torch.cuda.device_count())}
-        self.concurrent = resources.max_concurrent or resources.fit_into(here) or 1
+        fitting, most = max(1, resources.fit_into(here)), resources.max_concurrent
+        # How much a cluster runs at a time shows later.
+        self.concurrent = most if most and os.environ.get("RAY_ADDRESS") else min(most or fitting, fitting)
         self.store = LinkStore(folder.storage)
         self.overhead, self.run_seconds = OVERHEAD, RUN_SECONDS
         self._speeds: dict[str, list[float]] = {}
@@ -76,11 +78,14 @@ class RaceClock:
         return [dataclasses.replace(cost, key=key) for key, cost in zip(run.keys, self._costs[known], strict=True)]
 
     def seconds(self, jobs: Sequence[Job]) -> float:
-        """Return how long the links that are missing, and the runs that have not finished, will take."""
+        """Return how long the links that are missing, and the runs that have not finished, will take.
+
+        That is at least as long as the longest of them takes.
+        """
         outcomes, present = self.folder.ledger.outcomes(), self.store.keys()
         open_jobs = [job for job in jobs if not finished(outcomes, [job.runs[0].name])]
-        costs = {cost.key: cost for job in open_jobs for cost in self._run_costs(job)}
-        missing = [cost for key, cost in costs.items() if key not in present]
+        chains = [[cost for cost in self._run_costs(job) if cost.key not in present] for job in open_jobs]
+        missing = list({cost.key: cost for chain in chains for cost in chain}.values())
         examples = {speed_group(plan): plan for plan in (plan_run(job.runs[0].config) for job in open_jobs)}
         for group in {cost.speed_group for cost in missing} - self._speeds.keys():
             if self.resources.gpus_per_worker and not torch.cuda.is_available():
@@ -89,22 +94,27 @@ class RaceClock:
                 torch.set_num_threads(self.resources.cpus_per_worker)
                 self._speeds[group] = [measure_flops(examples[group], self.resources.device())]
         training = seconds_here(missing, self._speeds, self.resources.workers)
-        return self.overhead * (training + self.run_seconds * len(open_jobs)) / self.concurrent
+        longest = max((seconds_here(chain, self._speeds, self.resources.workers) for chain in chains), default=0.0)
+        total = (training + self.run_seconds * len(open_jobs)) / self.concurrent
+        return self.overhead * max(total, longest + self.run_seconds * bool(open_jobs))
 
     def measure(self, jobs: Sequence[Job]) -> None:
         """Measure speeds and overhead of the rounds that are over, which had these jobs."""
         costs = {cost.key: cost for job in jobs for cost in self._run_costs(job)}
         self._speeds |= stored_speeds(self.folder.storage, list(costs.values()))
-        trained, rest = 0.0, list[float]()
+        trained, rest, runs = dict[str, float](), list[float](), 0
         for _, entry in self.entries("finished"):
-            own = sum(row["seconds"] for row in entry["frames"]["tasks"] if not row["reused"])
-            trained += own
-            rest.append(max(0.0, entry["frames"]["runs"][0]["wall_seconds"] - own))
+            own = {row["key"]: row["seconds"] for row in entry["frames"]["tasks"] if not row["reused"]}
+            trained |= own
+            runs += 1
+            # Less than its own links took: others trained some of them for it.
+            besides = entry["frames"]["runs"][0]["wall_seconds"] - sum(own.values())
+            rest += [besides] if besides > 0 else []
         if rest:
             self.run_seconds = STARTING_SECONDS + statistics.median(rest)
             starting, opened = 0.0, math.inf
             for event in self.folder.ledger.events("opened", "started"):
                 starting += max(0.0, event.time_ns / 1e9 - opened)
                 opened = event.time_ns / 1e9 if event.kind == "opened" else math.inf
-            work = trained + self.run_seconds * len(rest)
+            work = sum(trained.values()) + self.run_seconds * runs
             self.overhead = min(max(1.0, (self.used() - starting) * self.concurrent / work), MOST_OVERHEAD)

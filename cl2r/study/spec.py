@@ -122,6 +122,9 @@ class StudySpec(Section):
                 raise ValueError("race: search.objectives: a race needs one objective, computed from the matrix")
             if chosen := [name for name in ("method.name", "adapter.name") if name in self.set]:
                 raise ValueError(f"{chosen[0]}: the race chooses it; use race.methods and race.adapters")
+            for one in self.search.parsed_constraints():
+                if "+" in (one.reference or ""):
+                    raise ValueError(f"race: constraint {one}: give a method without an adapter")
         if len({*self.seeds}) != len(self.seeds):
             raise ValueError(f"seeds must differ, got {list(self.seeds)}")
         for key, entry in self.space.items():

@@ -1,5 +1,7 @@
 """What a race recommends: the choice on tuning pairs, how good it is on report pairs, and when not to choose."""
 
+import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,8 @@ from cl2r.errors import InputError
 
 SEEDS = (0, 1, 2)
 NOISE = {0: 0.004, 1: -0.003, 2: 0.001}  # what a seed does to all candidates
-SPECIFICATION = {
+SPECIFICATION: dict[str, Any] = {
+    "seeds": list(SEEDS),
     "race": {"hours": 2.0, "methods": None, "adapters": []},
     "search": {"objectives": ["service_accuracy"], "constraints": {"reindexed_accuracy": ">= er - 0.01"}},
 }
@@ -38,6 +41,7 @@ def row(
         "reindexed_accuracy": 0.80,
         "tuning_reindexed_accuracy": 0.80,
         "first_accuracy": 0.70,
+        "tuning_first_accuracy": 0.70,
         "first_recall": 0.6,
     }
     values |= {"reindexed_recall": 0.7}
@@ -93,7 +97,7 @@ def test_a_clear_winner_is_named_with_its_settings_and_its_gain() -> None:
     assert any("1,600 vectors at every upgrade, 2 s for the open images" in line for line in found.details)
     assert found.table is not None
     assert [cell.text for cell in found.table.column("candidate")] == [
-        "er_fdm with λ_base 5 and 20 images per class", "cl2r", "er", "never upgrade", "re-index (ER)"
+        "er_fdm with λ_base 5 and 20 images per class", "cl2r", "er", "never upgrade (ER)", "re-index (ER)"
     ]  # fmt: skip
     assert [cell.text for cell in found.table.column("service accuracy")][-2:] == ["0.700", "0.800"]
     assert found.table.column("− er")[2].text == "–"
@@ -124,12 +128,35 @@ def test_nothing_beats_never_upgrading() -> None:
     poor = {"er": (0.60, 0.6), "cl2r": (0.61, 0.61), "er_fdm": (0.65, 0.65)}
     found = recommendation(made(poor))
     assert found.sentence == (
-        "Do not upgrade without re-indexing: nothing beats never upgrading (service accuracy 0.700); re-indexing is "
-        "the better choice: er_fdm with λ_base 5 and 20 images per class then reaches 0.800."
+        "Do not upgrade without re-indexing: on tuning pairs nothing beats never upgrading; on classes the search "
+        "never saw er_fdm with λ_base 5 and 20 images per class has service accuracy 0.651, its first model alone "
+        "0.700; re-indexing is the better choice: er_fdm with λ_base 5 and 20 images per class then reaches 0.800."
     )
     assert any("1,600 vectors" in line for line in found.details)
     useless = recommendation(made(poor, reindexed_accuracy=0.69, tuning_reindexed_accuracy=0.69))
-    assert "with a re-indexed gallery the last model" in useless.sentence
+    assert "re-indexing does not help either" in useless.sentence
+
+
+def changed(study: Study, method: str, **values: Any) -> Study:
+    """The study with other values in the final runs of a method."""
+    own = (study.runs["method.name"] == method) & (study.runs["variant"] == "final")
+    for name, value in values.items():
+        study.runs.loc[own, name] = value
+    return study
+
+
+def test_never_upgrading_is_judged_on_tuning_pairs_by_the_first_model_of_the_choice() -> None:
+    poor = {"er": (0.60, 0.6), "cl2r": (0.61, 0.61), "er_fdm": (0.65, 0.65)}
+    lower = changed(made(poor), "er_fdm", first_accuracy=0.62, tuning_first_accuracy=0.62)
+    found = recommendation(lower)
+    assert found.sentence.startswith("Use er_fdm"), "it beats its own first model, though not that of ER"
+    assert any(line.startswith("Never upgrading would give 0.620 (-0.031)") for line in found.details), found.details
+    higher = changed(made(CLEAR), "er_fdm", first_accuracy=0.71, tuning_first_accuracy=0.9)
+    higher = changed(higher, "cl2r", reindexed_accuracy=0.85, tuning_reindexed_accuracy=0.85)
+    found = recommendation(higher)
+    assert "has service accuracy 0.781, its first model alone 0.710" in found.sentence
+    assert found.sentence.endswith("re-indexing is the better choice: cl2r then reaches 0.850.")
+    assert found.candidate == 1, "the config is that of the candidate that is named"
 
 
 def test_nothing_is_feasible() -> None:
@@ -150,7 +177,89 @@ def test_a_frozen_model_is_not_chosen() -> None:
     study = made({**CLEAR, "lwf": (0.9, 0.9)})
     frozen = study.runs["method.name"] == "lwf"
     study.runs.loc[frozen, ["tuning_reindexed_accuracy", "reindexed_accuracy"]] = 0.7
-    assert recommendation(study).candidate == 12
+    found = recommendation(study)
+    assert found.candidate == 12
+    assert "lwf" not in found.sentence, "it is no rival"
+    assert found.sentence.endswith("better than every other finalist that meets the constraints over 3 seeds.")
+    assert found.table is not None
+    names = [cell.text for cell in found.table.column("candidate")]
+    assert names[3].startswith("lwf")
+    assert names[3].endswith("(misses reindexed_accuracy >= er - 0.01)")
+    assert any("a finalist that misses one cannot be recommended" in note for note in found.table.notes)
+    clear = recommendation(made(CLEAR)).table
+    assert clear is not None
+    assert not any("misses one" in note for note in clear.notes)
+
+
+def fail(study: Study, method: str, seed: int) -> Study:
+    """The study in which one final run of a method has failed."""
+    lost = (study.runs["method.name"] == method) & (study.runs["seed"] == seed) & (study.runs["variant"] == "final")
+    study.runs.loc[lost, "status"] = "failed"
+    return study
+
+
+def test_a_failed_run_of_a_further_seed_leaves_that_seed_out() -> None:
+    two = {**SPECIFICATION, "seeds": [0, 1]}
+    found = recommendation(replace(fail(made(CLEAR), "er_fdm", 2), specification=two))
+    assert found.candidate == 12
+    assert "over 2 seeds" in found.sentence
+    assert not any("left out" in line for line in found.details)
+
+
+def test_a_candidate_without_one_of_the_seeds_is_left_out_and_named() -> None:
+    found = recommendation(fail(made(CLEAR), "er_fdm", 1))
+    assert found.candidate == 1
+    assert "over 3 seeds" in found.sentence
+    left_out = "er_fdm with λ_base 5 and 20 images per class is left out: it has no final run with seed 1."
+    assert left_out in found.details
+
+
+def test_without_the_method_of_a_constraint_nothing_can_be_told() -> None:
+    found = recommendation(fail(made(CLEAR), "er", 1))
+    assert found.sentence.startswith("Cannot tell yet: a constraint refers to er, which has not finished the final")
+    free = {**SPECIFICATION, "search": {"objectives": ["service_accuracy"], "constraints": {}}}
+    found = recommendation(replace(fail(made(CLEAR), "er", 1), specification=free))
+    assert found.candidate == 12
+    assert "er is left out: it has no final run with seed 1." in found.details
+
+
+def test_a_method_that_only_bounds_a_constraint_is_not_recommended() -> None:
+    study = made({**CLEAR, "upper_bound": (0.9, 0.9)})
+    study.runs.loc[study.runs["method.name"] == "upper_bound", "trial"] = 8
+    study.runs.loc[study.runs["method.name"] == "fan", ["method.name", "trial"]] = ["upper_bound", 8]
+    search = {"objectives": ["service_accuracy"], "constraints": {"reindexed_accuracy": ">= upper_bound - 0.1"}}
+    found = recommendation(replace(study, specification={**SPECIFICATION, "search": search}))
+    assert found.candidate == 12
+    assert "upper_bound" not in found.sentence
+    assert found.table is not None
+    assert any(cell.text.endswith("(only a bound)") for cell in found.table.column("candidate"))
+    named = {**SPECIFICATION, "race": {**SPECIFICATION["race"], "methods": ["upper_bound"]}, "search": search}
+    assert recommendation(replace(study, specification=named)).candidate == 8
+
+
+def test_a_value_that_one_seed_lacks_is_missing() -> None:
+    study = made(CLEAR)
+    lost = (study.runs["method.name"] == "er_fdm") & (study.runs["seed"] == 1)
+    study.runs.loc[lost, "tuning_service_accuracy"] = math.nan
+    assert recommendation(study).candidate == 1
+    study.runs["tuning_service_accuracy"] = math.nan
+    words = "Nothing to recommend: no finalist has a value of service accuracy on tuning pairs."
+    assert recommendation(study).sentence == words
+
+
+def test_a_choice_that_rewrites_the_gallery_says_so() -> None:
+    found = recommendation(changed(made(CLEAR), "er_fdm", gallery_items_touched=6400))
+    assert found.sentence.endswith("; every upgrade rewrites the vectors of the gallery.")
+    assert "rewrites" not in recommendation(made(CLEAR)).sentence
+
+
+def test_the_table_says_how_its_intervals_are_to_be_read() -> None:
+    table = recommendation(made(CLEAR)).table
+    assert table is not None
+    text = " ".join(table.notes)
+    assert "over seeds, not over classes" in text
+    assert "all seeds of the final chose the winner" in text
+    assert "somewhat optimistic" in text
 
 
 def test_nothing_is_compatible() -> None:
@@ -161,8 +270,7 @@ def test_nothing_is_compatible() -> None:
 
 def test_one_seed_makes_no_claim() -> None:
     study = made(CLEAR)
-    one = study.runs[study.runs["seed"] == 0]
-    single = Study(one, study.tasks, study.matrix, study.curves, name="race", specification=SPECIFICATION)
+    single = replace(study, runs=study.runs[study.runs["seed"] == 0], specification={**SPECIFICATION, "seeds": [0]})
     found = recommendation(single)
     assert "1 seed cannot tell it from er and cl2r" in found.sentence
     assert "One seed: no interval, no test." in found.details

@@ -104,3 +104,25 @@ def test_no_further_points_are_chosen_when_time_runs_out(
     jobs = run(session)
     assert not [one for one in session.race.added().values() if "+" not in one.method]
     assert {"tuning", "final"} <= {job.variant for job in jobs}, "the race still comes to an end"
+
+
+def test_a_point_is_chosen_only_if_it_and_the_rest_of_the_race_fit(
+    session: StudySession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(session, most=5)
+    tuning = session.race.rounds()[-1]
+    adapting = 2 * 2 * session.race.overhead * session.race.run_seconds / session.race.concurrent
+    assert tuning.reserve >= adapting + RUN_SECONDS * 2 * 2, "adapters, then the references with two seeds"
+    monkeypatch.setattr(Race, "left", lambda self: tuning.reserve + RUN_SECONDS - 1)
+    run(session)
+    assert not [one for one in session.race.added().values() if "+" not in one.method]
+
+
+def test_a_failed_run_of_the_first_final_is_tried_again_by_the_next_command(session: StudySession) -> None:
+    jobs = run(session)
+    finals = [job for job in jobs if job.variant == "final"]
+    lost = next(job for job in finals if job.runs[0].config.seed == 1 and job.trial not in (0, 1))
+    (event,) = (event for event in session.ledger.events("finished") if event.subject == lost.runs[0].name)
+    Path(str(event.path)).unlink()
+    session.ledger.write("failed", lost.runs[0].name, lost.heading(lost.runs[0]) | {"reason": "no"})
+    assert [job.label for job in run(session)] == [lost.label], "the last round is one of a further seed"

@@ -30,12 +30,13 @@ from cl2r.study.race import (
     space_of,
     tuned_methods,
 )
-from cl2r.study.race_plan import Race, with_split
+from cl2r.study.race_plan import Race, entrants, with_split
+from cl2r.study.race_time import STARTING_SECONDS
 from cl2r.study.resources import Resources
 from cl2r.study.space import Range, corner_values
 from cl2r.study.spec import Point, StudySpec
 from tests.support.quick import quick_config
-from tests.support.small_study import finish, small_study
+from tests.support.small_study import finish, small_study, write_preset
 
 
 def results(**values: float) -> list[Result]:
@@ -76,6 +77,7 @@ def test_a_bad_race_is_refused(entry: dict[str, Any], words: str) -> None:
         ({"set": {"method.name": "er"}}, "use race.methods"),
         ({"search": {"objectives": ["BC", "AC"]}}, "one objective"),
         ({"search": {"objectives": ["stored_bytes"]}}, "computed from the matrix"),
+        ({"search": {"constraints": {"AC": ">= er+procrustes"}}}, "give a method without an adapter"),
     ],
 )
 def test_a_race_leaves_nothing_else_to_vary(study: dict[str, Any], words: str) -> None:
@@ -183,20 +185,28 @@ def test_the_largest_size_that_fits() -> None:
 
 def race(data: Path, root: LocalPath, hours: float = 1.0, **entries: Any) -> Race:
     """A race of ER, CL²R and er_fdm with two seeds, of which nothing is trained; a run takes ten seconds."""
-    entries = {"set": {"optim.epochs": 4}, "seeds": [0, 1], **entries}
-    spec = small_study(data, race={"hours": hours, "methods": ["er_fdm"], "adapters": ["slerp"]}, **entries)
-    made = Race(spec, StudyFolder(root, "race"), Resources(max_concurrent=1))
+    made = timed_race(data, root, hours, **entries)
     made.seconds = lambda jobs: 10.0 * len(jobs)  # type: ignore[method-assign]
     return made
 
 
+def timed_race(data: Path, root: LocalPath, hours: float = 1.0, most: int = 1, **entries: Any) -> Race:
+    """The same race with times from FLOPs; at most so many runs at a time."""
+    entries = {"set": {"optim.epochs": 4}, "seeds": [0, 1], **entries}
+    spec = small_study(data, race={"hours": hours, "methods": ["er_fdm"], "adapters": ["slerp"]}, **entries)
+    return Race(spec, StudyFolder(root, "race"), Resources(max_concurrent=most))
+
+
 def finish_round(one: Race, own: Round, **values: float) -> None:
-    """Record the round and the outcome of its candidates, with values by method."""
+    """Record the round and the outcome of its candidates, with values by method; methods without one have failed."""
     one.folder.ledger.write("round", own.name, dataclasses.asdict(own))
     for job in one.jobs(own.name, own.candidates, own.seeds):
-        method = job.runs[0].config.method.name
+        method, run = job.runs[0].config.method.name, job.runs[0]
+        if method not in values:
+            one.folder.ledger.write("failed", run.name, job.heading(run) | {"reason": "no"})
+            continue
         row = {"tuning_service_accuracy": values[method], "tuning_reindexed_accuracy": 0.5, "wall_seconds": 1.0}
-        finish(one.folder, job, row)
+        finish(one.folder, job, row | {"tuning_AC": 0.5, "stored_bytes": 1000})
 
 
 def prepared(one: Race) -> Race:
@@ -281,3 +291,126 @@ def test_rounds_of_a_race_never_share_a_run(tiny: Path, tmp_path: LocalPath) -> 
     candidate = Candidate(0, "er")
     names = [one.job(name, candidate, 0).runs[0].name for name in ("screening", "tuning", "final")]
     assert len(set(names)) == 3
+
+
+def next_round(one: Race) -> Round:
+    """The next round, which there must be."""
+    found = one.next_round()
+    assert found is not None
+    return found
+
+
+BOUND = {"constraints": {"AC": ">= upper_bound - 0.1"}}
+VALUES = {"er": 0.5, "cl2r": 0.4, "er_fdm": 0.6, "upper_bound": 0.9}
+
+
+def test_a_method_that_only_bounds_a_constraint_runs_in_every_round_but_is_never_promoted(
+    tiny: Path, tmp_path: LocalPath
+) -> None:
+    one = prepared(race(tiny, tmp_path, search=BOUND))
+    first = next_round(one)
+    assert "upper_bound" in {candidate.method for candidate in first.candidates}
+    finish_round(one, first, **VALUES)
+    second = next_round(one)
+    assert second.tuned == ("er_fdm", "er", "cl2r")
+    assert "upper_bound" in {candidate.method for candidate in second.candidates}
+    assert second.why.startswith("the best 3 of 3 methods")
+    finish_round(one, second, **VALUES)
+    assert {result.candidate.method for result in one.results("tuning", one.candidates(), (0,))} == {*second.tuned}
+    third = next_round(one)
+    assert "upper_bound" in {candidate.method for candidate in third.candidates}
+    assert third.why.startswith("the best 3 of 3 candidates"), "it is no finalist"
+    assert third.seconds == 10.0 * 4 * 2
+    # 4 methods, then (3 × 2 points + 3 references), then (2 finalists + 3 references) × 2 seeds: 23 runs.
+    assert sum(own.seconds for own in one.forecast(smallest=True)) == pytest.approx(230.0)
+
+
+def test_the_time_of_the_final_includes_the_methods_of_constraints(tiny: Path, tmp_path: LocalPath) -> None:
+    reserves = []
+    for place, search in enumerate(({"constraints": {"AC": ">= er - 0.1"}}, BOUND)):
+        one = prepared(race(tiny, tmp_path / str(place), search=search))
+        one.adapters = ()
+        finish_round(one, next_round(one), **VALUES)
+        reserves.append(next_round(one).reserve)
+    assert reserves[1] == reserves[0] + 10.0 * 2
+
+
+def test_a_method_of_a_constraint_that_cannot_run_is_refused(tiny: Path, tmp_path: LocalPath) -> None:
+    entries: dict[str, Any] = {"set": {"optim.epochs": 4, "head.preallocate": True}}
+    entries |= {"search": {"constraints": {"AC": ">= lucir"}}}
+    with pytest.raises(InputError, match="lucir: "):
+        Race(small_study(tiny, race={}, **entries), StudyFolder(tmp_path, "race"), Resources())
+
+
+def test_a_preset_with_an_adapter_is_refused(tiny: Path, tmp_path: Path) -> None:
+    preset = write_preset(tmp_path, tiny, method={"name": "er"}, adapter={"name": "slerp"})
+    spec = StudySpec.load({"preset": str(preset), "set": {"optim.epochs": 4}, "race": {}})
+    with pytest.raises(InputError, match="the preset gives er the adapter slerp"):
+        entrants(spec)
+
+
+def test_screening_ignores_constraints_on_costs(tiny: Path, tmp_path: LocalPath) -> None:
+    one = prepared(race(tiny, tmp_path, search={"constraints": {"stored_bytes": "<= 10"}}))
+    first = next_round(one)
+    finish_round(one, first, **VALUES)
+    candidates = {candidate.number: candidate for candidate in first.candidates}
+    assert all(result.feasible for result in one.results("screening", candidates, (0,)))
+    finish_round(one, next_round(one), **VALUES)
+    assert not any(result.feasible for result in one.results("tuning", candidates, (0,)))
+    assert next_round(one).why.endswith("none meets the constraints")
+
+
+def test_the_next_round_says_which_constraint_could_not_be_judged(tiny: Path, tmp_path: LocalPath) -> None:
+    one = prepared(race(tiny, tmp_path))
+    finish_round(one, next_round(one), cl2r=0.4, er_fdm=0.6)
+    words = "er failed in the round before, so reindexed_accuracy >= er - 0.01 could not be judged"
+    second = next_round(one)
+    assert second.why.endswith(words)
+    finish_round(one, second, cl2r=0.4, er_fdm=0.6)
+    assert next_round(one).why.endswith(words)
+
+
+def test_no_further_seed_is_begun_while_a_reference_lacks_a_run(tiny: Path, tmp_path: LocalPath) -> None:
+    one = prepared(race(tiny, tmp_path))
+    names = ("er", "cl2r", "er_fdm")
+    final = Round("final", tuple(Candidate(place, name) for place, name in enumerate(names)), (0, 1))
+    finish_round(one, final, er=0.5, er_fdm=0.4)
+    assert one.next_round() is None, "CL²R has failed"
+    for job in one.jobs("final", final.candidates[1:2], final.seeds):
+        finish(one.folder, job, {"tuning_service_accuracy": 0.5})
+    assert next_round(one).seeds == (2,)
+
+
+def test_a_round_takes_at_least_as_long_as_its_longest_job(
+    tiny: Path, tmp_path: LocalPath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "auto")
+    one = timed_race(tiny, tmp_path, most=100)
+    jobs = one.jobs("final", [Candidate(0, "er"), Candidate(1, "er_fdm")], (0,))
+    assert one.concurrent == 100
+    alone = [one.seconds([job]) for job in jobs]
+    assert one.seconds(jobs) == max(alone) > one.overhead * one.run_seconds
+
+
+def test_no_more_runs_at_a_time_than_fit_into_this_machine(
+    tiny: Path, tmp_path: LocalPath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr("os.cpu_count", lambda: 4)
+    assert timed_race(tiny, tmp_path, most=100).concurrent == 4
+    assert timed_race(tiny, tmp_path, most=3).concurrent == 3
+
+
+def test_shared_links_count_once_and_runs_that_waited_for_no_link_tell_the_rest(
+    tiny: Path, tmp_path: LocalPath
+) -> None:
+    one = timed_race(tiny, tmp_path)
+    one.used = lambda: 64.0  # type: ignore[method-assign]
+    jobs = one.jobs("screening", [Candidate(0, "er"), Candidate(1, "er_fdm")], (0,))
+    for job, wall, last in zip(jobs, (14.0, 4.0), ("a", "b"), strict=True):
+        tasks = [{"key": key, "seconds": 5.0, "reused": False} for key in ("first", last)]
+        frames = {"runs": [{"run": job.runs[0].name, "wall_seconds": wall}], "tasks": tasks}
+        one.folder.ledger.write("finished", job.runs[0].name, job.heading(job.runs[0]) | {"frames": frames})
+    one.measure(jobs)
+    assert one.run_seconds == STARTING_SECONDS + 4.0, "the second run found the first link: 4 s < 10 s of training"
+    assert one.overhead == pytest.approx(64.0 / (15.0 + 2 * one.run_seconds))
