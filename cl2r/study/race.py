@@ -40,7 +40,7 @@ class RaceSpec(Section):
     """How much time a race has and who takes part."""
 
     hours: Annotated[float, Field(gt=0)] = 2.0
-    """Of all commands on the study together."""
+    """All commands on the study share them."""
     methods: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
     """None: all that do not keep all data and whose features do not grow. ER and CL²R always take part."""
     adapters: tuple[str, ...] = tuple(ADAPTERS)

@@ -35,7 +35,7 @@ class StudySession:
     resources: Resources
     jobs: list[Job]  # of a grid; of a sweep, the runs that its trials are judged by
     examples: list[Job] = field(default_factory=list)
-    """Of a sweep, trials at the corners of its space: they show what trials will share."""
+    """Trials at the corners of a sweep's space, which show what its trials will share."""
     trained_by: str = ""  # id of the study, written into the links that it trains; empty if it has not begun
     stop: Termination = field(default_factory=Termination)
     verbose: bool = False

@@ -5,9 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from optuna.trial import TrialState
 
 from cl2r.config.layers import resolve
 from cl2r.config.schema import Config
+from cl2r.rayrun.optuna_source import OptunaSource
 from cl2r.study.folder import StudyFolder
 from cl2r.study.jobs import Job, Run
 from cl2r.study.resources import Resources
@@ -64,6 +66,17 @@ def finish(folder: StudyFolder, job: Job, row: Mapping[str, Any]) -> None:
     for run in job.runs:
         rows = {"runs": [{"run": run.name, **row}]}
         folder.ledger.write("finished", run.name, job.heading(run) | {"frames": rows})
+
+
+def point_of(job: Job) -> tuple[float, int]:
+    """λ_base and memory per class of a job."""
+    config = job.runs[0].config
+    return config.method.lambda_base, config.memory.per_class
+
+
+def states(source: OptunaSource) -> list[TrialState]:
+    """The states of the trials of the first context."""
+    return [trial.state for trial in source.searches[0].optuna.get_trials()]
 
 
 def tree(root: Path) -> list[str]:
