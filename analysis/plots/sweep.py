@@ -6,6 +6,7 @@ from typing import Any
 import matplotlib as mpl
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
@@ -31,7 +32,10 @@ from analysis.sweeps import (
 from analysis.tables.sweep import knob_fields
 from cl2r.errors import InputError
 
+Trials = dict[int, tuple[pd.DataFrame, int]]
+"""By T: the feasible trials, best first, and the size of the best fifth."""
 TASKS = "scenario.n_tasks"
+COLOURS, SCALE = mpl.colormaps["viridis_r"], Normalize(0, 1)
 BAND: dict[str, Any] = {"color": "#bbbbbb", "alpha": 0.45, "linewidth": 2}
 RING: dict[str, Any] = {"color": HIGHLIGHT, "marker": "o", "markersize": 8, "markerfacecolor": "none"}
 
@@ -46,7 +50,7 @@ def plot_best_by_tasks(study: Study) -> Figure:
         raise InputError(f"study {study.name} is no sweep over several numbers of tasks")
     goals = sweep_goals(study.specification)
     name = next(iter(goals))
-    found: dict[int, tuple[pd.DataFrame, int]] = {}  # by T: feasible trials, best first; size of the best fifth
+    found: Trials = {}
     fewest = math.inf
     for _, rows in sweep_contexts(study.runs):
         ranked = ranked_trials(rows, goals, study.specification)
@@ -68,38 +72,41 @@ def plot_best_by_tasks(study: Study) -> Figure:
     labels = ["best trial", "range of the best fifth", f"trial{limited}"]
     words = f"{parts.data_names(study.runs)}, best by {objective(name).head} on tuning pairs\n{too_few(int(fewest))}"
     figure, axes = parts.page_panels(len(knobs), words.strip(), labels, sharey=False, height=3.0)
-    colours, scale = mpl.colormaps["viridis_r"], Normalize(0, 1)
     for panel, knob in zip(axes, knobs, strict=True):
-        for place, (own, size) in enumerate(found.values()):
-            heights = own[knob].astype(float).to_numpy()
-            low, high = heights[:size].min(), heights[:size].max()
-            panel.fill_between([place - 0.3, place + 0.3], low, high, zorder=1, **BAND)
-            # the best stands in the middle, the others to its left and right, so that equal values hide less
-            steps = np.array([(rank + 1) // 2 * (-1) ** rank for rank in range(len(own))])
-            x = place + 0.25 * steps / max(1, abs(steps).max())
-            panel.scatter(x, heights, c=own["shade"], cmap=colours, norm=scale, s=12, zorder=3)
-        bests = [float(own[knob].iloc[0]) for own, _ in found.values()]
-        panel.plot(range(len(bests)), bests, linewidth=1.4, zorder=4, **RING)
-        panel.set(xlabel="number of tasks T", ylabel=field_title(knob), xlim=(-0.5, len(found) - 0.5))
-        panel.set_xticks(range(len(found)), [str(count) for count in found])
-        entry = study.specification["space"][knob]
-        if isinstance(entry, dict):  # the whole range of the search, so that the best at an end is seen to be there
-            low, high, log = float(entry["low"]), float(entry["high"]), bool(entry.get("log"))
-            margin = (high / low) ** 0.03 if log else 0.03 * (high - low)
-            panel.set_ylim((low / margin, high * margin) if log else (low - margin, high + margin))
-        if isinstance(entry, dict) and entry.get("log"):
-            panel.set_yscale("log")
-            wide = math.log10(float(entry["high"]) / float(entry["low"])) > 2.5
-            panel.yaxis.set_major_locator(LogLocator(subs=(1,) if wide else (1, 2, 5)))
-            panel.yaxis.set_minor_locator(NullLocator())
-            panel.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.3g}"))
-    bar = figure.colorbar(ScalarMappable(scale, colours), ax=axes, shrink=0.8, pad=0.02, ticks=[0, 1])
+        _draw_knob(panel, knob, found, study.specification["space"][knob])
+    bar = figure.colorbar(ScalarMappable(SCALE, COLOURS), ax=axes, shrink=0.8, pad=0.02, ticks=[0, 1])
     bar.ax.set_yticklabels(["worst", "best"], fontsize=parts.SMALL)
     bar.set_label(f"{objective(name).head}, each T by itself", size=parts.SMALL, labelpad=2)
-    dot: dict[str, Any] = {"color": colours(0.6), "marker": "o", "markersize": 4, "linestyle": "none"}
+    dot: dict[str, Any] = {"color": COLOURS(0.6), "marker": "o", "markersize": 4, "linestyle": "none"}
     handles = [
         Line2D([], [], label=labels[0], **RING),
         Patch(label=labels[1], **BAND),
         Line2D([], [], label=labels[2], **dot),
     ]
     return parts.with_legend(figure, [], handles)
+
+
+def _draw_knob(panel: Axes, knob: str, found: Trials, entry: Any) -> None:
+    """Draw one panel; `entry` is the knob in the space of the sweep."""
+    for place, (own, size) in enumerate(found.values()):
+        heights = own[knob].astype(float).to_numpy()
+        low, high = heights[:size].min(), heights[:size].max()
+        panel.fill_between([place - 0.3, place + 0.3], low, high, zorder=1, **BAND)
+        # the best stands in the middle, the others to its left and right, so that equal values hide less
+        steps = np.array([(rank + 1) // 2 * (-1) ** rank for rank in range(len(own))])
+        x = place + 0.25 * steps / max(1, abs(steps).max())
+        panel.scatter(x, heights, c=own["shade"], cmap=COLOURS, norm=SCALE, s=12, zorder=3)
+    bests = [float(own[knob].iloc[0]) for own, _ in found.values()]
+    panel.plot(range(len(bests)), bests, linewidth=1.4, zorder=4, **RING)
+    panel.set(xlabel="number of tasks T", ylabel=field_title(knob), xlim=(-0.5, len(found) - 0.5))
+    panel.set_xticks(range(len(found)), [str(count) for count in found])
+    if isinstance(entry, dict):  # the whole range of the search, so that the best at an end is seen to be there
+        low, high, log = float(entry["low"]), float(entry["high"]), bool(entry.get("log"))
+        margin = (high / low) ** 0.03 if log else 0.03 * (high - low)
+        panel.set_ylim((low / margin, high * margin) if log else (low - margin, high + margin))
+    if isinstance(entry, dict) and entry.get("log"):
+        panel.set_yscale("log")
+        wide = math.log10(float(entry["high"]) / float(entry["low"])) > 2.5
+        panel.yaxis.set_major_locator(LogLocator(subs=(1,) if wide else (1, 2, 5)))
+        panel.yaxis.set_minor_locator(NullLocator())
+        panel.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.3g}"))

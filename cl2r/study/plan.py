@@ -18,7 +18,7 @@ from cl2r.study.cost import (
     stored_speeds,
 )
 from cl2r.study.dry_run import FlopCache
-from cl2r.study.jobs import confirmation_jobs, plan_job
+from cl2r.study.jobs import Job, confirmation_jobs, plan_job
 from cl2r.study.ledger import finished
 from cl2r.study.race_plan import plan_lines
 from cl2r.study.session import StudySession
@@ -37,17 +37,7 @@ def plan_text(session: StudySession, gpu_price: float) -> str:
     torch.set_num_threads(resources.cpus_per_worker)
     note = ""
     if study.is_sweep:
-        jobs, drawn = list(jobs), 0
-        known = [event.read()["params"] for event in folder.ledger.events("trial")]
-        for context in study.contexts():
-            points = [point for point in known if context.items() <= point.items()]
-            left = max(0, study.search.trials - len(points))
-            points += [context | point for point in random_points(study.knobs, left, study.search.seed)]
-            jobs += [plan_job(study, Point(None, point), -1) for point in points]
-            if study.search.confirm is not None:
-                best = dict(enumerate(points[: study.search.confirm.top]))  # which ones changes the cost little
-                jobs += confirmation_jobs(study, context, best)
-            drawn += left
+        jobs, drawn = sweep_jobs(session)
         note = f" (about: {counted(drawn, 'point')} of the space drawn at random)" if drawn else ""
     plans = [plan_run(run.config) for job in jobs for run in job.runs]
     cache: FlopCache = {}
@@ -93,3 +83,19 @@ def plan_text(session: StudySession, gpu_price: float) -> str:
         "finished": f"{done} of {len(plans)} runs; nothing was started",
     }
     return "\n".join(f"{name:<12}  {text}".rstrip() for name, text in lines.items())
+
+
+def sweep_jobs(session: StudySession) -> tuple[list[Job], int]:
+    """Return what a sweep will train, and how many of its points are not chosen yet and were drawn at random."""
+    study, jobs, drawn = session.spec, list(session.jobs), 0
+    known = [event.read()["params"] for event in session.ledger.events("trial")]
+    for context in study.contexts():
+        points = [point for point in known if context.items() <= point.items()]
+        left = max(0, study.search.trials - len(points))
+        points += [context | point for point in random_points(study.knobs, left, study.search.seed)]
+        jobs += [plan_job(study, Point(None, point), -1) for point in points]
+        if study.search.confirm is not None:
+            best = dict(enumerate(points[: study.search.confirm.top]))  # which ones changes the cost little
+            jobs += confirmation_jobs(study, context, best)
+        drawn += left
+    return jobs, drawn
