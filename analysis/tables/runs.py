@@ -9,7 +9,7 @@ from dataclasses import replace
 import pandas as pd
 
 from analysis.comparisons import paired_differences
-from analysis.groups import check_cells, check_name, finished, group_of, one_budget, pivot, with_defaults
+from analysis.groups import check_cells, check_name, finished, group_of, label_of, one_budget, pivot, with_defaults
 from analysis.stats import summarise
 from analysis.tables.references import NOTE, SERVED, reference_runs
 from analysis.tables.table import (
@@ -33,8 +33,10 @@ from cl2r.metrics import (
     ADAPTER_FLOPS,
     COMPATIBILITY,
     GALLERY_ITEMS,
+    MEAN_ACCURACY,
     METRICS,
     REINDEXED_ACCURACY,
+    REINDEXED_RECALL,
     SERVICE_ACCURACY,
     SERVICE_RECALL,
     STORED_BYTES,
@@ -44,6 +46,14 @@ from cl2r.metrics import (
 
 CLASSIFIERS = {"trainable": "Trainable", "fixed": "Fixed"}
 DISTILLATIONS = {"none": "none", "all": "FD", "memory": "FD^M"}
+CELL_TITLES = {
+    ("Trainable", "none"): "ER (trainable)",
+    ("Fixed", "none"): "Fixed",
+    ("Fixed", "FD^M"): "CL²R (fixed, FD^M)",
+}
+"""Cells of the ablation with a name other than `classifier, distillation`."""
+ABLATION_LEADS = (SERVICE_ACCURACY, SERVICE_RECALL, REINDEXED_ACCURACY)
+ABLATION_OMITS = (MEAN_ACCURACY, REINDEXED_RECALL)  # of the table, not of its data
 PLAIN = "plain"  # what tables call runs without a variant
 UNITS = {"memory.per_class": "images per class in memory"}
 COMPARED = tuple(metric.name for metric in (*COMPATIBILITY, REINDEXED_ACCURACY, SERVICE_ACCURACY, SERVICE_RECALL))
@@ -121,28 +131,37 @@ def _means(runs: pd.DataFrame, levels: list[str]) -> pd.DataFrame:
     return table
 
 
+def cell_titles(classifiers: pd.Series, distillations: pd.Series) -> list[str]:
+    """Return what people call each cell of the ablation; both are given as in `ablation_frame`."""
+    cells = zip(classifiers, distillations, strict=True)
+    return [CELL_TITLES.get(cell, ", ".join(cell)) for cell in cells]
+
+
 def ablation_table(runs: pd.DataFrame, title: str = "Classifier × distillation") -> Table:
     """Return one row per cell of the ablation: metrics, mean ± deviation over seeds, and seconds; then references."""
     frame = ablation_frame(runs)
     rows = frame.reset_index()
-    names = [str(name) for name in frame.index.names if name != "variant" or rows["variant"].nunique() > 1]
+    rows.insert(0, "method", cell_titles(rows["classifier"], rows["distillation"]))
+    names = [*(["variant"] if "variant" in rows and rows["variant"].nunique() > 1 else []), "method"]
     cells = _ablation_runs(runs)
     classifiers, distillations = cells["method.classifier"].map(CLASSIFIERS), cells["method.fd"].map(DISTILLATIONS)
-    compared = to_compare(cells.assign(classifier=classifiers, distillation=distillations))
+    compared = to_compare(cells.assign(method=cell_titles(classifiers, distillations)))
     metrics = shown_metrics(cells)
+    if SERVICE_ACCURACY in metrics:  # what an upgrade is for comes first
+        metrics = [*ABLATION_LEADS, *(metric for metric in metrics if metric not in (*ABLATION_LEADS, *ABLATION_OMITS))]
     marks = {metric.name: column_marks(compared, metric.name, names) for metric in metrics}
     lost = holes(compared, names)
     body = []
     for _, row in rows.iterrows():
         label, seconds = tuple(row[names]), number_cell(row["seconds"], ".0f")
-        values = _value_cells(row, marks, label, lost[group_of(label)])
+        values = _value_cells(row, marks, label_of(label), lost[group_of(label)])
         body.append([*map(field_cell, (*label, row["seeds"])), *values, seconds])
     notes = [deviation_note(rows["seeds"]), recall_note(cells)]
     references = reference_runs(cells)
     if len(references):
         levels = [*(["variant"] if "variant" in cells else []), "method.name"]
-        below = _means(references, levels).reset_index().rename(columns={"method.name": "classifier"})
-        below = below.assign(distillation="", seconds=float("nan"))
+        below = _means(references, levels).reset_index().rename(columns={"method.name": "method"})
+        below = below.assign(classifier="", distillation="", seconds=float("nan"))
         unmarked = dict.fromkeys(marks, Marks())
         for _, row in below.iterrows():
             values = _value_cells(row, unmarked, "", Cell(EMPTY))

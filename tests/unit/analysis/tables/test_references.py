@@ -19,8 +19,8 @@ def test_never_upgrade_and_re_index_stand_below_the_methods() -> None:
     study = made_study(["er", "cl2r"], [0, 1, 2])
     er = study.runs[study.runs["method.name"] == "er"]
     first, last = er["first_accuracy"].mean(), er["reindexed_accuracy"].mean()
-    for table, name in ((ablation_table(study.runs), "classifier"), (methods_table(study.runs), "method")):
-        assert [cell.text for cell in table.column(name)][-2:] == NAMES
+    for table in (ablation_table(study.runs), methods_table(study.runs)):
+        assert [cell.text for cell in table.column("method")][-2:] == NAMES
         assert table.references == 2
         assert table.data["reference"].tolist() == [False, False, True, True]
         never, index = table.data.iloc[-2], table.data.iloc[-1]
@@ -112,5 +112,5 @@ def test_wide_tables_fit_a_terminal() -> None:
     for table in study_tables(made_study(methods, [0, 1, 2])):
         text = render(table, "terminal")
         assert max(map(len, text.splitlines())) <= 140
-        assert len(table.columns) > 10
+        assert len(table.columns) >= 9
         assert "± 0." in text or "[0." in text, "deviations and intervals are still there"
