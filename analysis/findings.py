@@ -31,7 +31,7 @@ def upgrade_findings(runs: pd.DataFrame) -> list[str]:
         return []
     if done.groupby("method.name")["seed"].apply(lambda seeds: seeds.duplicated().any()).any():
         return []  # a method has several settings
-    seeds = {name: own.set_index("seed")[needed].astype(float) for name, own in done.groupby("method.name")}
+    seeds = {str(name): own.set_index("seed")[needed].astype(float) for name, own in done.groupby("method.name")}
     means = pd.DataFrame({name: own.mean() for name, own in seeds.items()}).T
     means = means.sort_values(SERVICE_ACCURACY.name, ascending=False, kind="stable")
     return [_found(means), _certainty(seeds, [*means.index]), _reason(done, [*means.index])]
@@ -47,9 +47,9 @@ def _found(means: pd.DataFrame) -> str:
     else:
         text = f"No upgrade pays without re-indexing: the best, {title(best)}, serves {served}; {others}."
     if CL2R in means.index[1:]:
-        place = [*means.index].index(CL2R)
+        place, own = [*means.index].index(CL2R), float(means[SERVICE_ACCURACY.name].to_dict()[CL2R])
         rank = PLACES[place] if place < len(PLACES) else f"number {place + 1}"
-        text += f" {title(CL2R)} is {rank} of {len(means)} with {signed(SERVICE_ACCURACY.name, means.iloc[place, 1])}."
+        text += f" {title(CL2R)} is {rank} of {len(means)} with {signed(SERVICE_ACCURACY.name, own)}."
     return text
 
 
@@ -78,24 +78,21 @@ def _difference(found: Estimate, to: str) -> str:
 
 def _reason(runs: pd.DataFrame, order: Sequence[str]) -> str:
     """Say what the order depends on, with the settings of these runs."""
-    first = _common(runs, "scenario.initial")
-    tasks = _common(runs, "tasks")
-    split = (
-        f"{first:.0f} classes here" if first is not None else f"one of {tasks:.0f} equal tasks here" if tasks else ""
-    )
+    first, tasks = _common(runs, "scenario.initial"), _common(runs, "tasks")
+    split = f"{first:.0f} classes here" if first else f"one of {tasks:.0f} equal tasks here" if tasks else ""
     centred = runs["head.centre"].astype("boolean").fillna(False) if "head.centre" in runs else None
     settings = [f"how many classes the first task has{f' ({split})' if split else ''}"]
     if centred is not None and centred.nunique() == 1:
         settings.append(f"whether features are centred ({'they are' if centred.iloc[0] else 'they are not'})")
     start = "Which method is first depends on the regime"
     if CL2R in order:
-        start = (
-            f"{title(CL2R)} is {'first here' if order[0] == CL2R else 'not first here'}, which depends on the regime"
-        )
+        start = f"{title(CL2R)} is {'' if order[0] == CL2R else 'not '}first here, which depends on the regime"
     return f"{start}: {', '.join(settings)}, and how long tasks are trained; see {REGIMES}."
 
 
 def _common(runs: pd.DataFrame, name: str) -> float | None:
     """Return the one value of a numeric column, None if it has none or several."""
-    values = pd.to_numeric(runs[name], errors="coerce").dropna().unique() if name in runs else []
-    return float(values[0]) if len(values) == 1 else None
+    if name not in runs:
+        return None
+    values = set(pd.to_numeric(runs[name], errors="coerce").dropna())
+    return float(values.pop()) if len(values) == 1 else None
