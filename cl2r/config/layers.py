@@ -9,7 +9,7 @@ import yaml
 from pydantic import ValidationError
 
 from cl2r.config.methods import ADAPTERS, METHODS, OWN_FIELDS, sections, split_name
-from cl2r.config.schema import Config, field_keys, field_types
+from cl2r.config.schema import Config, ScenarioConfig, field_keys, field_types
 from cl2r.errors import InputError, nearest
 from cl2r.runtime.logs import without_secrets
 
@@ -66,6 +66,10 @@ def resolve(layers: Iterable[Mapping[str, Any]]) -> Config:
     info, own = METHODS[base], named == requested
     if str(named or base).partition("+")[0] != base and any(_field(preset, key) for key in OWN_FIELDS):
         raise InputError(f"config: method.name={requested}: the preset is a saved config of {named}; give another one")
+    counts = [_field(preset, "scenario.initial"), _field(preset, "scenario.increment")]
+    if any(counts) and _field(given, "data.name") != _field(preset, "data.name"):
+        # These counts suit the preset's data; other data is split into equal tasks, unless an override says how.
+        overrides = [{"scenario": {"n_tasks": ScenarioConfig().n_tasks}}, *overrides]
     below, above = list[dict[str, Any]](), list[dict[str, Any]]()
     (below if own else above).extend([_nested(info.defaults), {"adapter": {"name": adapter}}])
     if _field(given, "method.budget") == "native":
