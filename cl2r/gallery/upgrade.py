@@ -13,12 +13,13 @@ lies above −tolerance, not safe if it lies below, and otherwise not known.
 import io
 import time
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from cl2r.errors import InputError
+from cl2r.errors import NOT_KNOWN, NOT_SAFE, InputError
 from cl2r.gallery.gallery import Gallery
 from cl2r.gallery.images import decode
 from cl2r.gallery.indexing import read_table
@@ -31,6 +32,8 @@ from cl2r.verification import mean_fold_accuracy, pair_correctness, squared_dist
 
 SAMPLES, FOLDS, MOST_PAIRS = 2000, 10, 100_000
 COLUMNS = ("query", "gallery", "same")
+Verdict = Literal["safe", "not safe", "not known"]
+EXIT_CODES: dict[Verdict, int] = {"safe": 0, "not safe": NOT_SAFE, "not known": NOT_KNOWN}
 Matrix = dict[tuple[int, int], float]  # accuracy by (t, k)
 
 
@@ -58,8 +61,8 @@ class Sample:
     gain: Difference
     images_per_second: float  # decoding and φ_t, on this machine
 
-    def verdict(self, tolerance: float) -> str:
-        """Return `safe`, `not safe` or `not known`."""
+    def verdict(self, tolerance: float) -> Verdict:
+        """Return whether the interval of the change is above -tolerance, below it, or neither."""
         if self.change.low > -tolerance:
             return "safe"
         return "not safe" if self.change.high < -tolerance else "not known"

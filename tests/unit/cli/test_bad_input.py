@@ -47,7 +47,7 @@ from tests.support.command_line import Command, quick_options, refused
         ("run --tasks 13", ["n_tasks", "13", "12"]),
         ("run --tasks 0", ["scenario.n_tasks"]),
         ("run --set method.lambda_base=-1", ["method.lambda_base"]),
-        ("run --set eval.positives=5000", ["eval.positives"]),
+        ("run --set eval.positives=5", ["eval.positives"]),
         ("run --set eval.folds=61", ["eval.folds", "61"]),
         ("run --set head.k_max=3", ["head.k_max"]),
         ("run --set nonsense", ["nonsense", "KEY=VALUE"]),
