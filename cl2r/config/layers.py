@@ -80,7 +80,9 @@ def preset_layers(preset: str, above: Sequence[str] = ()) -> list[dict[str, Any]
     `above` are the files that lead to it; a file that is its own base is refused.
     """
     if Path(preset).resolve() in (Path(file).resolve() for file in above):
-        raise InputError(f"{above[-1]}: preset: {preset} is built on this file; give another base, e.g. {DEFAULT_PRESET}")
+        raise InputError(
+            f"{above[-1]}: preset: {preset} is built on this file; give another base, e.g. {DEFAULT_PRESET}"
+        )
     return _expand(read_layer(preset), [*above, preset])
 
 

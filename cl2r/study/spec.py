@@ -64,7 +64,8 @@ class SearchSpec(Section):
     constraints: dict[str, str] = Field(default_factory=lambda: {"reindexed_accuracy": ">= er - 0.01"})
     """By metric, e.g. `>= 0.7`, or relative to a reference run, which is trained once; {}: none."""
     sampler: Literal["tpe", "nsga2", "random"] = "tpe"
-    startup: Annotated[int, Field(ge=1)] = 8  # random points before the sampler learns from results
+    startup: Annotated[int, Field(ge=1)] = 8
+    """Random points before the sampler learns from results."""
     seed: Annotated[int, Field(ge=0)] = 0
     pruner: Literal["none", "median", "halving", "hyperband"] = "none"
     """Optuna's pruner that stops poor trials early, by the objective over the first t tasks."""
@@ -113,11 +114,16 @@ class StudySpec(Section):
     """What to run, as a YAML file or a mapping gives it. `load` makes one; `points` and `config` say what it means."""
 
     preset: str = DEFAULT_PRESET
-    set: dict[str, Any] = Field(default_factory=dict)  # overrides of every run, by dotted name
+    set: dict[str, Any] = Field(default_factory=dict)
+    """Overrides of every run, by dotted name."""
     seeds: Annotated[tuple[Annotated[int, Field(ge=0, lt=2**63)], ...], Field(min_length=1)] = (0,)
-    variants: dict[str, dict[str, Any]] = Field(default_factory=dict)  # overrides by name; each runs the whole grid
+    """Each seed runs everything."""
+    variants: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    """Named overrides; each variant runs the whole grid."""
     grid: dict[str, Annotated[list[Any], Field(min_length=1)]] = Field(default_factory=dict)
+    """Values by dotted name; every combination of them is run."""
     space: Space = Field(default_factory=dict)
+    """What a search chooses from: a list of choices, or a range from low to high."""
     search: SearchSpec = SearchSpec()
     race: RaceSpec | None = None
     _stem: str = PrivateAttr("study")

@@ -282,7 +282,8 @@ def test_the_file_of_a_study_is_that_of_a_run_and_what_varies(tmp_path: Path) ->
     # The folder of the benchmarks is made absolute.
     assert study.config(Point(None, {}), 1).optim == resolve([read_layer("lfw"), changes]).optim
     assert study.config(Point(None, {}), 1).threads == 2
-    dotted = build(set={"threads": 2, "optim.epochs": 3, "optim.lr": 0.3, "optim.momentum": 0.5}, preset="lfw", seeds=[1])
+    settings = {"threads": 2, "optim.epochs": 3, "optim.lr": 0.3, "optim.momentum": 0.5}
+    dotted = build(set=settings, preset="lfw", seeds=[1])
     assert study.identity("d") == dotted.identity("d")
 
 
