@@ -7,7 +7,7 @@ import pytest
 
 from analysis import ablation_table, comparison_tables, methods_table, render, study_tables
 from analysis.tables.references import NOTE
-from analysis.tables.runs import NO_RECALL
+from analysis.tables.runs import NO_COMPATIBILITY, NO_RECALL
 from cl2r.metrics import METRICS
 from tests.support.made_study import made_study
 
@@ -105,6 +105,18 @@ def test_recall_of_pairs_is_empty_and_a_note_says_why() -> None:
     tables = comparison_tables(made_study(grid={"scenario.n_tasks": [2, 3]}).runs.assign(**recalls), "scenario.n_tasks")
     assert "service recall" not in [table.title.partition(" by ")[0] for table in tables]
     assert NO_RECALL in tables[-1].notes
+
+
+def test_compatibility_of_one_task_is_empty_and_a_note_says_why() -> None:
+    single = made_study(tasks=1)
+    for table in study_tables(single):
+        assert {cell.text for cell in table.column("BC")} == {"–"}
+        assert NO_COMPATIBILITY in table.notes
+        assert "nan" not in render(table, "terminal")
+    assert "one task has no older model" in NO_COMPATIBILITY
+    assert all(NO_COMPATIBILITY not in table.notes for table in study_tables(made_study()))
+    some = comparison_tables(made_study(grid={"scenario.n_tasks": [1, 3]}).runs, "scenario.n_tasks")
+    assert NO_COMPATIBILITY in some[-1].notes
 
 
 def test_wide_tables_fit_a_terminal() -> None:
