@@ -1,6 +1,7 @@
 """Options and parameter types that several commands share. Nothing here imports torch, pandas or Ray at the top."""
 
 import contextlib
+import logging
 import os
 import re
 import sys
@@ -13,6 +14,7 @@ from click.shell_completion import CompletionItem
 
 from cl2r.errors import InputError, check_type
 from cl2r.runtime.logs import configure, exit_code
+from cl2r.runtime.progress import ImportNotes
 
 if TYPE_CHECKING:
     from cl2r.config.schema import Config
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 def run_program(command: click.Command, name: str) -> NoReturn:
     """Run `command` with the words of the command line and exit; an error of the user is one line."""
     configure()
+    ImportNotes.install(torch="loading torch…")
     sys.exit(exit_code(name, lambda: call(command, None, name)))
 
 
@@ -149,6 +152,15 @@ grace_option = click.option(
     metavar="SECONDS",
     help="Time to finish and save the current epoch after SIGTERM.",
 )
+
+
+def _quiet(ctx: click.Context, param: click.Parameter, value: bool) -> bool:
+    if value:
+        configure(level=logging.WARNING)
+    return value
+
+
+quiet_option = click.option("-q", "--quiet", is_flag=True, callback=_quiet, help="Print the result only.")
 verbose_option = click.option("-v", "--verbose", is_flag=True, help="Show Ray's own messages too.")
 
 

@@ -39,6 +39,9 @@ class StudySession:
     trained_by: str = ""  # id of the study, written into the links that it trains; empty if it has not begun
     stop: Termination = field(default_factory=Termination)
     verbose: bool = False
+    quiet: bool = False
+    without_data: frozenset[str] = frozenset()
+    """Data sets that are not there; a plan is made from their published sizes."""
 
     @classmethod
     @contextlib.contextmanager
@@ -53,6 +56,7 @@ class StudySession:
         measure_layout: bool = False,
         stop: Termination | None = None,
         verbose: bool = False,
+        quiet: bool = False,
     ) -> Iterator[Self]:
         """Plan and check every run, name the study, and hold its lock until the end of the block.
 
@@ -85,7 +89,9 @@ class StudySession:
         identity = spec.identity(sorted(fingerprints))
         data = Path(runs[0].config.data.name).stem
         folder = StudyFolder(storage, name or f"{spec.stem}-{data}-{digest(identity)}")
-        session = cls(spec, folder, resources, jobs, examples, stop=stop or Termination(), verbose=verbose)
+        session = cls(
+            spec, folder, resources, jobs, examples, stop=stop or Termination(), verbose=verbose, quiet=quiet
+        )
         if spec.race is not None and not os.environ.get("RAY_ADDRESS"):  # how much a cluster runs at a time shows later
             session.race.check()
         if not lock:
