@@ -4,7 +4,7 @@ import contextlib
 import os
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -149,6 +149,20 @@ grace_option = click.option(
     metavar="SECONDS",
     help="Time to finish and save the current epoch after SIGTERM.",
 )
+
+
+def log_option(default: str | None = None) -> Callable[[Any], Any]:
+    """Return the option that names trackers; `default` is used if it is not given."""
+    return click.option(
+        "--log",
+        multiple=True,
+        default=() if default is None else (default,),
+        show_default=default or False,
+        metavar="NAME",
+        help="Log to tensorboard, mlflow or wandb. Repeatable.",
+    )
+
+
 verbose_option = click.option("-v", "--verbose", is_flag=True, help="Show Ray's own messages too.")
 
 

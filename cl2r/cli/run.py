@@ -24,9 +24,16 @@ if TYPE_CHECKING:
 @shared.set_option
 @shared.storage_option
 @shared.grace_option
+@shared.log_option()
 @click.option("--show-config", is_flag=True, help="Print the resolved config and stop.")
 def run(
-    preset: str, overrides: tuple[str, ...], storage: "StoragePath", grace: float, show_config: bool, **options: Any
+    preset: str,
+    overrides: tuple[str, ...],
+    storage: "StoragePath",
+    grace: float,
+    log: tuple[str, ...],
+    show_config: bool,
+    **options: Any,
 ) -> None:
     """Train one chain of models; print its matrix and metrics.
 
@@ -50,12 +57,15 @@ def run(
     from cl2r.runtime.progress import ProgressLine
     from cl2r.runtime.stop import Termination
     from cl2r.runtime.text import megabytes
+    from cl2r.study.trackers import TrackedRun
 
     with Termination(grace).listening() as termination:
         plan = plan_run(config)
         click.echo(config_text(config))
-        with closing(ProgressLine(len(plan.keys))) as progress, termination.graceful():
-            result = execute(plan, storage, progress, termination.asked)
+        tracked = TrackedRun(log, plan, storage)
+        with closing(ProgressLine(len(plan.keys))) as progress, termination.graceful(), tracked:
+            result = execute(plan, storage, progress, termination.asked, tracked)
+            tracked.finish(result)
         folder = write_run(result, storage)
     for report in result.report.at.values() or [result.report]:
         pairs = f"{len(plan.report_pairs)} report pairs"
