@@ -5,7 +5,7 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -161,6 +161,20 @@ def _quiet(ctx: click.Context, param: click.Parameter, value: bool) -> bool:
 
 
 quiet_option = click.option("-q", "--quiet", is_flag=True, callback=_quiet, help="Print the result only.")
+
+
+def log_option(default: str | None = None) -> Callable[[Any], Any]:
+    """Return the option that names trackers; `default` is used if it is not given."""
+    return click.option(
+        "--log",
+        multiple=True,
+        default=() if default is None else (default,),
+        show_default=default or False,
+        metavar="NAME",
+        help="Log to tensorboard, mlflow or wandb. Repeatable.",
+    )
+
+
 verbose_option = click.option("-v", "--verbose", is_flag=True, help="Show Ray's own messages too.")
 
 

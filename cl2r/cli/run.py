@@ -1,7 +1,6 @@
 """`cl2r run`: train one chain of models and print its compatibility matrix. `cl2r schema`: what its files may hold."""
 
 import json
-import logging
 import math
 import shlex
 from contextlib import closing, nullcontext
@@ -32,15 +31,17 @@ if TYPE_CHECKING:
 @shared.set_option
 @shared.storage_option
 @shared.grace_option
+@shared.log_option()
 @click.option("--show-config", is_flag=True, help="Print every setting and stop.")
 @click.option("-v", "--verbose", is_flag=True, help="Print every setting first.")
-@click.option("--quiet", is_flag=True, help="Print matrix and metrics only: no progress, no notes.")
+@shared.quiet_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 def run(
     preset: str,
     overrides: tuple[str, ...],
     storage: "StoragePath",
     grace: float,
+    log: tuple[str, ...],
     show_config: bool,
     verbose: bool,
     quiet: bool,
@@ -67,17 +68,17 @@ def run(
     from cl2r.engine.chain import execute
     from cl2r.engine.frames import write_run
     from cl2r.engine.plan import plan_run
-    from cl2r.runtime.logs import configure
     from cl2r.runtime.progress import ProgressLine, TimeLeft
     from cl2r.runtime.stop import Termination
+    from cl2r.study.trackers import TrackedRun
 
-    if quiet:
-        configure(level=logging.WARNING)
     with Termination(grace).listening() as termination:
         plan = plan_run(config)
         progress = nullcontext(TimeLeft()) if quiet else closing(ProgressLine(len(plan.keys)))
-        with progress as listener, termination.graceful():
-            result = execute(plan, storage, listener, termination.asked)
+        tracked = TrackedRun(log, plan, storage)
+        with progress as listener, termination.graceful(), tracked:
+            result = execute(plan, storage, listener, termination.asked, tracked)
+            tracked.finish(result)
         folder = write_run(result, storage)
     if as_json:
         click.echo(json.dumps(to_json(result, folder, describe_preset(preset))))

@@ -224,6 +224,7 @@ def resource_option(name: str, **settings: Any) -> Callable[[Any], Any]:
 @click.option(
     "--gpu-price", default=4.10, show_default=True, metavar="USD", help="Price of an A100 hour, for the plan."
 )
+@shared.log_option(default="tensorboard")
 @shared.verbose_option
 def _shared_options() -> None:
     """Carries the options that every study has."""
@@ -253,6 +254,7 @@ def run_recipe(path: Path, recipe: Recipe, options: Mapping[str, Any]) -> int:
             measure_layout=auto,
             stop=stop,
             verbose=options["verbose"],
+            log=options["log"],
         )
         with opened as session:
             if not options["plan"]:

@@ -5,6 +5,7 @@ import logging
 import math
 import time
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -64,12 +65,19 @@ def training_images(plan: Plan, device: torch.device, loaders: int) -> TrainingI
     return TrainingImages(pixels, labels, normalise)
 
 
-def execute(plan: Plan, root: StoragePath | Path, listener: Listener, stop: Stop = never_stop) -> RunResult:
+def execute(
+    plan: Plan,
+    root: StoragePath | Path,
+    listener: Listener,
+    stop: Stop = never_stop,
+    after_task: "Callable[[Chain, int], None]" = lambda chain, task: None,
+) -> RunResult:
     """Train the links that are missing below `root`, then evaluate the chain from stored features."""
     began = time.perf_counter()
     chain = Chain(plan, root, listener, trained_by=uuid.uuid4().hex, stop=stop)
     for task in chain.tasks:
         chain.ensure_link(task)
+        after_task(chain, task)
     return chain.result(time.perf_counter() - began)
 
 

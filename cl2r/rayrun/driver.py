@@ -46,7 +46,8 @@ def run(session: StudySession) -> Outcome:
     After SIGTERM the training processes save their epoch, the study stays open, and StoppedError is raised.
     """
     try:
-        return _run(session)
+        with session.tracking:
+            return _run(session)
     except OSError as error:
         if isinstance(error, ConnectionError):
             raise

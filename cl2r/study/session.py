@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -23,6 +23,7 @@ from cl2r.study.ledger import Ledger, finished
 from cl2r.study.race_plan import Race, entrants, with_split
 from cl2r.study.resources import Resources
 from cl2r.study.spec import Point, StudySpec
+from cl2r.study.trackers import TENSORBOARD, Place, TrackedStudy, check_trackers
 from cl2r.study.warm_start import earlier_study
 
 
@@ -42,6 +43,7 @@ class StudySession:
     quiet: bool = False
     without_data: frozenset[str] = frozenset()
     """Data sets that are not there; a plan is made from their published sizes."""
+    log: Sequence[str] = (TENSORBOARD,)  # trackers that the runs are logged to
 
     @classmethod
     @contextlib.contextmanager
@@ -57,6 +59,7 @@ class StudySession:
         stop: Termination | None = None,
         verbose: bool = False,
         quiet: bool = False,
+        log: Sequence[str] = (TENSORBOARD,),
     ) -> Iterator[Self]:
         """Plan and check every run, name the study, and hold its lock until the end of the block.
 
@@ -65,6 +68,7 @@ class StudySession:
         `measure_layout` the fastest trials × threads of this machine are measured and used.
         """
         resources = resources or Resources()
+        check_trackers(log, storage)
         if measure_layout and (resources.workers > 1 or resources.gpus_per_worker or os.environ.get("RAY_ADDRESS")):
             raise InputError("--cpus-per-worker auto needs one worker per run, no GPUs, and a Ray on this machine only")
         examples = list[Job]()
@@ -89,9 +93,8 @@ class StudySession:
         identity = spec.identity(sorted(fingerprints))
         data = Path(runs[0].config.data.name).stem
         folder = StudyFolder(storage, name or f"{spec.stem}-{data}-{digest(identity)}")
-        session = cls(
-            spec, folder, resources, jobs, examples, stop=stop or Termination(), verbose=verbose, quiet=quiet
-        )
+        stopping = stop or Termination()
+        session = cls(spec, folder, resources, jobs, examples, "", stopping, verbose, quiet, log=log)
         if spec.race is not None and not os.environ.get("RAY_ADDRESS"):  # how much a cluster runs at a time shows later
             session.race.check()
         if not lock:
@@ -116,6 +119,12 @@ class StudySession:
     def store(self) -> LinkStore:
         """The links of all studies below the same storage root."""
         return LinkStore(self.folder.storage)
+
+    @cached_property
+    def tracking(self) -> TrackedStudy:
+        """The trackers that the runs are logged to."""
+        place = Place(self.folder.storage, self.folder.path, self.folder.name, self.trained_by)
+        return TrackedStudy(self.log, place, self.store, self.ledger)
 
     @cached_property
     def race(self) -> Race:
