@@ -4,7 +4,7 @@ A data set of one's own is a folder:
 
     DIR/train/<class>/*.jpg      classes to learn
     DIR/open/<class>/*.jpg       other classes, for verification
-    DIR/pairs.txt                optional (or DIR/open/pairs.txt): official pairs of open images
+    DIR/pairs.csv                optional (or pairs.txt, or in DIR/open): official pairs of open images
 
 The centre square of every image is scaled to `size` × `size`. A folder too large for memory is decoded as it is used.
 """
@@ -20,12 +20,12 @@ import numpy.typing as npt
 
 from cl2r.data.dataset import ImageSet, Labels, MissingDataError, require_disjoint
 from cl2r.data.images import MODES, Crop, ImageFiles, images_of
-from cl2r.data.pair_list import PAIR_LIST, official_pairs
+from cl2r.data.pair_list import PAIR_LIST, PAIR_TABLE, official_pairs
 from cl2r.errors import InputError
 from cl2r.verification import Pairs
 
 EXTENSIONS = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
-LAYOUT = "DIR/train/<class>/*.jpg and DIR/open/<class>/*.jpg, optionally DIR/pairs.txt"
+LAYOUT = "DIR/train/<class>/*.jpg and DIR/open/<class>/*.jpg, optionally DIR/pairs.csv"
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,5 +133,6 @@ def load_folder(root: Path, size: int = 32, channels: int = 3) -> ImageSet:
         raise InputError(f"data size {size} and channels {channels}: size must be at least 1, channels 1 or 3")
     train, open_set = (list_folders(root / part, LAYOUT, deep=True) for part in ("train", "open"))
     require_disjoint(str(root), train.classes, open_set.classes)
-    pairs = official_pairs([root / PAIR_LIST, root / "open" / PAIR_LIST], open_set)
+    places = [place / name for place in (root, root / "open") for name in (PAIR_LIST, PAIR_TABLE)]
+    pairs = official_pairs(places, open_set)
     return listed_set(root.resolve().name, train, open_set, size, channels, pairs=pairs)
