@@ -104,7 +104,7 @@ def test_broken_folders_are_refused(root: Path, damage: Callable[[Path], object]
 def test_a_folder_without_class_folders_is_refused(root: Path) -> None:
     (root / "train").rename(root / "old")
     paint(root / "train" / "flat.png", (0, 0, 0))
-    assert re.search("train: .*expected DIR/train", refusal(lambda: load_folder(root)))
+    assert re.search("train: .*put one folder per class there: DIR/train", refusal(lambda: load_folder(root)))
 
 
 @pytest.mark.parametrize(("size", "channels"), [(0, 3), (32, 2)])
