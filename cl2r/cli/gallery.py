@@ -176,7 +176,7 @@ def search(
         try:
             contents.append((str(path), path.read_bytes()))
         except (FileNotFoundError, IsADirectoryError) as error:
-            raise InputError(f"--query {path}: no such image") from error
+            raise InputError(f"--query {path}: no such image; give an image file") from error
     images = np.concatenate([decode_one(data, name, loaded.card) for name, data in contents])
     searcher = Searcher(gallery, loaded, exact)
     results = searcher.search(images, top)

@@ -75,7 +75,7 @@ def _load(name_or_path: str, size: int, channels: int, root: Path) -> ImageSet:
     if path.suffix == ".npz":
         return load_npz(path)
     if path.exists():
-        raise InputError(f"{path}: a data set is an .npz file or a folder")
+        raise InputError(f"{path}: a data set is an .npz file, or a folder laid out as {LAYOUT}; give one of these")
     unknown = f"no data set, file or folder {name_or_path!r}{nearest(name_or_path, DATASETS)}; data sets: {DATASETS}"
     raise InputError(f"{unknown}; or give an .npz file, or a folder laid out as {LAYOUT}")
 

@@ -243,9 +243,10 @@ def read_export(folder: StoragePath) -> ModelFiles:
     except InputError:
         raise
     except FileNotFoundError as error:
-        raise InputError(f"{folder}: a file of the exported model is missing ({error})") from error
+        raise InputError(f"{folder}: a file of the exported model is missing ({error}); export it again") from error
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, SafetensorError) as error:
-        raise InputError(f"{folder}: not an exported model ({type(error).__name__}: {reason(error)})") from error
+        why = f"{type(error).__name__}: {reason(error)}"
+        raise InputError(f"{folder}: not an exported model, or a damaged one ({why}); export it again") from error
     return ModelFiles(card, states, supports)
 
 
@@ -334,7 +335,10 @@ class Model:
 
     def _refuse_later(self, task: int) -> None:
         if not 1 <= task <= self.card.task:
-            raise InputError(f"{self.card.name}: searches galleries of φ_1..φ_{self.card.task}, not of φ_{task}")
+            own = self.card.task
+            raise InputError(
+                f"{self.card.name}: searches galleries of φ_1..φ_{own}, not of φ_{task}; use a later model"
+            )
 
     @cached_property
     def _adapter(self) -> QueryAdapter:
@@ -355,7 +359,8 @@ class Model:
                 info = TaskInfo(task, sum(card.classes[: task - 1]), card.classes[task - 1], len(state.pop("memory")))
                 method.restore({name.removeprefix("method/"): tensor for name, tensor in state.items()}, info)
             except (RuntimeError, KeyError) as error:
-                raise InputError(f"{card.name}: its tensors do not fit its config ({reason(error)})") from error
+                why = f"its tensors do not fit its config ({reason(error)})"
+                raise InputError(f"{card.name}: {why}; train it again, or export it again") from error
             method.network.eval()
             self._methods[task] = method
         return self._methods[task]
