@@ -43,6 +43,7 @@ def run(
     if show_config:
         click.echo(config_text(config))
         return
+    shared.note_if_busy()
     from cl2r.engine.chain import execute
     from cl2r.engine.frames import write_run
     from cl2r.engine.plan import plan_run

@@ -16,7 +16,10 @@ from typing import Any
 from cl2r.runtime.logs import anonymous_words
 
 PACKAGES = ("torch", "torchvision", "ray", "optuna", "numpy", "pandas", "continuum", "scipy", "matplotlib", "plotly")
-BUSY_SHARE, BUSY_SECONDS = 0.5, 0.2  # share of the cores from which a machine is called busy, and how long it is watched
+BUSY_SHARE, BUSY_SECONDS = (
+    0.5,
+    0.2,
+)  # share of the cores from which a machine is called busy, and how long it is watched
 STAT = Path("/proc/stat")
 ROOT = Path(__file__).resolve().parents[2]  # the checkout, or the folder that the packages are installed in
 
