@@ -16,6 +16,7 @@ from cl2r.cli.options import find_storage
 from cl2r.cli.study import study_file
 from cl2r.config.layers import from_dotted, read_layer, resolve, with_base
 from cl2r.config.schema import Config
+from cl2r.data import published_sizes
 from cl2r.engine.chain import execute
 from cl2r.engine.frames import write_run
 from cl2r.engine.plan import plan_run
@@ -115,6 +116,8 @@ def plan_study(
 ) -> StudyPlan:
     """Return what a study would cost; nothing is started and nothing is written.
 
+    A benchmark that is not there is planned from its published sizes; the text says so.
+
     The other parameters are those of `run_study`; `gpu_price` is the price of an A100 hour in dollars.
 
     >>> from cl2r import plan_study
@@ -125,7 +128,7 @@ def plan_study(
     study ...
     """
     check_type("gpu_price", gpu_price, float | int, "a number")
-    with _open(spec, storage, name, changes, resources, lock=False) as session:
+    with published_sizes(), _open(spec, storage, name, changes, resources, lock=False) as session:
         total = session.expected_runs()
         text = plan_text(session, gpu_price)
         finished = sum(event.kind == "finished" for event in session.ledger.outcomes().values())

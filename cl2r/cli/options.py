@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from cl2r.config.schema import Config
     from cl2r.storage.path import StoragePath
 
+log = logging.getLogger(__name__)
+
 
 def run_program(command: click.Command, name: str) -> NoReturn:
     """Run `command` with the words of the command line and exit; an error of the user is one line."""
@@ -176,6 +178,14 @@ def log_option(default: str | None = None) -> Callable[[Any], Any]:
 
 
 verbose_option = click.option("-v", "--verbose", is_flag=True, help="Show Ray's own messages too.")
+
+
+def note_if_busy() -> None:
+    """Tell the user if other programs use the processors of this machine."""
+    from cl2r.runtime.environment import busy_note
+
+    if note := busy_note():
+        log.info("%s", note)
 
 
 def build_config(preset: str, overrides: Sequence[str], **options: Any) -> "Config":

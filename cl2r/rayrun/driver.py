@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING
 
 import pandas as pd
 
@@ -19,10 +18,6 @@ from cl2r.study.frames import write_frames
 from cl2r.study.jobs import Job, prefix_jobs
 from cl2r.study.live import LiveView
 from cl2r.study.session import StudySession
-
-if TYPE_CHECKING:
-    from cl2r.rayrun.optuna_source import OptunaSource
-    from cl2r.rayrun.race_source import RaceSource
 
 log = logging.getLogger(__name__)
 
@@ -93,17 +88,13 @@ def run_jobs(session: StudySession) -> bool:
     Return whether a sweep or a race that was stopped has something left to do.
     """
     set_environment(session.verbose)
+    from cl2r.rayrun.optuna_source import OptunaSource
+    from cl2r.rayrun.race_source import RaceSource
+
     unfinished = session.unfinished()
-    race: RaceSource | None = None
     source: OptunaSource | RaceSource | None = None
-    if session.spec.race:
-        from cl2r.rayrun.race_source import RaceSource
-
-        source = race = RaceSource(session)
-    elif session.spec.grows:
-        from cl2r.rayrun.optuna_source import OptunaSource
-
-        source = OptunaSource(session.spec, session.folder)
+    if session.spec.grows:
+        source = RaceSource(session) if session.spec.race else OptunaSource(session.spec, session.folder)
     if session.stop.requested or not (unfinished or (source and source.waiting)):
         return session.stop.requested
     queue = prefix_jobs([*unfinished, *session.examples], session.store.keys()) + unfinished
@@ -117,8 +108,8 @@ def run_jobs(session: StudySession) -> bool:
     threading.Thread(target=importlib.import_module, args=("cl2r.rayrun.tune",), daemon=True).start()
     with cluster(session.resources, session.verbose, view.say) as concurrent:
         session.stop.listen()  # ray.init has replaced the handler
-        if race is not None:
-            race.enter(concurrent, say)
+        if isinstance(source, RaceSource):
+            source.enter(concurrent, say)
         from cl2r.rayrun.tune import tune_jobs
 
         watch = HeadWatch(view.say, ray.get_runtime_context().gcs_address)

@@ -11,8 +11,8 @@ import math
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
-from typing import NamedTuple, TextIO, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TextIO, TypeVar
 
 from cl2r.runtime.logs import without_secrets
 from cl2r.runtime.progress import EpochReport, TimeLeft, epoch_values, progress_text
@@ -32,6 +32,8 @@ class LiveRow(NamedTuple):
     title: str
     text: str
     stale: bool
+    progress: Mapping[str, Any] = {}
+    """The values that `text` shows."""
 
 
 class LiveFile(TimeLeft):
@@ -75,7 +77,7 @@ def read_live(folder: StoragePath) -> list[LiveRow]:
             silent = time.time() - info.mtime_ns / 1e9
             stale = silent > STALE_SECONDS
             text = progress_text(entry["progress"]) + (f" · silent for {clock(silent)}" if stale else "")
-            rows.append(LiveRow(entry["title"], text, stale))
+            rows.append(LiveRow(entry["title"], text, stale, entry["progress"]))
     return rows
 
 
@@ -91,8 +93,9 @@ class LiveView(threading.Thread):
     """Shows a study from its own thread, with rich.
 
     A terminal shows one row per running trial, then `totals()`, and said lines above them. Any other stream gets the
-    said lines, and the totals with one running trial: as soon as there is one, then every `heartbeat` seconds. The study outlives its view: an error in here is reported
-    once, and a stream that is gone (a closed terminal) is written to no more; `lost` then holds the error.
+    said lines, and the totals with one running trial: as soon as there is one, then every `heartbeat` seconds. The
+    study outlives its view: an error in here is reported once, and a stream that is gone (a closed terminal) is written
+    to no more; `lost` then holds the error.
     """
 
     def __init__(
@@ -148,8 +151,8 @@ class LiveView(threading.Thread):
         totals = self._shown("its totals", lambda: self.totals().replace("\n", " "), "totals unknown")
         if not terminal:
             self._beat, self._begun = time.monotonic(), self._begun or bool(rows)
-            more = f" and {len(rows) - 1} more" if len(rows) > 1 else ""
-            self.say(" · ".join([totals, *(f"{row.title}: {row.text}{more}" for row in rows[:1])]))
+            others = f" and {len(rows) - 1} more" if len(rows) > 1 else ""
+            self.say(" · ".join([totals, *(f"{row.title}: {row.text}{others}" for row in rows[:1])]))
             return
         lines = aligned(rows)
         room = max(0, self.console.height - 3)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Self
 
 from cl2r.config.schema import Config
-from cl2r.data import load_dataset
+from cl2r.data import load_dataset, stand_ins
 from cl2r.engine.links import LinkStore, check_writable
 from cl2r.engine.plan import plan_run
 from cl2r.errors import InputError
@@ -41,9 +41,12 @@ class StudySession:
     stop: Termination = field(default_factory=Termination)
     verbose: bool = False
     quiet: bool = False
+<<<<<<< HEAD
     without_data: frozenset[str] = frozenset()
     """Data sets that are not there; a plan is made from their published sizes."""
     log: Sequence[str] = (TENSORBOARD,)  # trackers that the runs are logged to
+=======
+>>>>>>> part-start
 
     @classmethod
     @contextlib.contextmanager
@@ -93,12 +96,16 @@ class StudySession:
         identity = spec.identity(sorted(fingerprints))
         data = Path(runs[0].config.data.name).stem
         folder = StudyFolder(storage, name or f"{spec.stem}-{data}-{digest(identity)}")
+<<<<<<< HEAD
         stopping = stop or Termination()
         session = cls(spec, folder, resources, jobs, examples, "", stopping, verbose, quiet, log=log)
+=======
+        session = cls(spec, folder, resources, jobs, examples, "", stop or Termination(), verbose, quiet)
+>>>>>>> part-start
         if spec.race is not None and not os.environ.get("RAY_ADDRESS"):  # how much a cluster runs at a time shows later
             session.race.check()
         if not lock:
-            session.trained_by = folder.check_name(identity)
+            session.trained_by = "" if stand_ins() else folder.check_name(identity)
             yield session
             return
         check_writable(storage)
