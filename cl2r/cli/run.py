@@ -63,12 +63,9 @@ def run(
         click.echo(config_text(config))
     if show_config:
         return
-<<<<<<< HEAD
     if not (quiet or as_json):
         click.echo(f"{headline(config)}; base: {describe_preset(preset)}")
-=======
     shared.note_if_busy()
->>>>>>> part-start
     from cl2r.engine.chain import execute
     from cl2r.engine.frames import write_run
     from cl2r.engine.plan import plan_run

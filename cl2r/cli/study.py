@@ -226,12 +226,9 @@ def resource_option(name: str, **settings: Any) -> Callable[[Any], Any]:
 @click.option(
     "--gpu-price", default=4.10, show_default=True, metavar="USD", help="Price of an A100 hour, for the plan."
 )
-<<<<<<< HEAD
 @shared.log_option(default="tensorboard")
-=======
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
 @shared.quiet_option
->>>>>>> part-start
 @shared.verbose_option
 def _shared_options() -> None:
     """Carries the options that every study has."""
@@ -268,11 +265,8 @@ def run_recipe(path: Path, recipe: Recipe, options: Mapping[str, Any]) -> int:
             measure_layout=auto,
             stop=stop,
             verbose=options["verbose"],
-<<<<<<< HEAD
             log=options["log"],
-=======
             quiet=options["quiet"],
->>>>>>> part-start
         )
         if options["plan"]:
             stack.enter_context(published_sizes())

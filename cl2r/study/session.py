@@ -41,12 +41,7 @@ class StudySession:
     stop: Termination = field(default_factory=Termination)
     verbose: bool = False
     quiet: bool = False
-<<<<<<< HEAD
-    without_data: frozenset[str] = frozenset()
-    """Data sets that are not there; a plan is made from their published sizes."""
     log: Sequence[str] = (TENSORBOARD,)  # trackers that the runs are logged to
-=======
->>>>>>> part-start
 
     @classmethod
     @contextlib.contextmanager
@@ -96,12 +91,8 @@ class StudySession:
         identity = spec.identity(sorted(fingerprints))
         data = Path(runs[0].config.data.name).stem
         folder = StudyFolder(storage, name or f"{spec.stem}-{data}-{digest(identity)}")
-<<<<<<< HEAD
         stopping = stop or Termination()
-        session = cls(spec, folder, resources, jobs, examples, "", stopping, verbose, quiet, log=log)
-=======
-        session = cls(spec, folder, resources, jobs, examples, "", stop or Termination(), verbose, quiet)
->>>>>>> part-start
+        session = cls(spec, folder, resources, jobs, examples, "", stopping, verbose, quiet, log)
         if spec.race is not None and not os.environ.get("RAY_ADDRESS"):  # how much a cluster runs at a time shows later
             session.race.check()
         if not lock:

@@ -127,7 +127,12 @@ def head(preset: Path) -> Iterator[Head]:
         assert container[name].startswith(words)
         container[name] = container[name].replace(words, instead)
     # PYTHONPATH stands for the editable install; 11 threads per trial would only wait for two cores.
-    container |= {"PYTHONPATH": str(project), "CL2R_BACKEND": "gloo", "OMP_THREAD_LIMIT": "1", "RAY_TMPDIR": str(folder)}
+    container |= {
+        "PYTHONPATH": str(project),
+        "CL2R_BACKEND": "gloo",
+        "OMP_THREAD_LIMIT": "1",
+        "RAY_TMPDIR": str(folder),
+    }
     log = folder / "head.log"
     with log.open("w") as file:
         process = subprocess.Popen(
@@ -139,7 +144,9 @@ def head(preset: Path) -> Iterator[Head]:
             start_new_session=True,
         )
     client = plain | {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token)}
-    client |= {"RAY_API_SERVER_ADDRESS": f"http://127.0.0.1:{port}"}  # `ray dashboard` would forward to 8265, the default
+    client |= {
+        "RAY_API_SERVER_ADDRESS": f"http://127.0.0.1:{port}"
+    }  # `ray dashboard` would forward to 8265, the default
     deadline = time.monotonic() + 90
     while not _answers(port):
         assert process.poll() is None, log.read_text()
