@@ -12,6 +12,7 @@ import click
 
 from cl2r.cli import options as shared
 from cl2r.errors import InputError
+from cl2r.runtime.logs import configure
 
 if TYPE_CHECKING:
     from cl2r.config.schema import Config
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 @shared.grace_option
 @click.option("--show-config", is_flag=True, help="Print every setting and stop.")
 @click.option("-v", "--verbose", is_flag=True, help="Print every setting first.")
-@click.option("--quiet", is_flag=True, help="Print matrix and metrics only: no progress, no notes.")
+@click.option("-q", "--quiet", is_flag=True, help="Print matrix and metrics only: no progress, no notes.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 def run(
     preset: str,
@@ -64,15 +65,14 @@ def run(
         return
     if not (quiet or as_json):
         click.echo(f"{headline(config)}; base: {describe_preset(preset)}")
+    if quiet:
+        configure(level=logging.WARNING)
     from cl2r.engine.chain import execute
     from cl2r.engine.frames import write_run
     from cl2r.engine.plan import plan_run
-    from cl2r.runtime.logs import configure
     from cl2r.runtime.progress import ProgressLine, TimeLeft
     from cl2r.runtime.stop import Termination
 
-    if quiet:
-        configure(level=logging.WARNING)
     with Termination(grace).listening() as termination:
         plan = plan_run(config)
         progress = nullcontext(TimeLeft()) if quiet else closing(ProgressLine(len(plan.keys)))
@@ -174,7 +174,7 @@ def to_json(result: "RunResult", folder: "StoragePath", base: str) -> dict[str, 
     """Return a finished run as plain JSON. What is undefined is null, and says why if it is a metric."""
     from cl2r.runtime.environment import peak_bytes
 
-    found = {
+    found: dict[str, Any] = {
         "run": folder.name,
         "folder": str(folder),
         "base": base,
