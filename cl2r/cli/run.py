@@ -176,7 +176,7 @@ def to_json(result: "RunResult", folder: "StoragePath", base: str) -> dict[str, 
     """Return a finished run as plain JSON. What is undefined is null, and says why if it is a metric."""
     from cl2r.runtime.environment import peak_bytes
 
-    found = {
+    found: dict[str, Any] = {
         "run": folder.name,
         "folder": str(folder),
         "base": base,

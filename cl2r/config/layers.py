@@ -54,7 +54,8 @@ def read_layer(preset: str) -> dict[str, Any]:
         return {}
     path = known.get(preset, Path(preset))
     if not path.is_file():
-        raise InputError(f"no preset or file {preset!r}{nearest(preset, known)}; presets: {', '.join(known)}")
+        there = f"presets: {', '.join(known)}; or give the path of a YAML file"
+        raise InputError(f"no preset or file {preset!r}{nearest(preset, known)}; {there}")
     return with_base(read_yaml(path), str(path))
 
 
@@ -113,7 +114,7 @@ def override(text: str) -> dict[str, Any]:
     try:
         return from_dotted(dotted.strip(), yaml.safe_load(value))
     except yaml.YAMLError as error:
-        raise InputError(f"--set {text!r}: the value is not valid YAML") from error
+        raise InputError(f"--set {text!r}: not valid YAML; quote it, e.g. --set 'optim.milestones=[3, 9]'") from error
 
 
 def from_dotted(dotted: str, value: Any) -> dict[str, Any]:
@@ -138,7 +139,8 @@ def resolve(layers: Iterable[Mapping[str, Any]]) -> Config:
     base, adapter = split_name(str(requested or "cl2r"))
     info, own = METHODS[base], named == requested
     if str(named or base).partition("+")[0] != base and any(_field(preset, key) for key in OWN_FIELDS):
-        raise InputError(f"config: method.name={requested}: the preset is a saved config of {named}; give another one")
+        other = f"start from a preset instead, e.g. {DEFAULT_PRESET}"
+        raise InputError(f"config: method.name={requested}: the preset is a saved config of {named}; {other}")
     counts = [_field(preset, "scenario.initial"), _field(preset, "scenario.increment")]
     if any(counts) and _field(given, "data.name") != _field(preset, "data.name"):
         # These counts suit the preset's data; other data is split into equal tasks, unless an override says how.
@@ -147,7 +149,7 @@ def resolve(layers: Iterable[Mapping[str, Any]]) -> Config:
     (below if own else above).extend([_nested(info.defaults), {"adapter": {"name": adapter}}])
     if _field(given, "method.budget") == "native":
         if info.native is None:
-            raise InputError(f"method.budget=native: no schedule of {info.name} is known")
+            raise InputError(f"method.budget=native: no schedule of {info.name} is known; leave out method.budget")
         (below if own and _field(preset, "method.budget") == "native" else above).append(_nested(info.native))
     merged = merge_layers([*below, preset, *above, *overrides])
     adapter = _field(merged, "adapter.name")
@@ -164,7 +166,7 @@ def merge_layers(layers: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     merged: dict[str, Any] = {}
     for layer in layers:
         if not isinstance(layer.get("method", {}), Mapping):
-            raise InputError(f"config: method: expected a mapping of fields (got {layer['method']!r})")
+            raise InputError(f"config: method: give a mapping of fields, e.g. {{name: er}} (got {layer['method']!r})")
         scenario = layer.get("scenario")
         if isinstance(scenario, Mapping):
             # `initial` or `increment` replaces the `n_tasks` of the layers below, and the other way round.
@@ -201,9 +203,9 @@ def _check(merged: Mapping[str, Any]) -> None:
     for dotted, kind in field_types().items():
         value = _field(merged, dotted)
         if isinstance(value, bool) and kind is not bool:  # pydantic would read `seed: true` as 1
-            raise InputError(f"config: {dotted}: not a yes-or-no field (got {value})")
+            raise InputError(f"config: {dotted}: not a yes-or-no field; give a number or a name (got {value})")
     if "options" in merged:
-        raise InputError("config: unknown key 'options': a method's section has the name that `cl2r methods` shows")
+        raise InputError("config: unknown key 'options': give a method's section by the name that `cl2r methods` shows")
     for name, section in sections().items():
         try:
             section.model_validate(merged.get(name, {}))
@@ -226,10 +228,28 @@ def error_line(error: ValidationError, keys: Sequence[str], *prefix: str) -> str
     first = error.errors()[0]
     # Union types add their own names to the location; a field path has at most two parts.
     path = [*prefix, *(str(part) for part in first["loc"])][:2]
-    dotted = ".".join(path)
-    if first["type"] == "extra_forbidden":
-        near = nearest(dotted, keys) or nearest(path[-1], [key.split(".")[-1] for key in keys])
-        return f"unknown key {dotted!r}{near}"
+    dotted, kind = ".".join(path), first["type"]
+    if kind == "extra_forbidden":
+        return unknown_key(dotted, keys)
+    if kind == "missing":
+        return f"{dotted}: missing; give it, it has no default"
     message = first["msg"].removeprefix("Value error, ")
-    got = f" (got {first['input']!r})" if dotted and first["type"] != "missing" else ""
-    return f"{dotted}: {message}{got}" if dotted else message
+    if kind in ("model_type", "model_attributes_type", "dict_type"):
+        own = ", ".join(key.partition(".")[2] for key in keys if key.startswith(f"{dotted}."))
+        message = f"give a mapping of its fields: {own}" if own else "give a mapping"
+    return f"{dotted}: {message} (got {first['input']!r})" if dotted else message
+
+
+def unknown_key(dotted: str, keys: Sequence[str]) -> str:
+    """Return that a key is unknown, with the one that was probably meant, else with those there are in its place."""
+    section, _, last = dotted.rpartition(".")
+    own = [key for key in keys if section and key.startswith(f"{section}.")]
+    elsewhere = [key for key in keys if key.rpartition(".")[2] == last]
+    if own:
+        near = nearest(dotted, own) if nearest(last, [key.rpartition(".")[2] for key in own]) else ""
+    else:
+        near = nearest(dotted, keys) or nearest(last, [key.rpartition(".")[2] for key in keys])
+    if near or elsewhere:
+        return f"unknown key {dotted!r}{near or nearest(elsewhere[0], elsewhere)}"
+    own = own or list(dict.fromkeys(key.split(".")[0] for key in keys))
+    return f"unknown key {dotted!r}; there are {', '.join(own)}"

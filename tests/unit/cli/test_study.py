@@ -151,6 +151,7 @@ def end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
         outcome = Outcome(**every, seconds=1.0, links_trained=3, frames=write_frames(folder))
         monkeypatch.setattr("cl2r.rayrun.driver.run", lambda _: outcome)
         session: Any = SimpleNamespace(folder=folder, expected_runs=lambda: 4, loader_note=lambda: None)
+        session.spec = SimpleNamespace(preset="icons")
         return command._run(session, lambda session, frames: "the table"), capsys.readouterr().out
 
     return ended
@@ -159,7 +160,7 @@ def end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 def test_a_study_ends_with_its_table_frames_figures_and_page(end: End, tmp_path: Path, pages: list[Page]) -> None:
     code, out = end(finished=1)
     assert code == 0
-    assert "study done: 4 runs" in out
+    assert "study done: 4 runs; base: preset icons" in out
     assert "the table" in out
     assert "1 runs finished, 0 failed, 0 stopped early; 3 links trained" in out
     assert all(f"{what}: {tmp_path / 'studies' / 'done'}" in out for what in ("frames", "figures", "report"))
