@@ -72,6 +72,8 @@ def test_resources_come_from_options_then_from_the_environment(given: Given, mon
     resources = Resources.from_options(given[0][2])
     assert resources == Resources(2, 11, 1, "A100", 3)
     assert str(given[0][2]["storage"]) == "s3://bucket/folder"
+    assert made(["--workers", "1", "--gpus-per-worker", "0", "--accelerator", ""]) == 0
+    assert Resources.from_options(given[1][2]).per_worker() == {"CPU": 11}
 
 
 @pytest.mark.parametrize("words", ["study", "study --help", "study -h", "plan", "plan --help"])
