@@ -39,7 +39,8 @@ class Resources:
         if self.gpus_per_worker < 0 or self.retries < 0:
             raise InputError("--gpus-per-worker and --retries must not be negative")
         if self.accelerator and not self.gpus_per_worker:
-            raise InputError(f"--accelerator {self.accelerator} needs --gpus-per-worker")
+            hint = "--accelerator '' takes any node"
+            raise InputError(f"--accelerator {self.accelerator} needs --gpus-per-worker; {hint}")
         if self.workers > 1 and self.gpus_per_worker % 1:
             raise InputError(f"--gpus-per-worker {self.gpus_per_worker:g}: workers of one run cannot share a GPU")
         if self.sync_batchnorm and not (self.workers > 1 and self.gpus_per_worker):

@@ -1,10 +1,10 @@
 """The two commands of cluster/a100.yaml on one machine: its head, and `ray job submit -- python studies/ablation.py`.
 
-Taken from the file: the commands that start the head, the environment of its containers and the folder they run in. Only
-what this machine cannot have is another: the folder of the project is a copy, the bucket and the NVMe are folders, ports
-are free ones, nobody starts further nodes, `ray stop` (which would end the Rays of others) is left out, and the head, not
-another node, has two A100s, which are names: CL2R_BACKEND=gloo trains on CPUs. So that the bare command takes seconds,
-`studies/ablation.yaml` of the copy names a small preset and two methods. The client is in another folder, without a project.
+Taken from the file: the commands that start the head, the environment of its containers, the folder they run in. Only
+what this machine cannot have is different: the project's folder is a copy, bucket and NVMe are folders, ports are free
+ones, nobody starts further nodes, `ray stop` (which would end the Rays of others) is left out, and the head instead of
+another node has two A100s, which are names: CL2R_BACKEND=gloo trains on CPUs. So that the bare command takes seconds,
+the copy's `studies/ablation.yaml` names a small preset and two methods. The client's folder has nothing in it.
 """
 
 import json
@@ -12,7 +12,6 @@ import os
 import re
 import secrets
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -22,6 +21,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import pytest
 import yaml
 
@@ -153,11 +153,12 @@ def head(preset: Path) -> Iterator[Head]:
         assert time.monotonic() < deadline, log.read_text()
         time.sleep(0.3)
     yield Head(folder, client)
-    os.killpg(process.pid, signal.SIGTERM)
-    try:
-        process.wait(45)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
+    processes = psutil.Process(process.pid).children(recursive=True)
+    (start,) = (one for one in processes if one.cmdline()[1:4] == [RAY, "start", "--head"])
+    start.terminate()  # it ends its own; Ray drains for up to 30 s
+    for one in psutil.wait_procs(processes, timeout=45)[1]:
+        one.kill()
+    process.wait(10)
     shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -173,9 +174,9 @@ def test_the_bare_command_runs_the_study_on_the_clusters_terms(head: Head) -> No
     assert done.returncode == 0, done.stdout + done.stderr
     assert "2 runs finished, 0 failed" in done.stdout
     lines = done.stdout.splitlines()
-    (top,) = (number for number, line in enumerate(lines) if {"AC", "BC"} <= set(line.split()))
+    top = max(number for number, line in enumerate(lines) if {"seeds", "AC", "BC"} <= set(line.split()))
     rows = [line for line in lines[top + 1 : top + 5] if re.search(r"\b0\.\d\d", line)]
-    assert len(rows) == 2, done.stdout
+    assert len(rows) >= 2, done.stdout
     (path,) = (head.storage / "studies").iterdir()
     study = load_study(path)
     assert list(study.runs["status"]) == ["finished", "finished"]
@@ -209,20 +210,20 @@ def _preset(head: Head) -> str:
     return str(yaml.safe_load((head.folder / "project" / "studies" / "ablation.yaml").read_text())["preset"])
 
 
-def test_a_client_without_the_token_is_told(head: Head) -> None:
-    """A driver outside a job, on the head's machine: one line instead of Ray's traceback."""
+def test_a_driver_without_the_token_or_the_head_is_told(head: Head) -> None:
+    """A driver outside a job: one line instead of Ray's traceback, or of minutes of waiting."""
     address = (head.folder / "ray" / "ray_current_cluster").read_text().strip()
     plain = {key: value for key, value in head.client.items() if not key.startswith("RAY_")}
-    done = subprocess.run(
-        [sys.executable, "studies/ablation.py", "--storage", str(head.folder / "other"), "--cells", "er"],
-        cwd=head.folder / "project",
-        env=plain | {"RAY_ADDRESS": address, "PYTHONPATH": str(head.folder / "project")},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 2
-    (line,) = done.stderr.strip().splitlines()
-    assert f"RAY_ADDRESS={address}" in line
-    assert "RAY_AUTH_MODE=token" in line
-    assert "RAY_AUTH_TOKEN_PATH" in line
+    for given, words in ((address, ("RAY_AUTH_MODE=token", "RAY_AUTH_TOKEN_PATH")), ("127.0.0.1:1", ("no Ray head",))):
+        done = subprocess.run(
+            [sys.executable, "studies/ablation.py", "--storage", str(head.folder / "other"), "--cells", "er"],
+            cwd=head.folder / "project",
+            env=plain | {"RAY_ADDRESS": given, "PYTHONPATH": str(head.folder / "project")},
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        (line,) = done.stderr.strip().splitlines()
+        assert done.returncode == 2, line
+        assert f"RAY_ADDRESS={given}" in line
+        assert all(word in line for word in words)

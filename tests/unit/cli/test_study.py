@@ -66,9 +66,14 @@ def test_an_option_takes_several_values(
 def test_resources_come_from_options_then_from_the_environment(given: Given, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"WORKERS": "4", "GPUS_PER_WORKER": "1", "ACCELERATOR": "A100", "MAX_CONCURRENT": "3"}.items():
         monkeypatch.setenv(f"CL2R_{name}", value)
+    monkeypatch.setenv("CL2R_CPUS_PER_WORKER", "11")
+    monkeypatch.setenv("CL2R_STORAGE", "s3://bucket/folder")
     assert made(["--workers", "2"]) == 0
     resources = Resources.from_options(given[0][2])
-    assert resources == Resources(workers=2, gpus_per_worker=1, accelerator="A100", max_concurrent=3)
+    assert resources == Resources(2, 11, 1, "A100", 3)
+    assert str(given[0][2]["storage"]) == "s3://bucket/folder"
+    assert made(["--workers", "1", "--gpus-per-worker", "0", "--accelerator", ""]) == 0
+    assert Resources.from_options(given[1][2]).per_worker() == {"CPU": 11}
 
 
 @pytest.mark.parametrize("words", ["study", "study --help", "study -h", "plan", "plan --help"])
