@@ -43,7 +43,6 @@ def run(
     if show_config:
         click.echo(config_text(config))
         return
-    shared.note_if_busy()
     from cl2r.engine.chain import execute
     from cl2r.engine.frames import write_run
     from cl2r.engine.plan import plan_run
@@ -54,6 +53,7 @@ def run(
 
     with Termination(grace).listening() as termination:
         plan = plan_run(config)
+        shared.note_if_busy()
         click.echo(config_text(config))
         with closing(ProgressLine(len(plan.keys))) as progress, termination.graceful():
             result = execute(plan, storage, progress, termination.asked)
