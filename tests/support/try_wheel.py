@@ -31,7 +31,7 @@ COMMANDS = (
     ["plan", "ablation"],
 )
 STUDY = (
-    ["study", "ablation", "--methods", "er", "--name", "tried", "--set", "backbone.name=resnet8s", *TINY],
+    ["study", "ablation", "--name", "tried", "--set", "backbone.name=resnet8s", *TINY],
     ["report", "tried"],
 )
 WHERE = "import analysis, cl2r, studies; print(*(one.__file__ for one in (analysis, cl2r, studies)), sep='\\n')"

@@ -43,6 +43,8 @@ def test_the_wheel_has_every_file_that_is_read(wheel: Path) -> None:
     assert documents <= there, "messages of the program name these"
     assert {name.partition("/")[0] for name in there if ".dist-info/" not in name} == set(PACKAGES)
     assert not any(name.startswith("studies/results/") for name in there)
+    (points,) = [name for name in there if name.endswith("entry_points.txt")]
+    assert "cl2r = cl2r.cli.main:main" in zipfile.ZipFile(wheel).read(points).decode()
 
 
 def test_the_wheel_works_in_another_folder(wheel: Path, tmp_path: Path) -> None:
