@@ -138,7 +138,7 @@ class StudySpec(Section):
             if self.space or self.grid or self.variants:
                 raise ValueError("race: a race chooses methods and settings itself; leave out grid, variants and space")
             if len(self.search.objectives) > 1 or METRICS.objectives()[self.search.objectives[0]].compute is None:
-                raise ValueError("race: search.objectives: name one, computed from the matrix, e.g. service_accuracy")
+                raise ValueError("race: search.objectives: name one objective, computed from the matrix, e.g. BC")
             if chosen := [name for name in ("method.name", "adapter.name") if name in self.set]:
                 raise ValueError(f"{chosen[0]}: the race chooses it; use race.methods and race.adapters")
             for one in self.search.parsed_constraints():
@@ -225,7 +225,7 @@ class StudySpec(Section):
 
     @cached_property
     def base(self) -> tuple[dict[str, Any], ...]:
-        """The layers below every run's own: those of the preset, and the overrides of every run."""
+        """The layers below every run's own: those of the preset, and, as the last one, the overrides of every run."""
         return *preset_layers(self.preset), merge_layers(itertools.starmap(from_dotted, self.set.items()))
 
     @property
@@ -261,7 +261,7 @@ class StudySpec(Section):
                 layers.append({"data": {"root": str(data_root(data.get("root")).absolute())}})
         elif isinstance(name, str) and (path := Path(name).expanduser()).exists():
             layers.append({"data": {"name": str(path.absolute())}})
-        return resolve(layers)
+        return resolve(layers, base=len(self.base) - 1)
 
     def identity(self, fingerprints: Sequence[str]) -> dict[str, Any]:
         """Return what a study's name stands for.
