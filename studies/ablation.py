@@ -10,6 +10,7 @@ Cells with the same classifier share their first task: six cells and T tasks tra
 when repeated. Cost on two cores with the default preset: about five minutes per seed. `--plan` estimates any command.
 """
 
+from textwrap import fill
 from typing import TYPE_CHECKING
 
 import click
@@ -25,11 +26,14 @@ CONFOUNDERS = {"plain": {}, "masked": {"head.mask_unseen": True}, "preallocated"
 
 
 def table(session: "StudySession", frames: Frames) -> str:
-    """Return one row per cell."""
+    """Return one row per cell, and what the rows say."""
+    from analysis.findings import upgrade_findings
     from analysis.tables.formats import render
     from analysis.tables.runs import ablation_table
 
-    return render(ablation_table(frames["runs"]), "terminal")
+    sentences = enumerate(upgrade_findings(frames["runs"]), 1)
+    found = "\n".join(fill(f"{number}. {text}", 100, subsequent_indent="   ") for number, text in sentences)
+    return "\n\n".join(filter(None, [render(ablation_table(frames["runs"]), "terminal"), found]))
 
 
 @study_command(__file__, __doc__)

@@ -1,10 +1,11 @@
 """Options and parameter types that several commands share. Nothing here imports torch, pandas or Ray at the top."""
 
 import contextlib
+import logging
 import os
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -13,15 +14,19 @@ from click.shell_completion import CompletionItem
 
 from cl2r.errors import InputError, check_type
 from cl2r.runtime.logs import configure, exit_code
+from cl2r.runtime.progress import ImportNotes
 
 if TYPE_CHECKING:
     from cl2r.config.schema import Config
     from cl2r.storage.path import StoragePath
 
+log = logging.getLogger(__name__)
+
 
 def run_program(command: click.Command, name: str) -> NoReturn:
     """Run `command` with the words of the command line and exit; an error of the user is one line."""
     configure()
+    ImportNotes.install(torch="loading torch…")
     sys.exit(exit_code(name, lambda: call(command, None, name)))
 
 
@@ -149,7 +154,38 @@ grace_option = click.option(
     metavar="SECONDS",
     help="Time to finish and save the current epoch after SIGTERM.",
 )
+
+
+def _quiet(ctx: click.Context, param: click.Parameter, value: bool) -> bool:
+    if value:
+        configure(level=logging.WARNING)
+    return value
+
+
+quiet_option = click.option("-q", "--quiet", is_flag=True, callback=_quiet, help="Print the result only.")
+
+
+def log_option(default: str | None = None) -> Callable[[Any], Any]:
+    """Return the option that names trackers; `default` is used if it is not given."""
+    return click.option(
+        "--log",
+        multiple=True,
+        default=() if default is None else (default,),
+        show_default=default or False,
+        metavar="NAME",
+        help="Log to tensorboard, mlflow or wandb. Repeatable.",
+    )
+
+
 verbose_option = click.option("-v", "--verbose", is_flag=True, help="Show Ray's own messages too.")
+
+
+def note_if_busy() -> None:
+    """Tell the user if other programs use the processors of this machine."""
+    from cl2r.runtime.environment import busy_note
+
+    if note := busy_note():
+        log.info("%s", note)
 
 
 def build_config(preset: str, overrides: Sequence[str], **options: Any) -> "Config":

@@ -1,4 +1,10 @@
-"""Merge layers (a preset, the defaults of a method, overrides) into a checked config."""
+"""Merge layers (a preset, the defaults of a method, overrides) into a checked config.
+
+The file of a run and the file of a study share one grammar. Both name their base under `preset`: the name of a preset,
+another YAML file, or `none` for the built-in defaults of every field. Without it the base is the preset `icons`, except
+for a whole config such as a run saves, which has no base. Sections of fields follow (`optim: {epochs: 3}`), and `set`
+with the same fields by dotted name; both override the base. A study's file adds what varies (`STUDY_KEYS`).
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
@@ -9,9 +15,14 @@ import yaml
 from pydantic import ValidationError
 
 from cl2r.config.methods import ADAPTERS, METHODS, OWN_FIELDS, sections, split_name
-from cl2r.config.schema import Config, field_keys, field_types
+from cl2r.config.schema import Config, ScenarioConfig, field_keys, field_types
 from cl2r.errors import InputError, nearest
 from cl2r.runtime.logs import without_secrets
+
+DEFAULT_PRESET = "icons"
+NO_PRESET = "none"
+STUDY_KEYS = ("seeds", "grid", "variants", "space", "search", "race")
+"""Keys that only the file of a study has."""
 
 
 def presets() -> dict[str, Path]:
@@ -20,19 +31,78 @@ def presets() -> dict[str, Path]:
     return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
 
 
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Return the mapping in a YAML file. A `preset` that is a file beside it becomes the path of that file."""
+    try:
+        content = yaml.safe_load(path.read_text())
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: not valid YAML, correct it: {' '.join(str(error).split())}") from error
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}); check the path and its permissions") from error
+    if not isinstance(content, dict):
+        raise InputError(f"{path}: expected a mapping, e.g. `optim: {{epochs: 3}}`")
+    base = content.get("preset")
+    if isinstance(base, str) and base not in (NO_PRESET, *presets()) and (path.parent / base).is_file():
+        content["preset"] = str(path.parent / base)
+    return content
+
+
 def read_layer(preset: str) -> dict[str, Any]:
-    """Return the mapping in a preset, given by its name or by the path of a YAML file."""
+    """Return the mapping in a preset, given by its name, or in the YAML file of a run, with its base as `preset`."""
     known = presets()
+    if preset == NO_PRESET:
+        return {}
     path = known.get(preset, Path(preset))
     if not path.is_file():
         raise InputError(f"no preset or file {preset!r}{nearest(preset, known)}; presets: {', '.join(known)}")
-    try:
-        layer = yaml.safe_load(path.read_text())
-    except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
-        raise InputError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
-    if not isinstance(layer, dict):
-        raise InputError(f"{path}: expected a mapping")
-    return layer
+    return with_base(read_yaml(path), str(path))
+
+
+def with_base(layer: Mapping[str, Any], where: str = "config") -> dict[str, Any]:
+    """Return the content of a run's file with its base as `preset`; a whole config has none. `where` names the file."""
+    for key in STUDY_KEYS:
+        if key in layer:
+            raise InputError(f"{where}: the file of a study, because of {key!r}; start it with `cl2r study {where}`")
+    base = layer.get("preset", DEFAULT_PRESET)
+    if not isinstance(base, str):
+        raise InputError(f"{where}: preset: give the name of a preset, a YAML file or {NO_PRESET} (got {base!r})")
+    return dict(layer) if is_whole(layer) and "preset" not in layer else {**layer, "preset": base}
+
+
+def is_whole(layer: Mapping[str, Any]) -> bool:
+    """Return whether a layer is a config as a run saves it: only those set fields that follow from the method."""
+    return all(_field(layer, key) is not None for key in OWN_FIELDS)
+
+
+def preset_layers(preset: str, above: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """Return the layers that a preset or the file of a run stands for: its base first, then its own.
+
+    `above` are the files that lead to it; a file that is its own base is refused.
+    """
+    if Path(preset).resolve() in (Path(file).resolve() for file in above):
+        raise InputError(
+            f"{above[-1]}: preset: {preset} is built on this file; give another base, e.g. {DEFAULT_PRESET}"
+        )
+    return _expand(read_layer(preset), [*above, preset])
+
+
+def _expand(layer: Mapping[str, Any], above: Sequence[str] = ()) -> list[dict[str, Any]]:
+    own = dict(layer)
+    base, settings = own.pop("preset", NO_PRESET), own.pop("set", {})
+    if not isinstance(settings, Mapping):
+        raise InputError(f"{above[-1] if above else 'config'}: set: give fields by name, e.g. {{optim.epochs: 3}}")
+    below = [] if base == NO_PRESET else preset_layers(base, above)
+    return [*below, own, *(from_dotted(str(name), value) for name, value in settings.items())]
+
+
+def describe_preset(preset: str) -> str:
+    """Return a preset or file and what it is built on: `preset icons`, `my.yaml on preset icons`."""
+    if preset == NO_PRESET:
+        return "the built-in defaults"
+    if preset in presets():
+        return f"preset {preset}"
+    base = read_layer(preset).get("preset")
+    return f"{preset}, a whole config" if base is None else f"{preset} on {describe_preset(base)}"
 
 
 def override(text: str) -> dict[str, Any]:
@@ -57,15 +127,22 @@ def resolve(layers: Iterable[Mapping[str, Any]]) -> Config:
     """Merge layers (later ones win; the first is the preset) into a checked config; raise InputError for bad input.
 
     The requested method's defaults override the preset, unless the preset names that method; so does its native budget,
-    unless the preset asks for that too. Explicit overrides always win.
+    unless the preset asks for that too. Explicit overrides always win. If the first layer names a base, then that is
+    the preset, and the layer's own fields are overrides.
     """
-    preset, *overrides = [*layers] or [{}]
+    first, *overrides = [*layers] or [{}]
+    preset, *more = _expand(first)
+    overrides = [*more, *overrides]
     given = merge_layers([preset, *overrides])
     named, requested = _field(preset, "method.name"), _field(given, "method.name")
     base, adapter = split_name(str(requested or "cl2r"))
     info, own = METHODS[base], named == requested
     if str(named or base).partition("+")[0] != base and any(_field(preset, key) for key in OWN_FIELDS):
         raise InputError(f"config: method.name={requested}: the preset is a saved config of {named}; give another one")
+    counts = [_field(preset, "scenario.initial"), _field(preset, "scenario.increment")]
+    if any(counts) and _field(given, "data.name") != _field(preset, "data.name"):
+        # These counts suit the preset's data; other data is split into equal tasks, unless an override says how.
+        overrides = [{"scenario": {"n_tasks": ScenarioConfig().n_tasks}}, *overrides]
     below, above = list[dict[str, Any]](), list[dict[str, Any]]()
     (below if own else above).extend([_nested(info.defaults), {"adapter": {"name": adapter}}])
     if _field(given, "method.budget") == "native":

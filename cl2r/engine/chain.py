@@ -5,6 +5,7 @@ import logging
 import math
 import time
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,7 +21,7 @@ from cl2r.batches import Rows
 from cl2r.config.methods import method_info
 from cl2r.engine.evaluation import ChainFeatures, Evaluation, Evaluator
 from cl2r.engine.extraction import GALLERY, SUPPORT, SUPPORT_OLD, LinkFeatures, extract, stored_features
-from cl2r.engine.links import Link, LinkStore, Tensors, check_writable
+from cl2r.engine.links import MODEL, Link, LinkStore, Tensors, check_writable
 from cl2r.engine.loop import TaskLoop, TaskRecord, TrainingImages, stopped
 from cl2r.engine.pixels import training_pixels
 from cl2r.engine.plan import Plan
@@ -64,12 +65,19 @@ def training_images(plan: Plan, device: torch.device, loaders: int) -> TrainingI
     return TrainingImages(pixels, labels, normalise)
 
 
-def execute(plan: Plan, root: StoragePath | Path, listener: Listener, stop: Stop = never_stop) -> RunResult:
+def execute(
+    plan: Plan,
+    root: StoragePath | Path,
+    listener: Listener,
+    stop: Stop = never_stop,
+    after_task: "Callable[[Chain, int], None]" = lambda chain, task: None,
+) -> RunResult:
     """Train the links that are missing below `root`, then evaluate the chain from stored features."""
     began = time.perf_counter()
     chain = Chain(plan, root, listener, trained_by=uuid.uuid4().hex, stop=stop)
     for task in chain.tasks:
         chain.ensure_link(task)
+        after_task(chain, task)
     return chain.result(time.perf_counter() - began)
 
 
@@ -127,6 +135,7 @@ class Chain:
         links = []
         for task, key in enumerate(self.plan.keys, 1):
             record = self.store.record(key)
+            record.pop(MODEL, None)  # for those who use the model, not about its training
             links.append(LinkSummary(task, key, record.pop("owner", None) != self.trained_by, record))
         features = self.features(len(links))
         tuning = self._tuning(features) if self._tuning else None
@@ -220,6 +229,7 @@ class Chain:
             "extract_seconds": time.perf_counter() - began,
             "peak_bytes": peak_bytes(),
             "owner": self.trained_by,
+            MODEL: self.plan.model_facts(method.task.index),
         }
         self.store.save(key, Link(carried | {"memory": torch.from_numpy(data.memory)}, features, record))
 

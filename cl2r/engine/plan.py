@@ -1,6 +1,7 @@
 """Everything about a run that is known before training: data, tasks, pairs and link keys. Bad input is found here."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from cl2r.config.keys import link_keys
 from cl2r.config.schema import Config
@@ -30,6 +31,24 @@ class Plan:
     """Images of the search that settings are chosen by; None if there are no tuning pairs, or recall is undefined."""
     report_images: SearchImages | None
     """Images of the search that is reported; None if recall is undefined."""
+
+    def model_facts(self, task: int) -> dict[str, Any]:
+        """Return, as plain JSON, what the use of the model after `task` needs besides its weights and its config.
+
+        Links keep it, so that a model can be used where the training data are not.
+        """
+        own = self.config.eval.normalise == "own"
+        mean, std = self.dataset.open_moments if own else self.dataset.moments
+        return {
+            "keys": self.keys[:task],
+            "num_outputs": self.num_outputs,
+            "classes": [len(known.labels) for known in self.scenario.tasks[:task]],
+            "image_size": list(self.dataset.image_size),
+            "channels": self.dataset.channels,
+            "fit": self.dataset.x_train.crop,
+            "mean": list(mean),
+            "std": list(std),
+        }
 
 
 def plan_run(config: Config) -> Plan:

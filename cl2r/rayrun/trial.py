@@ -7,6 +7,7 @@ process, and finds links and epochs in the store. Batches are dealt by `cl2r.bat
 """
 
 import logging
+import os
 import socket
 import uuid
 from collections.abc import Callable, Sequence
@@ -103,6 +104,8 @@ def fit_workers(
             storage_path=storage,
             failure_config=train.FailureConfig(max_failures=0, controller_failure_limit=resources.retries),
             callbacks=list(callbacks),
+            # Workers load torch before this package, on nodes whose Ray may have been started without the variable.
+            worker_runtime_env={"env_vars": {"OMP_WAIT_POLICY": os.environ["OMP_WAIT_POLICY"]}},
             logging_config=train.LoggingConfig(log_level="ERROR"),
         ),
         torch_config=TorchConfig(backend=resources.backend, timeout_s=COLLECTIVE_TIMEOUT_S),

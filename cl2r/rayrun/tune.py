@@ -72,6 +72,11 @@ class TrialMonitor(NotPickled, tune.Callback):  # type: ignore[misc]  # Ray has 
         self._seen = {event.path for event in session.ledger.events()}
         self._next_frames = time.monotonic() + FRAMES_EVERY_S
 
+    def on_trial_result(
+        self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
+    ) -> None:
+        self.session.tracking.report(Job.from_json(trial.config["job"]), result)
+
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         self.log_new_events()
         if time.monotonic() > self._next_frames:
@@ -95,6 +100,7 @@ class TrialMonitor(NotPickled, tune.Callback):  # type: ignore[misc]  # Ray has 
 
     def log_new_events(self) -> None:
         """Report the outcomes and notes that the ledger has received since the last call."""
+        self.session.tracking.settle()
         ended, total = len(self.session.ledger.outcomes()), self.session.expected_runs()
         for event in self.session.ledger.events("finished", "failed", "pruned", "noted"):
             if event.path not in self._seen:

@@ -3,14 +3,14 @@
 import contextlib
 import dataclasses
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Self
 
 from cl2r.config.schema import Config
-from cl2r.data import load_dataset
+from cl2r.data import load_dataset, stand_ins
 from cl2r.engine.links import LinkStore, check_writable
 from cl2r.engine.plan import plan_run
 from cl2r.errors import InputError
@@ -23,6 +23,7 @@ from cl2r.study.ledger import Ledger, finished
 from cl2r.study.race_plan import Race, entrants, with_split
 from cl2r.study.resources import Resources
 from cl2r.study.spec import Point, StudySpec
+from cl2r.study.trackers import TENSORBOARD, Place, TrackedStudy, check_trackers
 from cl2r.study.warm_start import earlier_study
 
 
@@ -39,6 +40,8 @@ class StudySession:
     trained_by: str = ""  # id of the study, written into the links that it trains; empty if it has not begun
     stop: Termination = field(default_factory=Termination)
     verbose: bool = False
+    quiet: bool = False
+    log: Sequence[str] = (TENSORBOARD,)  # trackers that the runs are logged to
 
     @classmethod
     @contextlib.contextmanager
@@ -53,6 +56,8 @@ class StudySession:
         measure_layout: bool = False,
         stop: Termination | None = None,
         verbose: bool = False,
+        quiet: bool = False,
+        log: Sequence[str] = (TENSORBOARD,),
     ) -> Iterator[Self]:
         """Plan and check every run, name the study, and hold its lock until the end of the block.
 
@@ -61,6 +66,7 @@ class StudySession:
         `measure_layout` the fastest trials × threads of this machine are measured and used.
         """
         resources = resources or Resources()
+        check_trackers(log, storage)
         if measure_layout and (resources.workers > 1 or resources.gpus_per_worker or os.environ.get("RAY_ADDRESS")):
             raise InputError("--cpus-per-worker auto needs one worker per run, no GPUs, and a Ray on this machine only")
         examples = list[Job]()
@@ -85,11 +91,12 @@ class StudySession:
         identity = spec.identity(sorted(fingerprints))
         data = Path(runs[0].config.data.name).stem
         folder = StudyFolder(storage, name or f"{spec.stem}-{data}-{digest(identity)}")
-        session = cls(spec, folder, resources, jobs, examples, stop=stop or Termination(), verbose=verbose)
+        stopping = stop or Termination()
+        session = cls(spec, folder, resources, jobs, examples, "", stopping, verbose, quiet, log)
         if spec.race is not None and not os.environ.get("RAY_ADDRESS"):  # how much a cluster runs at a time shows later
             session.race.check()
         if not lock:
-            session.trained_by = folder.check_name(identity)
+            session.trained_by = "" if stand_ins() else folder.check_name(identity)
             yield session
             return
         check_writable(storage)
@@ -110,6 +117,12 @@ class StudySession:
     def store(self) -> LinkStore:
         """The links of all studies below the same storage root."""
         return LinkStore(self.folder.storage)
+
+    @cached_property
+    def tracking(self) -> TrackedStudy:
+        """The trackers that the runs are logged to."""
+        place = Place(self.folder.storage, self.folder.path, self.folder.name, self.trained_by)
+        return TrackedStudy(self.log, place, self.store, self.ledger)
 
     @cached_property
     def race(self) -> Race:

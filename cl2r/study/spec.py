@@ -16,7 +16,18 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, PrivateAttr, ValidationError, model_validator
 
 from cl2r.config.keys import LINK_FORMAT
-from cl2r.config.layers import error_line, from_dotted, merge_layers, override, read_layer, resolve
+from cl2r.config.layers import (
+    DEFAULT_PRESET,
+    STUDY_KEYS,
+    error_line,
+    from_dotted,
+    is_whole,
+    merge_layers,
+    override,
+    preset_layers,
+    read_yaml,
+    resolve,
+)
 from cl2r.config.methods import OWN_FIELDS
 from cl2r.config.schema import Config, field_keys
 from cl2r.config.section import Section
@@ -53,7 +64,8 @@ class SearchSpec(Section):
     constraints: dict[str, str] = Field(default_factory=lambda: {"reindexed_accuracy": ">= er - 0.01"})
     """By metric, e.g. `>= 0.7`, or relative to a reference run, which is trained once; {}: none."""
     sampler: Literal["tpe", "nsga2", "random"] = "tpe"
-    startup: Annotated[int, Field(ge=1)] = 8  # random points before the sampler learns from results
+    startup: Annotated[int, Field(ge=1)] = 8
+    """Random points before the sampler learns from results."""
     seed: Annotated[int, Field(ge=0)] = 0
     pruner: Literal["none", "median", "halving", "hyperband"] = "none"
     """Optuna's pruner that stops poor trials early, by the objective over the first t tasks."""
@@ -101,12 +113,17 @@ class Point:
 class StudySpec(Section):
     """What to run, as a YAML file or a mapping gives it. `load` makes one; `points` and `config` say what it means."""
 
-    preset: str = "icons"
-    set: dict[str, Any] = Field(default_factory=dict)  # overrides of every run, by dotted name
+    preset: str = DEFAULT_PRESET
+    set: dict[str, Any] = Field(default_factory=dict)
+    """Overrides of every run, by dotted name."""
     seeds: Annotated[tuple[Annotated[int, Field(ge=0, lt=2**63)], ...], Field(min_length=1)] = (0,)
-    variants: dict[str, dict[str, Any]] = Field(default_factory=dict)  # overrides by name; each runs the whole grid
+    """Each seed runs everything."""
+    variants: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    """Named overrides; each variant runs the whole grid."""
     grid: dict[str, Annotated[list[Any], Field(min_length=1)]] = Field(default_factory=dict)
+    """Values by dotted name; every combination of them is run."""
     space: Space = Field(default_factory=dict)
+    """What a search chooses from: a list of choices, or a range from low to high."""
     search: SearchSpec = SearchSpec()
     race: RaceSpec | None = None
     _stem: str = PrivateAttr("study")
@@ -147,14 +164,15 @@ class StudySpec(Section):
     def load(cls, source: Path | Mapping[str, Any], overrides: Sequence[str] = (), /, **changes: Any) -> Self:
         """Return the checked specification of a YAML file or of a mapping; InputError names the file and the key.
 
-        `overrides` are `KEY=VALUE` texts for every run. `changes` replace entries, key by key in `grid`, `search` and
-        `race`; constraints add to those of the file, unless they are {}; None changes nothing. `tasks=T` gives every
-        run T tasks, also if the file lists several numbers to choose from.
+        Sections of fields, as the file of a run has them, count as entries of `set`. `overrides` are `KEY=VALUE` texts
+        for every run. `changes` replace entries, key by key in `grid`, `search` and `race`; constraints add to those of
+        the file, unless they are {}; None changes nothing. `tasks=T` gives every run T tasks, also if the file lists
+        several numbers to choose from.
         """
         where = str(source) if isinstance(source, Path) else "study"
         if isinstance(source, Path) and not source.is_file():
-            raise InputError(f"no study {source}")
-        content = read_layer(str(source.absolute())) if isinstance(source, Path) else dict(source)
+            raise InputError(f"no study {source}; give the path of its YAML file, or a name that `cl2r study` lists")
+        content = read_yaml(source) if isinstance(source, Path) else dict(source)
         tasks = changes.pop("tasks", None)
         for key, value in changes.items():
             if key not in ("grid", "search", "race") or not isinstance(value, Mapping):
@@ -169,6 +187,7 @@ class StudySpec(Section):
                 if isinstance(entry := content.get(part), Mapping):
                     content[part] = {key: value for key, value in entry.items() if key != "scenario.n_tasks"}
             overrides = [*overrides, f"scenario.n_tasks={tasks}"]
+        content = _with_settings(content, where)
         try:
             spec = cls.model_validate(content)
         except ValidationError as error:
@@ -203,9 +222,9 @@ class StudySpec(Section):
         return self.is_sweep or self.race is not None
 
     @cached_property
-    def base(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The two layers below every run's own: the preset, and the overrides of every run."""
-        return read_layer(self.preset), merge_layers(itertools.starmap(from_dotted, self.set.items()))
+    def base(self) -> tuple[dict[str, Any], ...]:
+        """The layers below every run's own: those of the preset, and the overrides of every run."""
+        return *preset_layers(self.preset), merge_layers(itertools.starmap(from_dotted, self.set.items()))
 
     @property
     def knobs(self) -> Space:
@@ -259,6 +278,25 @@ class StudySpec(Section):
         if self.race is None:
             del spec["race"]
         return {"format": LINK_FORMAT, "data": fingerprints, "base": base, **spec}
+
+
+def _with_settings(content: dict[str, Any], where: str) -> dict[str, Any]:
+    """Return the content of a study with its sections of fields as entries of `set`; refuse the file of one run."""
+    names = {key.partition(".")[0] for key in field_keys() if "." in key}
+    found = [name for name in content if name in names or name == "threads"]
+    if is_whole(content) or (found and not any(content.get(key) for key in STUDY_KEYS)):
+        more = f"start it with `cl2r run {where}`, or add what varies: {', '.join(STUDY_KEYS[:4])} or race"
+        raise InputError(f"{where}: the settings of one run; {more}")
+    settings: dict[str, Any] = {}
+    for name in found:
+        section = content[name]
+        if name != "threads" and not isinstance(section, Mapping):
+            raise InputError(f"{where}: {name}: give a mapping of its fields, not {section!r}")
+        settings |= {f"{name}.{key}": value for key, value in section.items()} if name in names else {name: section}
+    given = content.get("set", {})
+    if isinstance(given, Mapping) and settings:  # anything else is refused by the model
+        content = {key: value for key, value in content.items() if key not in found} | {"set": {**settings, **given}}
+    return content
 
 
 def _overridden(spec: StudySpec, overrides: Sequence[str]) -> dict[str, Any]:

@@ -16,14 +16,13 @@ from cl2r.engine.frames import frames
 from cl2r.engine.plan import plan_run
 from cl2r.engine.workers import Workers
 from cl2r.errors import InputError, StoppedError, TrainingError
-from cl2r.metrics import BC, METRICS, REINDEXED_ACCURACY, SERVICE_ACCURACY
 from cl2r.runtime.stop import Marker
 from cl2r.storage.path import at
 from cl2r.study.folder import StudyFolder
-from cl2r.study.jobs import Job, Run
+from cl2r.study.jobs import Job
 from cl2r.study.ledger import Ledger, finished
 from cl2r.study.live import LiveFile
-from cl2r.study.tensorboard import write_task
+from cl2r.study.trackers import task_scalars
 
 log = logging.getLogger(__name__)
 Report = Callable[[dict[str, Any]], None]
@@ -105,10 +104,9 @@ def _train_job(job: Job, folder: StudyFolder, trained_by: str, workers: Workers,
                 if task in chain.tasks:
                     chain.ensure_link(task)
             if whole:
-                values = [math.nan]
-                if workers.first:
-                    values = [_after_task(folder, *pair, task, job.objective) for pair in pairs]
-                report({"task": task, "value": math.fsum(values) / len(values)})
+                scalars = [task_scalars(chain, task, job.objective) for chain in chains] if workers.first else []
+                values = [entry[job.objective] for entry in scalars] or [math.nan]
+                report({"task": task, "value": math.fsum(values) / len(values), "scalars": scalars})
         pruned = ledger.last("pruned") if unfinished else {}  # Train's workers may outlive the decision
         for run, chain in unfinished:
             if run.name not in pruned:
@@ -119,17 +117,6 @@ def _train_job(job: Job, folder: StudyFolder, trained_by: str, workers: Workers,
     finally:
         for listener in live if workers.first else []:
             listener.close()
-
-
-def _after_task(folder: StudyFolder, run: Run, chain: Chain, task: int, objective: str) -> float:
-    """Write TensorBoard's scalars of the task and return the objective over the first `task` tasks (tuning pairs)."""
-    metric = METRICS[objective]
-    evaluation = chain.evaluate_so_far(task, search=metric.matrix == "recall")
-    curves = chain.store.record(run.keys[task - 1])["curves"]
-    shown = {"BC(t)": BC, "self_accuracy": REINDEXED_ACCURACY, "service_accuracy": SERVICE_ACCURACY, objective: metric}
-    scalars = {name: evaluation.values[one.name] for name, one in shown.items()}
-    write_task(folder.path / "tensorboard" / run.name, task, (task - 1) * len(curves), curves, scalars)
-    return evaluation.values[objective]
 
 
 def study_folder(path: str) -> StudyFolder:

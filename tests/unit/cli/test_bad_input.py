@@ -47,7 +47,7 @@ from tests.support.command_line import Command, quick_options, refused
         ("run --tasks 13", ["n_tasks", "13", "12"]),
         ("run --tasks 0", ["scenario.n_tasks"]),
         ("run --set method.lambda_base=-1", ["method.lambda_base"]),
-        ("run --set eval.positives=5000", ["eval.positives"]),
+        ("run --set eval.positives=5", ["eval.positives"]),
         ("run --set eval.folds=61", ["eval.folds", "61"]),
         ("run --set head.k_max=3", ["head.k_max"]),
         ("run --set nonsense", ["nonsense", "KEY=VALUE"]),
@@ -115,7 +115,56 @@ def one_fold(images: Path) -> str:
     return "fold"
 
 
-@pytest.mark.parametrize("damage", [no_open_images, broken_image, pair_of_a_missing_image, one_fold])
+def keep_open(images: Path, classes: int, per_class: int) -> None:
+    """Remove the list of pairs, and all but some of the open images."""
+    (images / "pairs.txt").unlink()
+    for place, folder in enumerate(sorted((images / "open").iterdir())):
+        for image in sorted(folder.iterdir())[per_class if place < classes else 0 :]:
+            image.unlink()
+        if place >= classes:
+            folder.rmdir()
+
+
+def one_open_class(images: Path) -> str:
+    keep_open(images, 1, 12)
+    return "negative pairs need at least two open classes, there is one; add a second class folder"
+
+
+def one_image_per_open_class(images: Path) -> str:
+    keep_open(images, 4, 1)
+    return "each has one; give every open class at least 4 images"
+
+
+def two_images_per_open_class(images: Path) -> str:
+    keep_open(images, 4, 2)
+    return "no open class has two images to report; give every open class at least 4 images, or set eval.tuning_share=0"
+
+
+def fewer_pairs_than_folds(images: Path) -> str:
+    keep_open(images, 4, 4)
+    return "eval.folds = 5: there are 4 positive and 4 negative pairs to report"
+
+
+def empty_open_folder(images: Path) -> str:
+    keep_open(images, 0, 0)
+    return f"{images / 'open'}: no folders of images in it; put one folder per class there"
+
+
+def one_open_image(images: Path) -> str:
+    keep_open(images, 1, 1)
+    return "x_open has 1 images, a pair needs at least 2; add images of classes that are not trained on"
+
+
+def list_of_pairs_by_path(images: Path) -> str:
+    (images / "pairs.txt").write_text("w/w_0001.png,w/w_0002.png,1\nw/w_0001.png,x/x_0099.png,0\n")
+    return f"{images / 'pairs.txt'}: line 2: no image 'x/x_0099.png'"
+
+
+DAMAGES = [no_open_images, broken_image, pair_of_a_missing_image, one_fold, one_open_class, one_image_per_open_class]
+DAMAGES += [two_images_per_open_class, fewer_pairs_than_folds, empty_open_folder, one_open_image, list_of_pairs_by_path]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_folder_of_images(cl2r: Command, tmp_path: Path, images: Path, damage: Callable[[Path], str]) -> None:
     fault = damage(images)
     assert fault in refused(cl2r, tmp_path, "run", *quick_options(images))

@@ -16,7 +16,7 @@ from cl2r.storage.path import ObjectPath
 from cl2r.study.folder import StudyFolder
 from cl2r.study.frames import study_frames, write_frames
 from cl2r.study.status import overview, phase
-from cl2r.study.tensorboard import write_task
+from cl2r.study.trackers import Place, TaskLog, TensorBoard
 from tests.support.command_line import Command
 from tests.support.made_ledger import enter, made_folder
 from tests.support.made_study import made_study
@@ -126,9 +126,12 @@ def test_a_ledger_and_its_frames(remote: ObjectPath, tmp_path: Path, cl2r: Comma
 
 def test_scalars_of_a_task_are_written_once(remote: ObjectPath) -> None:
     for _ in range(2):
-        write_task(remote / "run", 1, 0, [{"epoch": 1, "loss_ce": 0.5}], {"BC(t)": 0.25})
+        tracker = TensorBoard(Place(remote, remote, "study"))
+        tracker.task("run", TaskLog(1, [{"epoch": 1, "loss_ce": 0.5}], {"BC(t)": 0.25}))
     ((name, *_),) = remote.walk_files()
-    assert name.startswith("run/events.out.tfevents.")
+    assert name.startswith("tensorboard/run/events.out.tfevents.")
+    tracker.finish("run", 1, {"AC": 1.0})
+    assert TensorBoard(Place(remote, remote, "study")).state("run") == (0, "finished")
     assert b"train/loss_ce" in (remote / name).read_bytes()
 
 
