@@ -9,6 +9,7 @@ import inspect
 import json
 import textwrap
 from collections.abc import Callable, Iterable
+from functools import partial
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -27,8 +28,15 @@ DIALECT = "http://json-schema.org/draft-07/schema#"  # the newest that YAML lang
 
 
 def schema_text(kind: str) -> str:
-    """Return the schema of the file of a `run` or a `study` as JSON."""
-    return json.dumps(run_schema() if kind == "run" else study_schema(), indent=1, ensure_ascii=False) + "\n"
+    """Return the schema of the file of a `run` or a `study` as JSON, one line per definition and key of the file."""
+    line = partial(json.dumps, ensure_ascii=False)
+    entries = []
+    for name, value in (run_schema() if kind == "run" else study_schema()).items():
+        text = line(value)
+        if name in ("properties", "$defs"):
+            text = "{\n" + ",\n".join(f"  {line(key)}: {line(entry)}" for key, entry in value.items()) + "\n }"
+        entries.append(f" {line(name)}: {text}")
+    return "{\n" + ",\n".join(entries) + "\n}\n"
 
 
 def run_schema() -> Schema:

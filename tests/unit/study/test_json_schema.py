@@ -30,7 +30,7 @@ def faults(kind: str, content: Any) -> list[str]:
 @pytest.mark.parametrize("kind", SCHEMAS)
 def test_the_shipped_schema_is_the_generated_one(kind: str, cl2r: Command) -> None:
     text = SCHEMAS[kind].read_text(encoding="utf-8")
-    assert text == schema_text(kind), f"write it anew: cl2r schema {kind} > cl2r/schemas/{kind}.json"
+    assert text == schema_text(kind), f"update it: cl2r schema {kind} > cl2r/schemas/{kind}.json"
     assert cl2r("schema", kind) == (0, text, "")
     Draft7Validator.check_schema(json.loads(text))
 
