@@ -2,29 +2,46 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-READY := $(VENV)/.ready
-# 16 of the preset's 20 epochs: two cores are done in five minutes.
-SHORT := --set optim.epochs=16 --set 'optim.milestones=[11,14]'
+READY := $(VENV)/.ready-run
+DEV := $(VENV)/.ready-dev
+# An index that has torch without CUDA. It is used for torch and torchvision only, when $(VENV) is made.
+CPU_INDEX := https://download.pytorch.org/whl/cpu
+TORCH_INDEX ?=
+SIZES := about 3.4 GB to download and 7 GB on disk (2.4 and 4.3 of it are CUDA; TORCH_INDEX=$(CPU_INDEX) leaves it out)
+ifneq ($(TORCH_INDEX),)
+SIZES := without CUDA about 0.6 GB to download and 2.3 GB on disk
+endif
+# 8 of the preset's 20 epochs: two cores are done in six minutes.
+SHORT := --set optim.epochs=8 --set 'optim.milestones=[5,7]'
 SMALL_STUDY := tests/studies/test_ablation.py
 HALF := --set optim.epochs=10 --set 'optim.milestones=[7,9]'
 BROWSERS := chromium chromium-browser google-chrome google-chrome-stable
 
-.PHONY: help study ablation methods report browser bench-methods bench-ray bench-pairs bench-recall bench-decoding bench-report bench-search bench-speed bench-peak bench-tricks bench-scaling search soak record same test test-ray test-slow lint audit format clean
+.PHONY: help study ablation methods report browser bench-methods bench-ray bench-pairs bench-recall bench-decoding bench-report bench-search bench-speed bench-peak bench-tricks bench-scaling search soak record same test test-ray test-slow lint audit format dist clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
+# An older checkout has $(VENV)/.ready and every package; both rules then only find that nothing is missing.
 $(READY): pyproject.toml
-	@echo "setting up $(VENV) (once; torch is large)"
+	@echo "setting up $(VENV), once: $(SIZES), a few minutes"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+ifneq ($(TORCH_INDEX),)
+	@.ci/install $(VENV) --index-url $(TORCH_INDEX) 'torch>=2.6,<3' 'torchvision>=0.21,<1'
+endif
+	@.ci/install $(VENV) --editable .
 	@touch $@
 
-study: $(READY) ## The ablation study on the embedded icons: six methods, five tasks (about 5 minutes on 2 cores)
+$(DEV): $(READY)
+	@echo "adding what tests and checks need, once: about 0.2 GB to download and 0.7 GB on disk, a minute"
+	@.ci/install $(VENV) --editable '.[dev]'
+	@touch $@
+
+study: $(READY) ## The ablation study on the embedded icons: six methods, six tasks, three seeds (about 6 minutes on 2 cores)
 	@$(BIN)/python studies/ablation.py $(SHORT)
 
-ablation: $(READY) ## The same with all epochs of the preset and three seeds (the README's table)
-	@$(BIN)/python studies/ablation.py --seeds 0 1 2
+ablation: $(READY) ## The same with all epochs of the preset (about 15 minutes on 2 cores)
+	@$(BIN)/python studies/ablation.py
 
 methods: $(READY) ## All methods and adapters, three seeds, half the preset's epochs (about an hour on 2 cores)
 	@$(BIN)/python studies/methods.py --seeds 0 1 2 $(HALF)
@@ -38,46 +55,46 @@ report: $(READY) ## The page of the newest study below results, or of STUDY=name
 	study="$${study%/runs.parquet}"; \
 	$(BIN)/cl2r report $${study:+"$$study"}
 
-bench-methods: $(READY) ## Cost of each method relative to ER (minutes)
+bench-methods: $(DEV) ## Cost of each method relative to ER (minutes)
 	@$(BIN)/python tests/benchmarks/method_cost.py
 
-bench-ray: $(READY) ## Overhead of Ray per trial (minutes)
+bench-ray: $(DEV) ## Overhead of Ray per trial (minutes)
 	@$(BIN)/python tests/benchmarks/ray_overhead.py
 
-bench-pairs: $(READY) ## Distances and TAR@FAR of IJB-C's 15.7 million pairs (a minute)
+bench-pairs: $(DEV) ## Distances and TAR@FAR of IJB-C's 15.7 million pairs (a minute)
 	@$(BIN)/python tests/benchmarks/tar_at_far.py
 
-bench-recall: $(READY) ## Seconds that recall@1 adds to the evaluation of ten tasks and 10,000 open images (seconds)
+bench-recall: $(DEV) ## Seconds that recall@1 adds to the evaluation of ten tasks and 10,000 open images (seconds)
 	@OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks.recall
 
-bench-decoding: $(READY) ## Speed of decoding large JPEGs (a minute)
+bench-decoding: $(DEV) ## Speed of decoding large JPEGs (a minute)
 	@$(BIN)/python tests/benchmarks/decoding.py
 
-bench-report: $(READY) ## Seconds and size of the page of 500 runs (a minute)
+bench-report: $(DEV) ## Seconds and size of the page of 500 runs (a minute)
 	@$(BIN)/python tests/benchmarks/report_page.py
 
-bench-search: $(READY) ## Indexes of a million vectors: build time, memory, queries per second, recall (long)
+bench-search: $(DEV) ## Indexes of a million vectors: build time, memory, queries per second, recall (long)
 	@$(BIN)/python -m tests.benchmarks.search_scale
 
-bench-speed: $(READY) ## The engine compared with a plain pipeline (long)
+bench-speed: $(DEV) ## The engine compared with a plain pipeline (long)
 	@$(BIN)/python -m tests.benchmarks.throughput --out studies/results/throughput
 
-bench-peak: $(READY) ## Share of the machine's peak that a training step reaches, and where the rest goes (minutes)
+bench-peak: $(DEV) ## Share of the machine's peak that a training step reaches, and where the rest goes (minutes)
 	@$(BIN)/python -m tests.benchmarks.peak --out studies/results/peak
 
-bench-tricks: $(READY) ## Losses and matrices with and without each trick (long)
+bench-tricks: $(DEV) ## Losses and matrices with and without each trick (long)
 	@$(BIN)/python -m tests.benchmarks.tricks --out studies/results/tricks
 
-bench-scaling: $(READY) ## Workers that share a step, trials side by side, the cost model, metrics by number of workers (long)
+bench-scaling: $(DEV) ## Workers that share a step, trials side by side, the cost model, metrics by number of workers (long)
 	@$(BIN)/python studies/scaling.py --drift --out studies/results/scaling
 
-soak: $(READY) ## 200 trials while processes, nodes, files and clocks are disturbed (15 minutes on 2 busy cores)
+soak: $(DEV) ## 200 trials while processes, nodes, files and clocks are disturbed (15 minutes on 2 busy cores)
 	@$(BIN)/python tests/faults/soak.py
 
-record: $(READY) ## Record what this tree does: tensors, keys, frames, tables, commands (4 minutes; results/record.json)
+record: $(DEV) ## Record what this tree does: tensors, keys, frames, tables, commands (4 minutes; results/record.json)
 	@$(BIN)/python tests/support/record.py --out results/record.json
 
-same: $(READY) ## Record the commit BASE=... and this tree, and list what differs (6 minutes on 2 cores; PARTS=a,b,c,d,e)
+same: $(DEV) ## Record the commit BASE=... and this tree, and list what differs (6 minutes on 2 cores; PARTS=a,b,c,d,e)
 	@test -n "$$BASE" || { echo "same: with which commit? e.g. make same BASE=516e7e5" >&2; exit 2; }
 	@$(BIN)/python tests/support/record.py --same "$$BASE" $${PARTS:+--parts "$$PARTS"}
 
@@ -93,20 +110,20 @@ browser: ## Install Chromium for the tests of the report, if there is none and t
 		echo "no browser: install chromium (Debian: sudo apt-get install chromium), or $$without"; \
 	fi
 
-test: $(READY) browser ## Run the tests: unit, contract, golden, resume, browser and one small study on Ray (10 minutes)
+test: $(DEV) browser ## Run the tests: unit, contract, golden, resume, browser and one small study on Ray (10 minutes)
 	@$(BIN)/python -m pytest -m "not slow" -n 2 --dist loadfile --ignore tests/studies --ignore tests/faults
 	@$(BIN)/python -m pytest -m "not slow" $(SMALL_STUDY)
 
 # These run alone: some of them watch how Ray's processes start side by side.
-test-ray: $(READY) browser ## Run the other studies and all faults on Ray (25 minutes)
+test-ray: $(DEV) browser ## Run the other studies and all faults on Ray (25 minutes)
 	@$(BIN)/python -m pytest -m "not slow" tests/studies
 	@$(BIN)/python -m pytest -m "not slow" tests/faults
 
-test-slow: $(READY) ## Run the long checks
+test-slow: $(DEV) ## Run the long checks
 	@$(BIN)/python -m pytest -m slow --ignore tests/faults
 	@$(BIN)/python -m pytest -m slow tests/faults
 
-lint: $(READY) ## Check style, types and layers
+lint: $(DEV) ## Check style, types and layers
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
@@ -114,7 +131,7 @@ lint: $(READY) ## Check style, types and layers
 
 # --strict: without it, packages that the service does not know, or does not answer about, count as safe. The local part
 # of a version (torch 2.9+cpu) is not known there, and this project is not one of its packages.
-audit: $(READY) ## Look for known vulnerabilities of installed packages (asks PyPI; fails if it gets no answer)
+audit: $(DEV) ## Look for known vulnerabilities of installed packages (asks PyPI; fails if it gets no answer)
 	@$(BIN)/python -m pip list --format freeze --exclude-editable >$(VENV)/installed.txt
 	@sed 's/+.*//' $(VENV)/installed.txt >$(VENV)/audited.txt
 	@grep -q == $(VENV)/audited.txt || { echo "audit: nothing is installed in $(VENV)" >&2; exit 1; }
@@ -124,9 +141,17 @@ audit: $(READY) ## Look for known vulnerabilities of installed packages (asks Py
 		echo "audit: not done, so nothing is known: the service gave no answer, see $(VENV)/audit.log" >&2; \
 	fi; exit $$code
 
-format: $(READY) ## Let ruff rewrite what it can
+format: $(DEV) ## Let ruff rewrite what it can
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
+# The wheel is tried in a folder without the checkout, by an interpreter that finds the packages of $(VENV), but not this
+# project, through a path file.
+dist: $(DEV) ## Build sdist and wheel, check them, and run the wheel in an empty folder (2 minutes)
+	@rm -rf dist build
+	@$(BIN)/python -m build --outdir dist . >$(VENV)/dist.log 2>&1 || { tail -n 20 $(VENV)/dist.log >&2; exit 1; }
+	@$(BIN)/python -m twine check --strict dist/*
+	@$(BIN)/python tests/support/try_wheel.py dist/*.whl
+
 clean: ## Remove the virtual environment and caches; results stay
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info build dist

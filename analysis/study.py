@@ -3,6 +3,7 @@
 import io
 import json
 import math
+import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -78,14 +79,16 @@ def load_runs(root: str | Path, names: Collection[str] | None = None) -> Frames:
     return Frames(**_with_later_columns({name: pd.concat(own, ignore_index=True) for name, own in parts.items()}))
 
 
-def load_study(path_or_uri: str | Path) -> Study:
+def load_study(path_or_uri: str | Path | None = None) -> Study:
     """Load the study in a folder, e.g. load_study("results/studies/ablation"), or the only one of a storage root.
 
+    Without an argument it is the newest study below $CL2R_STORAGE or, if that is not set, below `results` in the
+    current folder or else in the checkout.
     The folder may be a path, a file:// URI or s3://bucket/prefix?region=..&endpoint_override=host%3Aport. Rows of runs
     that `runs` does not have yet are left out.
     """
-    check_type("path_or_uri", path_or_uri, str | Path | ObjectPath, "the folder or the address of a study")
-    path = find_study(path_or_uri)
+    check_type("path_or_uri", path_or_uri, str | Path | ObjectPath | None, "the folder or the address of a study")
+    path = newest_study() if path_or_uri is None else find_study(path_or_uri)
     frames = _with_later_columns({name: _read_frame(path, f"{name}.parquet") for name in FRAMES})
     runs = frames["runs"]
     for name, frame in frames.items():
@@ -126,6 +129,18 @@ def find_study(path_or_uri: str | Path) -> StoragePath:
         names = ", ".join(child.name for child in found)
         raise FileNotFoundError(f"{path} holds several studies: {names}; name one: {found[0]}")
     return found[0]
+
+
+def newest_study() -> StoragePath:
+    """Return the folder of the study whose frames were written last. Raise FileNotFoundError if there is none."""
+    given = os.environ.get("CL2R_STORAGE")
+    roots = [at(given)] if given else [at("results"), at(Path(__file__).parents[1] / "results")]
+    for root in roots:
+        found = [(info.mtime_ns, path) for path in root.list("studies/*/runs.parquet") if (info := path.file_info())]
+        if found:
+            return max(found)[1].parent
+    where = " or ".join(str(root.absolute()) for root in roots)
+    raise FileNotFoundError(f"no study below {where}: run `cl2r study ablation`, or name a folder: load_study(...)")
 
 
 def read_specification(path: StoragePath) -> dict[str, Any]:

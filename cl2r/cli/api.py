@@ -2,7 +2,7 @@
 
 import dataclasses
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 from io import BytesIO
@@ -29,6 +29,7 @@ from cl2r.study.plan import plan_text
 from cl2r.study.resources import Resources
 from cl2r.study.session import StudySession
 from cl2r.study.spec import StudySpec
+from cl2r.study.trackers import TENSORBOARD, TrackedRun
 
 if TYPE_CHECKING:
     import numpy as np
@@ -77,12 +78,13 @@ def run(
     *,
     storage: str | Path | None = None,
     overrides: Mapping[str, Any] | None = None,
+    log: Sequence[str] = (),
 ) -> Run:
     """Train one chain of models, or find it in the storage ($CL2R_STORAGE, or `results`), and evaluate it.
 
     `config` is a Config, the name of a preset, a YAML file or a mapping like the content of one: sections of fields on
-    top of `preset` (default: icons). `overrides` are fields by dotted name. Raise InputError before any training if
-    something is wrong with them.
+    top of `preset` (default: icons). `overrides` are fields by dotted name; `log` names trackers: tensorboard, mlflow,
+    wandb. Raise InputError before any training if something is wrong with them.
 
     >>> from cl2r import run
     >>> result = run("small.yaml", overrides={"method.name": "er", "scenario.n_tasks": 2})
@@ -98,8 +100,9 @@ def run(
     layer = config.model_dump(mode="json") if isinstance(config, Config) else config
     layer = with_base(layer) if isinstance(layer, Mapping) else read_layer(str(layer))
     plan = plan_run(resolve([layer, *itertools.starmap(from_dotted, _entries("overrides", overrides).items())]))
-    with closing(ProgressLine(len(plan.keys))) as progress:
-        result = execute(plan, root, progress)
+    with closing(ProgressLine(len(plan.keys))) as progress, TrackedRun(log, plan, root) as tracked:
+        result = execute(plan, root, progress, after_task=tracked)
+        tracked.finish(result)
     folder = write_run(result, root)
     frames = {name: pd.read_parquet(BytesIO((folder / f"{name}.parquet").read_bytes())) for name in FRAMES}
     return Run(plan.config, result.report.matrix, dict(result.report.values), Frames(**frames), folder)
@@ -145,14 +148,16 @@ def run_study(
     name: str | None = None,
     changes: Mapping[str, Any] | None = None,
     verbose: bool = False,
+    log: Sequence[str] = (TENSORBOARD,),
     **resources: Any,
 ) -> Study:
     """Run what is missing of a study on Ray and return its frames; failed runs have rows in `runs` too.
 
     `spec` is the name of a study, a YAML file or a mapping like the content of one; `changes` replace entries of it,
-    key by key in `grid` and `search`. `resources` are the fields of `cl2r.study.resources.Resources`: workers,
-    cpus_per_worker, gpus_per_worker, accelerator, max_concurrent, sync_batchnorm, retries; one that is not given comes
-    from the environment, e.g. $CL2R_WORKERS, or has its default. Run it again to resume.
+    key by key in `grid` and `search`; `log` names trackers: tensorboard, mlflow, wandb. `resources` are the fields of
+    `cl2r.study.resources.Resources`: workers, cpus_per_worker, gpus_per_worker, accelerator, max_concurrent,
+    sync_batchnorm, retries; one that is not given comes from the environment, e.g. $CL2R_WORKERS, or has its default.
+    Run it again to resume.
 
     >>> from cl2r import run_study
     >>> spec = {"preset": "small.yaml", "seeds": [0, 1], "grid": {"method.name": ["er", "cl2r"]}}
@@ -164,7 +169,7 @@ def run_study(
     """
     with (
         Termination().listening() as stop,
-        _open(spec, storage, name, changes, resources, stop=stop, verbose=verbose) as session,
+        _open(spec, storage, name, changes, resources, stop=stop, verbose=verbose, log=log) as session,
     ):
         driver.run(session)
         return load_study(str(session.folder.path))

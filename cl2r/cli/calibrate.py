@@ -22,7 +22,6 @@ def calibrate(preset: str, overrides: tuple[str, ...], runs: int, threads: int |
     studies. They change rounding: use the same ones for all runs of a comparison.
     """
     config = shared.build_config(preset, overrides, **options)
-    shared.note_if_busy()
     import torch
 
     from cl2r.engine.plan import plan_run
@@ -31,6 +30,7 @@ def calibrate(preset: str, overrides: tuple[str, ...], runs: int, threads: int |
     from cl2r.study import calibrate as calibration
 
     plan = plan_run(config)
+    shared.note_if_busy()
     torch.set_num_threads(threads or cores())
     cuda = torch.cuda.is_available()
     with announced("measuring precisions and compilation…"):

@@ -258,8 +258,8 @@ def upgrade_check(
     found = check.sample(chosen)
     verdict = found.verdict(tolerance)
     if as_json:
-        head = {"old": before.card.name, "new": after.card.name, "verdict": verdict}
-        click.echo(json.dumps(head | asdict(found)))
+        names = {"old_model": before.card.name, "new_model": after.card.name}
+        click.echo(json.dumps(names | {"verdict": verdict} | asdict(found)))
     else:
         click.echo("\n".join(check.report_lines(found, run_matrix(after.card.run, storage), tolerance, price)))
     return EXIT_CODES[verdict]

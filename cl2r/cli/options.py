@@ -35,7 +35,10 @@ def call(command: click.Command, words: Sequence[str] | None, name: str) -> int:
     try:
         return command.main(words, prog_name=name, standalone_mode=False) or 0
     except click.ClickException as error:
-        raise InputError(" ".join(error.format_message().split())) from error
+        message = " ".join(error.format_message().split())
+        if isinstance(error, click.UsageError) and error.ctx is not None and "--help" not in message:
+            message = f"{message.removesuffix('.')}; see `{error.ctx.command_path} --help`"
+        raise InputError(message) from error
     except click.Abort as error:
         raise KeyboardInterrupt from error
 
@@ -190,8 +193,11 @@ def note_if_busy() -> None:
 
 def build_config(preset: str, overrides: Sequence[str], **options: Any) -> "Config":
     """Return the config of a preset with options (None: not given) and overrides, which win."""
-    from cl2r.config.layers import from_dotted, override, read_layer, resolve
+    from cl2r.cli.study import study_names
+    from cl2r.config.layers import from_dotted, override, presets, read_layer, resolve
 
+    if preset in study_names() and preset not in presets():
+        raise InputError(f"{preset} is a study, not a preset: `cl2r study {preset}`; presets: {', '.join(presets())}")
     fields = {"data_name": "data.name", "data_root": "data.root", "tasks": "scenario.n_tasks", "method": "method.name"}
     given = {fields.get(name, name): value for name, value in options.items() if value is not None}
     return resolve([read_layer(preset), *(from_dotted(*entry) for entry in given.items()), *map(override, overrides)])

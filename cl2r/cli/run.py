@@ -65,7 +65,6 @@ def run(
         return
     if not (quiet or as_json):
         click.echo(f"{headline(config)}; base: {describe_preset(preset)}")
-    shared.note_if_busy()
     from cl2r.engine.chain import execute
     from cl2r.engine.frames import write_run
     from cl2r.engine.plan import plan_run
@@ -75,6 +74,7 @@ def run(
 
     with Termination(grace).listening() as termination:
         plan = plan_run(config)
+        shared.note_if_busy()
         progress = nullcontext(TimeLeft()) if quiet else closing(ProgressLine(len(plan.keys)))
         tracked = TrackedRun(log, plan, storage)
         with progress as listener, termination.graceful(), tracked:
@@ -176,7 +176,7 @@ def to_json(result: "RunResult", folder: "StoragePath", base: str) -> dict[str, 
     """Return a finished run as plain JSON. What is undefined is null, and says why if it is a metric."""
     from cl2r.runtime.environment import peak_bytes
 
-    found = {
+    found: dict[str, Any] = {
         "run": folder.name,
         "folder": str(folder),
         "base": base,

@@ -290,6 +290,7 @@ def _plan(session: "StudySession", options: Mapping[str, Any]) -> int:
 def _run(session: "StudySession", table: Table) -> int:
     """Run the study, print what came out of it, and write figures and the page."""
     from cl2r.cli.report import leave_report
+    from cl2r.config.layers import describe_preset
     from cl2r.rayrun import driver
     from cl2r.runtime.environment import peak_bytes
     from cl2r.runtime.text import clock, megabytes
@@ -298,7 +299,8 @@ def _run(session: "StudySession", table: Table) -> int:
         if not session.quiet:
             click.echo(line)
 
-    say(f"study {session.folder.name}: {session.expected_runs()} runs")
+    base = describe_preset(session.spec.preset)
+    say(f"study {session.folder.name}: {session.expected_runs()} runs; base: {base}")
     if note := session.loader_note():
         say(note)
     outcome = driver.run(session)
@@ -347,6 +349,10 @@ def load_command(name: str) -> StudyCommand:
 def _known_study(name: str, suffix: str) -> Path:
     known = study_names(suffix)
     if name not in known:
+        from cl2r.config.layers import presets
+
+        if name in presets():
+            raise InputError(f"{name} is a preset, not a study: `cl2r run {name}`, or --preset {name} with a study")
         raise InputError(f"no study {name!r}{nearest(name, known)}; studies: {', '.join(known)}")
     return STUDIES / f"{name}{suffix}"
 

@@ -3,7 +3,8 @@
 The file of a run and the file of a study share one grammar. Both name their base under `preset`: the name of a preset,
 another YAML file, or `none` for the built-in defaults of every field. Without it the base is the preset `icons`, except
 for a whole config such as a run saves, which has no base. Sections of fields follow (`optim: {epochs: 3}`), and `set`
-with the same fields by dotted name; both override the base. A study's file adds what varies (`STUDY_KEYS`).
+with the same fields by dotted name; both override the base. What a method brings overrides the base too, but yields to
+the file's own fields. A study's file adds what varies (`STUDY_KEYS`).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -54,7 +55,8 @@ def read_layer(preset: str) -> dict[str, Any]:
         return {}
     path = known.get(preset, Path(preset))
     if not path.is_file():
-        raise InputError(f"no preset or file {preset!r}{nearest(preset, known)}; presets: {', '.join(known)}")
+        there = f"presets: {', '.join(known)}; or give the path of a YAML file"
+        raise InputError(f"no preset or file {preset!r}{nearest(preset, known)}; {there}")
     return with_base(read_yaml(path), str(path))
 
 
@@ -83,16 +85,18 @@ def preset_layers(preset: str, above: Sequence[str] = ()) -> list[dict[str, Any]
         raise InputError(
             f"{above[-1]}: preset: {preset} is built on this file; give another base, e.g. {DEFAULT_PRESET}"
         )
-    return _expand(read_layer(preset), [*above, preset])
+    base, own = _expand(read_layer(preset), [*above, preset])
+    return [*base, *own]
 
 
-def _expand(layer: Mapping[str, Any], above: Sequence[str] = ()) -> list[dict[str, Any]]:
+def _expand(layer: Mapping[str, Any], above: Sequence[str] = ()) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return the layers of the base that a layer names, and its own; a layer without a base is one."""
     own = dict(layer)
     base, settings = own.pop("preset", NO_PRESET), own.pop("set", {})
     if not isinstance(settings, Mapping):
         raise InputError(f"{above[-1] if above else 'config'}: set: give fields by name, e.g. {{optim.epochs: 3}}")
-    below = [] if base == NO_PRESET else preset_layers(base, above)
-    return [*below, own, *(from_dotted(str(name), value) for name, value in settings.items())]
+    dotted = [from_dotted(str(name), value) for name, value in settings.items()]
+    return ([own], dotted) if base == NO_PRESET else (preset_layers(base, above), [own, *dotted])
 
 
 def describe_preset(preset: str) -> str:
@@ -113,7 +117,7 @@ def override(text: str) -> dict[str, Any]:
     try:
         return from_dotted(dotted.strip(), yaml.safe_load(value))
     except yaml.YAMLError as error:
-        raise InputError(f"--set {text!r}: the value is not valid YAML") from error
+        raise InputError(f"--set {text!r}: not valid YAML; quote it, e.g. --set 'optim.milestones=[3, 9]'") from error
 
 
 def from_dotted(dotted: str, value: Any) -> dict[str, Any]:
@@ -123,35 +127,37 @@ def from_dotted(dotted: str, value: Any) -> dict[str, Any]:
     return dict(value)
 
 
-def resolve(layers: Iterable[Mapping[str, Any]]) -> Config:
-    """Merge layers (later ones win; the first is the preset) into a checked config; raise InputError for bad input.
+def resolve(layers: Iterable[Mapping[str, Any]], base: int | None = None) -> Config:
+    """Merge layers (later ones win) into a checked config; raise InputError for bad input.
 
-    The requested method's defaults override the preset, unless the preset names that method; so does its native budget,
-    unless the preset asks for that too. Explicit overrides always win. If the first layer names a base, then that is
-    the preset, and the layer's own fields are overrides.
+    The first `base` layers are the preset. By default it is the base that the first layer names, or this layer itself
+    if it names none. The requested method's defaults override the preset, except for the layers from which on it names
+    that method; so does its native budget, unless the preset asks for that too. Explicit overrides always win.
     """
-    first, *overrides = [*layers] or [{}]
-    preset, *more = _expand(first)
-    overrides = [*more, *overrides]
-    given = merge_layers([preset, *overrides])
+    every = [*layers] or [{}]
+    chain, own = (every[:base], []) if base else _expand(every[0])
+    overrides = [*own, *every[base or 1 :]]
+    given = merge_layers([*chain, *overrides])
+    chain = _split_for(_field(given, "data.name"), chain)
+    preset, given = merge_layers(chain), merge_layers([*chain, *overrides])
     named, requested = _field(preset, "method.name"), _field(given, "method.name")
-    base, adapter = split_name(str(requested or "cl2r"))
-    info, own = METHODS[base], named == requested
-    if str(named or base).partition("+")[0] != base and any(_field(preset, key) for key in OWN_FIELDS):
-        raise InputError(f"config: method.name={requested}: the preset is a saved config of {named}; give another one")
-    counts = [_field(preset, "scenario.initial"), _field(preset, "scenario.increment")]
-    if any(counts) and _field(given, "data.name") != _field(preset, "data.name"):
-        # These counts suit the preset's data; other data is split into equal tasks, unless an override says how.
-        overrides = [{"scenario": {"n_tasks": ScenarioConfig().n_tasks}}, *overrides]
-    below, above = list[dict[str, Any]](), list[dict[str, Any]]()
-    (below if own else above).extend([_nested(info.defaults), {"adapter": {"name": adapter}}])
+    name, adapter = split_name(str(requested or "cl2r"))
+    info, place = METHODS[name], len(chain)
+    if str(named or name).partition("+")[0] != name and any(_field(preset, key) for key in OWN_FIELDS):
+        other = f"start from a preset instead, e.g. {DEFAULT_PRESET}"
+        raise InputError(f"config: method.name={requested}: the preset is a saved config of {named}; {other}")
+    while place and _field(merge_layers(chain[:place]), "method.name") == requested:
+        place -= 1  # this layer was written for the method
+    brought = [_nested(info.defaults), {"adapter": {"name": adapter}}]
+    above = list[dict[str, Any]]()
     if _field(given, "method.budget") == "native":
         if info.native is None:
-            raise InputError(f"method.budget=native: no schedule of {info.name} is known")
-        (below if own and _field(preset, "method.budget") == "native" else above).append(_nested(info.native))
-    merged = merge_layers([*below, preset, *above, *overrides])
+            raise InputError(f"method.budget=native: no schedule of {info.name} is known; leave out method.budget")
+        meant = named == requested and _field(preset, "method.budget") == "native"
+        (brought if meant else above).append(_nested(info.native))
+    merged = merge_layers([*chain[:place], *brought, *chain[place:], *above, *overrides])
     adapter = _field(merged, "adapter.name")
-    merged["method"]["name"] = f"{base}+{adapter}" if adapter in ADAPTERS else base
+    merged["method"]["name"] = f"{name}+{adapter}" if adapter in ADAPTERS else name
     _check(merged)
     try:
         return Config.model_validate(merged)
@@ -159,12 +165,25 @@ def resolve(layers: Iterable[Mapping[str, Any]]) -> Config:
         raise InputError(f"config: {error_line(error, field_keys())}") from error
 
 
+def _split_for(data: str | None, chain: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the layers of a preset for this data set.
+
+    Numbers of classes suit the data they were written for. Other data is split into equal tasks, unless a later layer
+    says how.
+    """
+    for place, layer in enumerate(chain, 1):
+        counts = _field(layer, "scenario.initial") or _field(layer, "scenario.increment")
+        if counts and _field(merge_layers(chain[:place]), "data.name") != data:
+            return [*chain[:place], {"scenario": {"n_tasks": ScenarioConfig().n_tasks}}, *chain[place:]]
+    return list(chain)
+
+
 def merge_layers(layers: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Return one layer that sets what all of them set; later ones win."""
     merged: dict[str, Any] = {}
     for layer in layers:
         if not isinstance(layer.get("method", {}), Mapping):
-            raise InputError(f"config: method: expected a mapping of fields (got {layer['method']!r})")
+            raise InputError(f"config: method: give a mapping of fields, e.g. {{name: er}} (got {layer['method']!r})")
         scenario = layer.get("scenario")
         if isinstance(scenario, Mapping):
             # `initial` or `increment` replaces the `n_tasks` of the layers below, and the other way round.
@@ -201,9 +220,9 @@ def _check(merged: Mapping[str, Any]) -> None:
     for dotted, kind in field_types().items():
         value = _field(merged, dotted)
         if isinstance(value, bool) and kind is not bool:  # pydantic would read `seed: true` as 1
-            raise InputError(f"config: {dotted}: not a yes-or-no field (got {value})")
+            raise InputError(f"config: {dotted}: not a yes-or-no field; give a number or a name (got {value})")
     if "options" in merged:
-        raise InputError("config: unknown key 'options': a method's section has the name that `cl2r methods` shows")
+        raise InputError("config: unknown key 'options': give a method's section by the name that `cl2r methods` shows")
     for name, section in sections().items():
         try:
             section.model_validate(merged.get(name, {}))
@@ -226,10 +245,28 @@ def error_line(error: ValidationError, keys: Sequence[str], *prefix: str) -> str
     first = error.errors()[0]
     # Union types add their own names to the location; a field path has at most two parts.
     path = [*prefix, *(str(part) for part in first["loc"])][:2]
-    dotted = ".".join(path)
-    if first["type"] == "extra_forbidden":
-        near = nearest(dotted, keys) or nearest(path[-1], [key.split(".")[-1] for key in keys])
-        return f"unknown key {dotted!r}{near}"
+    dotted, kind = ".".join(path), first["type"]
+    if kind == "extra_forbidden":
+        return unknown_key(dotted, keys)
+    if kind == "missing":
+        return f"{dotted}: missing; give it, it has no default"
     message = first["msg"].removeprefix("Value error, ")
-    got = f" (got {first['input']!r})" if dotted and first["type"] != "missing" else ""
-    return f"{dotted}: {message}{got}" if dotted else message
+    if kind in ("model_type", "model_attributes_type", "dict_type"):
+        own = ", ".join(key.partition(".")[2] for key in keys if key.startswith(f"{dotted}."))
+        message = f"give a mapping of its fields: {own}" if own else "give a mapping"
+    return f"{dotted}: {message} (got {first['input']!r})" if dotted else message
+
+
+def unknown_key(dotted: str, keys: Sequence[str]) -> str:
+    """Return that a key is unknown, with the one that was probably meant, else with those there are in its place."""
+    section, _, last = dotted.rpartition(".")
+    own = [key for key in keys if section and key.startswith(f"{section}.")]
+    elsewhere = [key for key in keys if key.rpartition(".")[2] == last]
+    if own:
+        near = nearest(dotted, own) if nearest(last, [key.rpartition(".")[2] for key in own]) else ""
+    else:
+        near = nearest(dotted, keys) or nearest(last, [key.rpartition(".")[2] for key in keys])
+    if near or elsewhere:
+        return f"unknown key {dotted!r}{near or nearest(elsewhere[0], elsewhere)}"
+    own = own or list(dict.fromkeys(key.split(".")[0] for key in keys))
+    return f"unknown key {dotted!r}; there are {', '.join(own)}"

@@ -64,12 +64,13 @@ def plan_run(config: Config) -> Plan:
             raise InputError(f"task {task.index} has {len(task.rows)} image, but batch norm needs 2: use fewer tasks")
     outputs = config.head.k_max or dataset.num_classes
     if outputs < dataset.num_classes:
-        raise InputError(f"head.k_max={outputs} is below the {dataset.num_classes} classes of {dataset.name}")
+        raise InputError(f"head.k_max={outputs} is below the {dataset.num_classes} classes of {dataset.name}; raise it")
     if spec.stop_after is not None and spec.stop_after > len(scenario.tasks):
-        raise InputError(f"scenario.stop_after={spec.stop_after} exceeds the {len(scenario.tasks)} tasks")
+        raise InputError(f"scenario.stop_after={spec.stop_after} exceeds the {len(scenario.tasks)} tasks; lower it")
     classes = [task.classes for task in scenario.tasks[: spec.stop_after]]
     keys = link_keys(config, dataset.fingerprint, classes, outputs)
     if config.adapter.name != "none" and config.head.projection != "none" and outputs - 1 > FACTORED_ABOVE:
-        raise InputError(f"adapter.name={config.adapter.name} cannot take features of {outputs - 1} dimensions")
+        fault = f"adapter.name={config.adapter.name} cannot take features of {outputs - 1} dimensions"
+        raise InputError(f"{fault}; leave the adapter out")
     tuning, report = evaluation_pairs(dataset, config.eval)
     return Plan(config, dataset, scenario, outputs, keys, tuning, report, *search_images(dataset, config.eval))

@@ -14,6 +14,7 @@ from typing import Any, Protocol, TextIO
 from cl2r.runtime.text import clock
 
 log = logging.getLogger(__name__)
+SLOW_S = 1.0  # what takes longer is announced
 FIRST_LINE_S, LINE_EVERY_S = 10.0, 30.0  # when a stream that is no terminal gets lines of progress
 
 
@@ -37,9 +38,9 @@ class ImportNotes(MetaPathFinder):
 
 
 @contextlib.contextmanager
-def announced(line: str, after: float = 1.0) -> Iterator[None]:
-    """Log `line` if the block has not ended after so many seconds."""
-    timer = threading.Timer(after, log.info, ("%s", line))
+def announced(line: str) -> Iterator[None]:
+    """Log `line` if the block has not ended after a second."""
+    timer = threading.Timer(SLOW_S, log.info, ("%s", line))
     timer.daemon = True
     timer.start()
     try:

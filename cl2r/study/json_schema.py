@@ -115,8 +115,12 @@ def _model(kind: type[Section]) -> Schema:
 
 
 def _docstrings(kind: type[Section]) -> dict[str, str]:
-    """Return the docstrings below the fields of a model, on one line each."""
-    (tree,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+    """Return the docstrings below the fields of a model, on one line each; none if its source is not installed."""
+    try:
+        source = inspect.getsource(kind)
+    except OSError:
+        return {}
+    (tree,) = ast.parse(textwrap.dedent(source)).body
     assert isinstance(tree, ast.ClassDef)
     found = {}
     for field, after in zip(tree.body, tree.body[1:], strict=False):

@@ -129,7 +129,7 @@ def estimate(session: StudySession, gpu_price: float) -> Estimate:
             if not costs.keys() >= set(plan.keys):  # a run with an adapter has no links of its own
                 costs |= {cost.key: cost for cost in link_costs(plan, cache)}
     missing = [cost for cost in costs.values() if cost.key not in session.store]
-    elsewhere = bool(resources.gpus_per_worker or resources.accelerator) and not torch.cuda.is_available()
+    elsewhere = resources.gpus_per_worker > 0 and resources.backend != "gloo" and not torch.cuda.is_available()
     concurrent = _concurrent(resources, elsewhere)
     seconds, speed = (None, "") if elsewhere else _time_here(session, plans, costs, missing, concurrent)
     gpu_hours = sum(map(GPU.seconds, missing)) / 3600

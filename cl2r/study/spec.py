@@ -27,6 +27,7 @@ from cl2r.config.layers import (
     preset_layers,
     read_yaml,
     resolve,
+    unknown_key,
 )
 from cl2r.config.methods import OWN_FIELDS
 from cl2r.config.schema import Config, field_keys
@@ -51,7 +52,7 @@ class ConfirmSpec(Section):
     @model_validator(mode="after")
     def _different(self) -> Self:
         if len({*self.seeds}) != len(self.seeds):
-            raise ValueError(f"seeds must differ, got {list(self.seeds)}")
+            raise ValueError(f"seeds must differ: name each once (got {list(self.seeds)})")
         return self
 
 
@@ -80,9 +81,10 @@ class SearchSpec(Section):
                 raise ValueError(f"no objective {name!r}{nearest(name, OBJECTIVES)}; there are {', '.join(OBJECTIVES)}")
         if self.pruner != "none":
             if len(self.objectives) > 1:
-                raise ValueError("pruner needs one objective")
+                raise ValueError("pruner needs one objective: name one in search.objectives, or set pruner: none")
             if METRICS.objectives()[self.objectives[0]].compute is None:
-                raise ValueError(f"pruner: {self.objectives[0]} is not known after each task")
+                unknown = f"{self.objectives[0]} is not known after each task"
+                raise ValueError(f"pruner: {unknown}; choose another objective, or set pruner: none")
         try:
             self.parsed_constraints()
         except InputError as error:
@@ -136,14 +138,14 @@ class StudySpec(Section):
             if self.space or self.grid or self.variants:
                 raise ValueError("race: a race chooses methods and settings itself; leave out grid, variants and space")
             if len(self.search.objectives) > 1 or METRICS.objectives()[self.search.objectives[0]].compute is None:
-                raise ValueError("race: search.objectives: a race needs one objective, computed from the matrix")
+                raise ValueError("race: search.objectives: name one objective, computed from the matrix, e.g. BC")
             if chosen := [name for name in ("method.name", "adapter.name") if name in self.set]:
                 raise ValueError(f"{chosen[0]}: the race chooses it; use race.methods and race.adapters")
             for one in self.search.parsed_constraints():
                 if "+" in (one.reference or ""):
                     raise ValueError(f"race: constraint {one}: give a method without an adapter")
         if len({*self.seeds}) != len(self.seeds):
-            raise ValueError(f"seeds must differ, got {list(self.seeds)}")
+            raise ValueError(f"seeds must differ: name each once (got {list(self.seeds)})")
         for key, entry in self.space.items():
             if is_context(key) and isinstance(entry, Range):
                 raise ValueError(f"space: give {key} as a list: each value is searched by itself")
@@ -151,13 +153,13 @@ class StudySpec(Section):
             raise ValueError(f"space: there is nothing to choose; use a grid of {', '.join(self.space)}")
         for key, entry in self.space.items():
             if isinstance(entry, list) and len({*map(repr, entry)}) != len(entry):
-                raise ValueError(f"space: {key} lists a value twice")
+                raise ValueError(f"space: {key} lists a value twice; name each once")
         known = field_keys()
         for key in itertools.chain(self.set, self.grid, self.space, *self.variants.values()):
             if key == "seed":
-                raise ValueError("seed: use seeds")
+                raise ValueError("seed: use seeds, e.g. seeds: [0, 1, 2]")
             if key not in known:
-                raise ValueError(f"unknown key {key!r}{nearest(key, known)}")
+                raise ValueError(unknown_key(key, known))
         return self
 
     @classmethod
@@ -223,7 +225,7 @@ class StudySpec(Section):
 
     @cached_property
     def base(self) -> tuple[dict[str, Any], ...]:
-        """The layers below every run's own: those of the preset, and the overrides of every run."""
+        """The layers below every run's own: those of the preset, and, as the last one, the overrides of every run."""
         return *preset_layers(self.preset), merge_layers(itertools.starmap(from_dotted, self.set.items()))
 
     @property
@@ -259,7 +261,7 @@ class StudySpec(Section):
                 layers.append({"data": {"root": str(data_root(data.get("root")).absolute())}})
         elif isinstance(name, str) and (path := Path(name).expanduser()).exists():
             layers.append({"data": {"name": str(path.absolute())}})
-        return resolve(layers)
+        return resolve(layers, base=len(self.base) - 1)
 
     def identity(self, fingerprints: Sequence[str]) -> dict[str, Any]:
         """Return what a study's name stands for.
@@ -316,9 +318,9 @@ def _overridden(spec: StudySpec, overrides: Sequence[str]) -> dict[str, Any]:
             flat = {f"{section}.{key}": value for key, value in values.items()} if isinstance(values, dict) else None
             for key, value in ({section: values} if flat is None else flat).items():
                 if key in own:
-                    raise InputError(f"--set {text}: the study sets this field itself")
+                    raise InputError(f"--set {text}: the study sets this field itself; leave it out, or edit its file")
                 if key not in known:
-                    raise InputError(f"--set {text}: unknown key {key!r}{nearest(key, known)}")
+                    raise InputError(f"--set {text}: {unknown_key(key, known)}")
                 settings.pop(key, None)  # now the last: of n_tasks and initial, the later one counts
                 settings[key] = value
     return settings

@@ -403,26 +403,30 @@ class Tracking:
         check_trackers(names, place.storage)
         kinds: dict[str, Callable[[Place], Tracker]] = {TENSORBOARD: TensorBoard, "mlflow": MLflow, "wandb": WandB}
         self._lines = [_Line(name, partial(kinds[name], place)) for name in dict.fromkeys(names)]
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="trackers")
+        self._thread: ThreadPoolExecutor | None = None
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
-        for line in self._lines:
-            self._thread.submit(line.log, line.close, last=True)
-        self._thread.shutdown()
+        self._submit(*((line, line.close) for line in self._lines), last=True)
+        if self._thread is not None:
+            self._thread.shutdown()
+            self._thread = None
 
     def task(self, run: str, config: Mapping[str, Any], task: int, read: Read[TaskLog]) -> None:
         """Log a task."""
         flat = {name: scalar(value) for name, value in config.items()}
-        for line in self._lines:
-            self._thread.submit(line.log, partial(line.task, run, flat, task, read))
+        self._submit(*((line, partial(line.task, run, flat, task, read)) for line in self._lines))
 
     def end(self, run: str, status: Status, read: Read[Ended]) -> None:
         """Log the end of a run; `read` returns `config` and, of a finished run, `frames`."""
-        for line in self._lines:
-            self._thread.submit(line.log, partial(line.end, run, status, read))
+        self._submit(*((line, partial(line.end, run, status, read)) for line in self._lines))
+
+    def _submit(self, *entries: tuple[_Line, Callable[[Tracker], None]], last: bool = False) -> None:
+        for line, entry in entries:
+            self._thread = self._thread or ThreadPoolExecutor(1, thread_name_prefix="trackers")
+            self._thread.submit(line.log, entry, last=last)
 
 
 class TrackedStudy(Tracking):

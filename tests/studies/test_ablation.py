@@ -32,6 +32,15 @@ def test_the_first_tasks_are_trained_once(undisturbed: Path) -> None:
     assert set(study.runs["status"]) == {"finished"}
 
 
+def test_every_task_is_logged_while_it_runs(undisturbed: Path) -> None:
+    logged = undisturbed / "studies" / "calm" / "tensorboard"
+    assert {path.name for path in logged.iterdir()} == set(load_study(undisturbed / "studies" / "calm").runs["run"])
+    for run in logged.iterdir():
+        files = {path.name.rpartition(".")[2]: path.read_bytes() for path in run.iterdir()}
+        assert sorted(files) == ["final", *(f"task000{task}" for task in range(1, TASKS + 1))]
+        assert b"\x07task/BC" in files["task0002"], "the objective, which the ledger has no value of after two tasks"
+
+
 def test_a_study_equals_single_runs(undisturbed: Path, tiny: Path, preset: Path, tmp_path: Path) -> None:
     layer = yaml.safe_load(preset.read_text())
     result = train(quick_config(tiny, layer, {"method": {"name": "er_fdm"}}), tmp_path)

@@ -1,6 +1,8 @@
 """The example notebook runs in a kernel; for a study with nothing to draw it says why."""
 
 import ast
+import os
+import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -54,20 +56,38 @@ def test_the_notebook_is_valid_and_carries_no_results() -> None:
     assert not any(cell.get("outputs") or cell.get("execution_count") for cell in notebook.cells)
 
 
-def test_it_runs_on_the_only_study_of_a_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_made(made_study(seeds=(0, 1, 2)), tmp_path / "results" / "studies" / "made")
-    monkeypatch.delenv("CL2R_STUDY", raising=False)
-    monkeypatch.setenv("PYTHONPATH", str(NOTEBOOK.parents[1]))
+@pytest.mark.parametrize("folder", [".", "analysis"])
+def test_it_runs_in_the_checkout_and_in_its_own_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str
+) -> None:
+    """Jupyter runs a notebook in the folder that it lies in."""
+    shutil.copytree(NOTEBOOK.parent, tmp_path / "analysis", ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "cl2r").symlink_to(NOTEBOOK.parents[1] / "cl2r")
+    for age, name in enumerate(["newest", "older"]):
+        study = write_made(made_study(seeds=(0, 1, 2)), tmp_path / "results" / "studies" / name)
+        os.utime(study / "runs.parquet", (1e9 - age, 1e9 - age))
+    for name in ("CL2R_STUDY", "CL2R_STORAGE"):
+        monkeypatch.delenv(name, raising=False)
+    rest = os.environ.get("PYTHONPATH", "")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(tmp_path), rest])))
     for name in ("IPYTHONDIR", "JUPYTER_RUNTIME_DIR", "JUPYTER_DATA_DIR", "JUPYTER_CONFIG_DIR"):
         monkeypatch.setenv(name, str(tmp_path / name))
     notebook = nbformat.read(NOTEBOOK, as_version=4)
-    client = NotebookClient(notebook, km=OwnKernel(), timeout=60, resources={"metadata": {"path": str(tmp_path)}})
-    client.execute()
+    here = {"metadata": {"path": str(tmp_path / folder)}}
+    NotebookClient(notebook, km=OwnKernel(), timeout=60, resources=here).execute()
+    assert "'newest'" in outputs(notebook, "text/plain")[0]
     assert len(outputs(notebook, "image/png")) == 3
     assert all(output.output_type != "error" for cell in notebook.cells for output in cell.get("outputs", []))
     assert "Trainable" in outputs(notebook, "text/markdown")[0]
     assert "mean_accuracy" in outputs(notebook, "text/html")[0]
     assert all(name in outputs(notebook, "text/html")[1] for name in ("low", "high", "cl2r"))
+
+
+def test_without_a_study_it_says_how_to_make_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CL2R_STUDY", raising=False)
+    monkeypatch.setenv("CL2R_STORAGE", str(tmp_path))
+    with pytest.raises(FileNotFoundError, match=f"no study below {tmp_path}: run `cl2r study ablation`"):
+        results(nbformat.read(NOTEBOOK, as_version=4))
 
 
 def failed_study() -> analysis.Study:

@@ -226,6 +226,21 @@ def test_the_fields_of_a_file_win_over_what_a_method_brings(tmp_path: Path) -> N
     assert (er.batches.batching, er.memory.per_class, er.head.projection) == ("balanced", 4, "linear")
 
 
+def test_the_fields_of_a_base_yield_to_what_a_method_brings(tmp_path: Path) -> None:
+    """Except for those of a file that names the method."""
+    base = write(tmp_path / "base.yaml", "memory: {per_class: 7, selection: herding}")
+    lwf = override("method.name=lwf")
+    assert resolve([read_layer(base), lwf]).memory.per_class == 7, "it is no base here"
+    above = read_layer(write(tmp_path / "above.yaml", f"preset: {base}"))
+    assert (resolve([above]).memory.per_class, resolve([above, lwf]).memory.per_class) == (7, 0)
+    assert resolve([above, lwf]).memory.selection == "herding", "lwf brings none"
+    base = write(tmp_path / "base.yaml", "method: {name: lwf}\nmemory: {per_class: 7}")
+    assert resolve([above]).memory.per_class == 7, "the base means lwf"
+    assert resolve([above]).batches.batching == "natural", "but icons does not"
+    assert resolve([above, override("method.name=er")]).batches.batching == "balanced"
+    assert resolve(preset_layers(base), base=len(preset_layers(base))) == resolve([above])
+
+
 def test_a_file_may_set_fields_by_dotted_name(tmp_path: Path) -> None:
     mine = write(tmp_path / "mine.yaml", "optim: {epochs: 3, lr: 0.2}\nset: {optim.lr: 0.3, scenario.initial: 50}")
     config = resolve([read_layer(mine)])

@@ -114,7 +114,7 @@ def test_the_exit_code_is_the_verdict(
     expected: int,
     as_json: bool,
 ) -> None:
-    found = Sample(60, 0.5, 0.5, 0.5, Difference(0.0, low, high), Difference(0.0, 0.0, 0.0), 1.0)
+    found = Sample(60, 0.4, 0.5, 0.6, Difference(0.0, low, high), Difference(0.0, 0.0, 0.0), 1.0)
     monkeypatch.setattr(UpgradeCheck, "sample", lambda self, pairs: found)
     words = ["upgrade-check", gallery.root, "--old", f"{chain.run}@1", "--new", f"{chain.run}@3"]
     code, out, err = cl2r(*words, "--storage", chain.storage, *["--json"][: int(as_json)])
@@ -122,7 +122,8 @@ def test_the_exit_code_is_the_verdict(
     if as_json:
         entry = json.loads(out)
         assert entry["verdict"] == verdict
-        assert set(entry) == {"old", "new", "verdict", *vars(found)}
+        assert (entry["old_model"], entry["new_model"]) == (f"{chain.run}@1", f"{chain.run}@3")
+        assert (entry["old"], entry["cross"], entry["new"]) == (0.4, 0.5, 0.6)
     else:
         assert out.splitlines()[0] == f"upgrade  {chain.run}@1 → {chain.run}@3: {verdict}"
 

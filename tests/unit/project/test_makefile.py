@@ -2,7 +2,9 @@
 
 import os
 import re
+import shlex
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -26,6 +28,7 @@ def place(tmp_path: Path) -> Path:
     """A folder in which two packages are installed, and `cl2r` prints its words, one per line."""
     (tmp_path / "pyproject.toml").touch()
     (tmp_path / "ready").touch()
+    (tmp_path / "dev").touch()
     program(tmp_path / "bin" / "cl2r", "printf '%s\\n' \"$@\"")
     program(tmp_path / "bin" / "python", "echo 'torch==2.9.0+cpu\nray==2.60.0'")
     return tmp_path
@@ -33,7 +36,7 @@ def place(tmp_path: Path) -> Path:
 
 def make(place: Path, *words: str, **variables: str) -> tuple[int, str, str]:
     """Return the exit code of make and what it shows."""
-    settings = ["-f", str(ROOT / "Makefile"), "BIN=bin", "READY=ready", "VENV=."]
+    settings = ["-f", str(ROOT / "Makefile"), "BIN=bin", "READY=ready", "DEV=dev", "VENV=."]
     environment = {key: value for key, value in os.environ.items() if key not in ("CI", "STUDY", "MAKEFLAGS")}
     done = subprocess.run(
         ["make", "--no-print-directory", *settings, *words],
@@ -44,6 +47,72 @@ def make(place: Path, *words: str, **variables: str) -> tuple[int, str, str]:
         timeout=60,
     )
     return done.returncode, done.stdout, done.stderr
+
+
+def recipe(tmp_path: Path, goal: str, *words: str) -> str:
+    """Return what make would do in a checkout without an environment."""
+    (tmp_path / "pyproject.toml").touch()
+    command = ["make", "--dry-run", "-f", str(ROOT / "Makefile"), goal, *words]
+    kept = {key: value for key, value in os.environ.items() if key not in ("MAKEFLAGS", "TORCH_INDEX")}
+    return subprocess.run(command, cwd=tmp_path, env=kept, capture_output=True, text=True, check=True).stdout
+
+
+def test_a_study_installs_less_than_the_tests(tmp_path: Path) -> None:
+    for goal in ("study", "methods", "report"):
+        text = recipe(tmp_path, goal)
+        assert ".ci/install .venv --editable .\n" in text
+        assert re.search(r"GB to download and [\d.]+ GB on disk", text), "sizes are said beforehand"
+        assert "[dev]" not in text
+        assert "--index-url" not in text
+    for goal in ("test", "test-ray", "lint", "dist"):
+        lines = recipe(tmp_path, goal).splitlines()
+        assert lines.index(".ci/install .venv --editable .") < lines.index(".ci/install .venv --editable '.[dev]'")
+
+
+def test_torch_from_another_index(tmp_path: Path) -> None:
+    index = "https://download.pytorch.org/whl/cpu"
+    text = recipe(tmp_path, "study", f"TORCH_INDEX={index}")
+    first, second = (line for line in text.splitlines() if line.startswith(".ci/install"))
+    known = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    torch = [line for line in known if line.startswith(("torch>", "torchvision"))]
+    assert shlex.split(first) == [".ci/install", ".venv", "--index-url", index, *torch]
+    assert second == ".ci/install .venv --editable ."
+    assert "without CUDA" in text
+
+
+def test_an_older_environment_is_brought_up_to_date(tmp_path: Path) -> None:
+    (tmp_path / ".venv" / "bin").mkdir(parents=True)
+    (tmp_path / ".venv" / ".ready").touch()
+    assert ".ci/install .venv --editable ." in recipe(tmp_path, "study")
+    for stamp in (".ready-run", ".ready-dev"):
+        (tmp_path / ".venv" / stamp).touch()
+    assert ".ci/install" not in recipe(tmp_path, "lint")
+
+
+def install(tmp_path: Path, pip: str) -> tuple[int, str, str]:
+    """Return exit code and output of the installation if pip does this."""
+    (tmp_path / "venv").mkdir()
+    program(tmp_path / "venv" / "bin" / "python", pip)
+    words = [ROOT / ".ci" / "install", "venv", "--editable", "."]
+    environment = {**os.environ, "INSTALL_SECONDS": "1"}
+    done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_an_installation_shows_how_far_it_is(tmp_path: Path) -> None:
+    pip = "echo $@ >words; echo Collecting a; echo Collecting b; sleep 3; echo Installing collected packages; sleep 3"
+    code, out, err = install(tmp_path, pip)
+    assert (code, err) == (0, "")
+    assert (tmp_path / "words").read_text().split()[-2:] == ["--editable", "."]
+    assert "  downloading, 2 packages so far, 0 min 1 s\n" in out
+    assert re.search(r"  unpacking, \d+ MB on disk so far, 0 min \d s\n", out)
+    assert "Collecting" not in out
+
+
+def test_an_installation_that_fails_says_why(tmp_path: Path) -> None:
+    code, _, err = install(tmp_path, "echo ERROR: no matching distribution >&2; exit 7")
+    assert code == 7
+    assert err == "ERROR: no matching distribution\npip failed; all of its output is in venv/install.log\n"
 
 
 def test_the_report_of_the_newest_study(place: Path) -> None:

@@ -13,7 +13,7 @@ from cl2r.config.layers import override, presets, resolve
 from cl2r.config.methods import METHODS
 from cl2r.config.schema import field_keys, to_yaml
 from cl2r.runtime.environment import ROOT
-from cl2r.study.json_schema import schema_text
+from cl2r.study.json_schema import run_schema, schema_text
 from tests.support.command_line import Command
 
 SCHEMAS = {kind: ROOT / "cl2r" / "schemas" / f"{kind}.json" for kind in ("run", "study")}
@@ -111,3 +111,14 @@ def test_a_misspelt_key_or_a_wrong_type_is_found(kind: str, text: str, place: st
 )
 def test_valid_files(kind: str, text: str) -> None:
     assert faults(kind, yaml.safe_load(text)) == []
+
+
+def test_fields_are_described_by_their_docstrings_if_there_is_a_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    definitions = json.loads(SCHEMAS["run"].read_text())["$defs"]
+    assert definitions["optim.lr_later"]["description"] == "Learning rate of tasks 2..T; None: the same."
+
+    def nowhere(_: object) -> str:
+        raise OSError("could not get source code")
+
+    monkeypatch.setattr("inspect.getsource", nowhere)
+    assert "description" not in run_schema()["$defs"]["optim.lr_later"]

@@ -320,3 +320,12 @@ def test_the_file_of_a_run_is_a_study_once_something_varies(tmp_path: Path) -> N
     path.write_text("optim: {epochs: 3}")
     assert StudySpec.load(path, seeds=(0, 1)).seeds == (0, 1)
     assert StudySpec.load(path, seeds=(0, 1)).config(Point(None, {}), 0).optim.epochs == 3
+
+
+def test_a_preset_of_ones_own_yields_to_what_methods_bring_and_sections_do_not(tmp_path: Path) -> None:
+    (tmp_path / "base.yaml").write_text("memory: {per_class: 7}")
+    (tmp_path / "mine.yaml").write_text("preset: base.yaml\nhead: {projection: linear}\ngrid: {method.name: [lwf, er]}")
+    study = StudySpec.load(tmp_path / "mine.yaml")
+    lwf, er = (study.config(point, 0) for point in study.points())
+    assert (lwf.memory.per_class, er.memory.per_class) == (0, 7)
+    assert lwf.head.projection == "linear"
