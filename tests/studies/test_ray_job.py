@@ -148,7 +148,7 @@ def head(preset: Path) -> Iterator[Head]:
         "RAY_API_SERVER_ADDRESS": f"http://127.0.0.1:{port}"
     }  # `ray dashboard` would forward to 8265, the default
     deadline = time.monotonic() + 90
-    while not _answers(port):
+    while not (_answers(port) and (folder / "ray" / "ray_current_cluster").exists()):
         assert process.poll() is None, log.read_text()
         assert time.monotonic() < deadline, log.read_text()
         time.sleep(0.3)
@@ -223,7 +223,8 @@ def test_a_driver_without_the_token_or_the_head_is_told(head: Head) -> None:
             text=True,
             timeout=120,
         )
-        (line,) = done.stderr.strip().splitlines()
-        assert done.returncode == 2, line
+        line = done.stderr.strip().splitlines()[-1]  # after notes, such as that the machine is busy
+        assert done.returncode == 2, done.stderr
+        assert "Traceback" not in done.stderr
         assert f"RAY_ADDRESS={given}" in line
         assert all(word in line for word in words)
