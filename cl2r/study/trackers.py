@@ -266,10 +266,10 @@ class WandB:
         if run in self._open:
             return
         mode, entry = self.mode(), self._known.get(run, {"id": uuid.uuid4().hex[:12], "task": 0})
-        # Its metadata would hold the words of the command line, which may have a login in an address.
-        quiet = wandb.Settings(
-            mode=mode, silent=True, console="off", disable_git=True, disable_code=True, x_disable_meta=True
-        )
+        # Its metadata would hold the words of the command line, which may have a login in an address, and names of user
+        # and machine; the load of this machine says nothing about nodes that train.
+        hidden = dict.fromkeys(("disable_git", "disable_code", "x_disable_meta", "x_disable_stats"), True)
+        quiet = wandb.Settings(mode=mode, silent=True, console="off", host="", x_save_requirements=False, **hidden)
         opened = wandb.init(
             project=self.project,
             group=self.group,

@@ -6,7 +6,7 @@ import math
 import shutil
 import struct
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -132,16 +132,30 @@ def mlflow_runs(place: Place) -> dict[str, tuple[str, dict[str, str], Scalars]]:
     return found
 
 
+def wandb_records(content: bytes) -> Iterator[bytes]:
+    """The records of an offline file, which is a log of LevelDB after 7 bytes: blocks of 32 KiB, with parts in them."""
+    offset, whole = 7, b""
+    while offset + 7 <= len(content):
+        room = 32768 - offset % 32768
+        if room < 7:  # no header fits: the rest of the block is empty
+            offset += room
+            continue
+        length, kind = struct.unpack_from("<HB", content, offset + 4)
+        whole += content[offset + 7 : offset + 7 + length]
+        offset += 7 + length
+        if kind in (1, 4):  # all of a record, or its last part
+            yield whole
+            whole = b""
+
+
 def wandb_runs(place: Place) -> dict[str, tuple[set[str], dict[str, Any], Scalars, dict[str, Any]]]:
     """Ids, config, values by name and epoch or task, and summary of every run, from the offline files."""
     from wandb.proto import wandb_internal_pb2
-    from wandb.sdk.internal.datastore import DataStore
 
     found: dict[str, tuple[set[str], dict[str, Any], Scalars, dict[str, Any]]] = {}
     for path in sorted(Path(str(place.home)).glob("wandb/offline-run-*/run-*.wandb")):
-        store, name = DataStore(), ""
-        store.open_for_scan(str(path))
-        while (data := store.scan_data()) is not None:
+        name = ""
+        for data in wandb_records(path.read_bytes()):
             record = wandb_internal_pb2.Record.FromString(data)
             if record.HasField("run") and not name:
                 name = record.run.display_name
@@ -331,15 +345,20 @@ def test_command_lines_of_runs_with_trackers(tmp_path: Path, tiny: Path, cl2r: C
     assert not (tmp_path / "mlruns").exists()
 
 
-def test_secrets_of_the_command_line_are_not_logged(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secrets_and_the_machine_are_not_logged(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["cl2r", "run", "--storage", "s3://me:planted@bucket"])
+    monkeypatch.setattr("socket.gethostname", lambda: "planted")
+    monkeypatch.setenv("USER", "planted")
+    monkeypatch.setenv("WANDB_API_KEY", "planted" * 6)
+    monkeypatch.setenv("WANDB_MODE", "offline")
     for tracker in (MLflow(place), WandB(place)):
         tracker.open("run", {"seed": 123456})
         tracker.close("run", "finished")
     files = [path for path in Path(str(place.storage)).rglob("*") if path.is_file()]
     content = b"".join(path.read_bytes() for path in files)
     assert b"123456" in content
-    assert b"planted" not in content
+    assert [path for path in files if b"planted" in path.read_bytes()] == []
+    assert b"torchvision" not in content, "no list of installed packages"
 
 
 @pytest.mark.parametrize("words", [["run"], ["study", "ablation"]])
