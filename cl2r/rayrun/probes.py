@@ -28,7 +28,7 @@ def check_head(address: str) -> None:
     name, target = f"RAY_ADDRESS={address}", _resolved(address)
     status, details = _ask(target)
     if status in ("UNAVAILABLE", "DEADLINE_EXCEEDED") or "http2 header with status" in details:  # a web server's
-        hint = "give the port of `ray start`, 6379 by default, or unset it to use this machine alone"
+        hint = "give the port of `ray start`, 6379 by default, or unset RAY_ADDRESS to use this machine"
         raise InputError(f"{name}: no Ray head answers at {target} ({details}); {hint}")
     token, place = find_token()
     enabled = os.environ.get("RAY_AUTH_MODE", "token" if token and address == "auto" else "").lower() == "token"
