@@ -15,6 +15,7 @@ The Python API. A name is imported when it is first used, so that `import cl2r` 
 """
 
 import importlib
+import os
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,9 @@ _HOMES = {"Config": "cl2r.config.schema", "load_study": "analysis.study"}
 _HOMES |= dict.fromkeys(("plan_study", "run", "run_study"), "cl2r.cli.api")
 
 redact_library_logs()
+# Threads of one operation wait for each other asleep, not spinning: on a busy machine the spinning ones would keep the
+# processors from the one they wait for. OpenMP reads this when torch is loaded; processes that are started inherit it.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 def __getattr__(name: str) -> Any:

@@ -4,6 +4,8 @@ import difflib
 from collections.abc import Iterable
 from types import UnionType
 
+NOT_SAFE = 3  # `cl2r upgrade-check`: the upgrade loses more accuracy than was allowed
+NOT_KNOWN = 4  # `cl2r upgrade-check`: the pairs do not tell; give more of them
 REQUEUE = 75  # EX_TEMPFAIL: the program was stopped from outside; run the same command again to resume
 
 

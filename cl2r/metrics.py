@@ -19,6 +19,8 @@ from cl2r.errors import InputError, nearest
 
 Floats = npt.NDArray[np.float64]
 End = Literal["", "low", "high"]
+ONE_TASK = "one task has no older model to compare with"
+NO_SEARCH = "data given as pairs or templates has no search, nor have open classes with one report image each"
 
 
 @dataclass(frozen=True)
@@ -63,9 +65,14 @@ class Metric:
         name = ("tuning_" if pairs == "tuning" else "") + self.name + (f"_{end}" if end else "")
         return name if far is None else f"{name}@{far:g}"
 
+    @property
+    def undefined(self) -> str:
+        """Why a finished run may have no value of a metric that is computed from a matrix."""
+        return NO_SEARCH if self.matrix == "recall" else ONE_TASK
+
     def text(self, value: float) -> str:
-        """Return the value with three digits, and with its sign if the metric is a difference."""
-        return f"{value:{'+' if self.signed else ''}.3f}"
+        """Return the value with three digits, and with its sign if the metric is a difference; `–` for NaN."""
+        return "–" if math.isnan(value) else f"{value:{'+' if self.signed else ''}.3f}"
 
 
 class Registry(dict[str, Metric]):

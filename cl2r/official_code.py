@@ -29,7 +29,8 @@ def draw_official_pairs(
     if not 2 <= folds <= positives + negatives:
         raise InputError(f"eval.folds = {folds}: must be from 2 to the number of pairs, {positives + negatives}")
     if len(labels) == 0 or (labels == labels[0]).all():
-        raise InputError(f"the {len(labels)} open images show fewer than 2 classes: no negative pairs can be drawn")
+        shown = f"the {len(labels)} open images show fewer than 2 classes: no negative pairs can be drawn"
+        raise InputError(f"{shown}; add a second class to the open set")
     missing = {True: positives, False: negatives}
     drawn = []
     while any(missing.values()):

@@ -1,10 +1,11 @@
 #!/bin/bash
 # A study on Slurm: a Ray cluster over the nodes of one job, the driver on the first of them. From the repository's root:
-#   CL2R_STORAGE=/shared/cl2r CL2R_DATA=/shared/data sbatch cluster/slurm.sh \
-#       python studies/ablation.py --preset cifar100 --accelerator A100 --gpus-per-worker 1 --cpus-per-worker 11 --seeds 0 1 2
+#   CL2R_STORAGE=/shared/cl2r CL2R_DATA=/shared/data sbatch cluster/slurm.sh python studies/ablation.py --preset cifar100 --seeds 0 1 2
+# The driver runs in the folder of this command. A trial gets one GPU and its share of a node's CPUs, as many trials as fit run at a time;
+# options of the study, or CL2R_GPUS_PER_WORKER and CL2R_CPUS_PER_WORKER, say otherwise.
 # Before the time limit Slurm sends TERM to this script, which hands it to the driver: trials save their epoch, the driver ends with 75,
 # and the job goes back into the queue with the same command, which resumes. Any other exit code is the job's own. `scancel` ends it for good.
-# Never run on a real Slurm: with stand-ins for it (tests/unit/test_cluster_slurm.py).
+# Never run on a real Slurm: with stand-ins for it (tests/unit/project/test_cluster_slurm.py).
 #SBATCH --job-name=cl2r
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=1
@@ -39,6 +40,11 @@ export RAY_TMPDIR=${CL2R_TMP:-/tmp}/r$SLURM_JOB_ID    # short: sockets have 107 
 export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH=$own/auth_token
 export RAY_USAGE_STATS_ENABLED=0 HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1 PIP_NO_INDEX=1
 export SRUN_CPUS_PER_TASK=${SLURM_CPUS_PER_TASK:-1}   # srun no longer takes it from sbatch
+gpus=${SLURM_GPUS_ON_NODE:-0}
+if ((gpus > 0)); then
+    share=$((SRUN_CPUS_PER_TASK / gpus - 1))          # one of them is left for Ray and for loading
+    export CL2R_GPUS_PER_WORKER=${CL2R_GPUS_PER_WORKER:-1} CL2R_CPUS_PER_WORKER=${CL2R_CPUS_PER_WORKER:-$((share > 1 ? share : 1))}
+fi
 
 pieces=()  # the srun of the head, the srun of the other nodes
 driver=

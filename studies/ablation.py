@@ -1,15 +1,17 @@
 """Ablation: {Trainable, Fixed} classifier × {none, FD, FD^M}, over seeds (the paper's Table 9).
 
-    python studies/ablation.py                       # six cells, seed 0
-    python studies/ablation.py --seeds 0 1 2         # the README's table
+    make study                                       # 8 of the preset's 20 epochs: the README's table
+    python studies/ablation.py                       # six cells, seeds 0, 1 and 2
     python studies/ablation.py --cells er cl2r       # two rows
+    python studies/ablation.py --tasks 5             # five equal tasks instead of the preset's split
     python studies/ablation.py --confounders         # also with masked and with preallocated outputs
-    ray job submit --working-dir . -- python studies/ablation.py --storage /shared/results
+    ray job submit -- python studies/ablation.py     # on a cluster of cluster/
 
 Cells with the same classifier share their first task: six cells and T tasks train 2 + 6·(T−1) links per seed, and none
 when repeated. Cost on two cores with the default preset: about five minutes per seed. `--plan` estimates any command.
 """
 
+from textwrap import fill
 from typing import TYPE_CHECKING
 
 import click
@@ -25,11 +27,14 @@ CONFOUNDERS = {"plain": {}, "masked": {"head.mask_unseen": True}, "preallocated"
 
 
 def table(session: "StudySession", frames: Frames) -> str:
-    """Return one row per cell."""
+    """Return one row per cell, and what the rows say."""
+    from analysis.findings import upgrade_findings
     from analysis.tables.formats import render
     from analysis.tables.runs import ablation_table
 
-    return render(ablation_table(frames["runs"]), "terminal")
+    sentences = enumerate(upgrade_findings(frames["runs"]), 1)
+    found = "\n".join(fill(f"{number}. {text}", 100, subsequent_indent="   ") for number, text in sentences)
+    return "\n\n".join(filter(None, [render(ablation_table(frames["runs"]), "terminal"), found]))
 
 
 @study_command(__file__, __doc__)

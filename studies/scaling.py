@@ -135,7 +135,8 @@ def trial_layouts(
 
     from cl2r.engine.plan import plan_run
     from cl2r.rayrun.scaling import with_batch
-    from cl2r.study.calibrate import cores, measure
+    from cl2r.runtime.environment import cores
+    from cl2r.study.calibrate import measure
     from cl2r.study.cost import link_costs
 
     config = with_batch(config, batch)

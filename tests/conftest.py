@@ -49,6 +49,14 @@ def tmp_path(tmp_path: Path) -> LocalPath:
     return LocalPath(tmp_path)
 
 
+@pytest.fixture(autouse=True)
+def any_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No line of a command depends on how busy or how slow the machine of the tests is."""
+    monkeypatch.setattr("cl2r.runtime.environment.busy_note", lambda: None)
+    monkeypatch.setattr("cl2r.runtime.progress.SLOW_S", 3600.0)
+    monkeypatch.setattr("cl2r.runtime.progress.FIRST_LINE_S", 3600.0)
+
+
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return an .npz file with 12 classes to learn and 6 others to verify on."""

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import pandas as pd
 
 from analysis.comparisons import comparable_sets, paired_differences
+from analysis.findings import upgrade_findings
 from analysis.groups import finished, in_order, short
 from analysis.names import field_title, ordered, title
 from analysis.report.settings import data_name
@@ -158,7 +159,7 @@ def _outcome(runs: pd.DataFrame, expected: int | None) -> str:
 
 def _grid(done: pd.DataFrame) -> list[Finding]:
     sets = comparable_sets(done)
-    found = []
+    found = [Finding(*entry) for entry in zip(("Found", "How sure", "Why"), upgrade_findings(done), strict=False)]
     for words, runs in sets[:MOST_SETS]:
         place = f" ({words})" if words else ""
         for metric in (SERVICE_ACCURACY, BC, AC):

@@ -16,7 +16,7 @@ from analysis.report.settings import NOT_RECORDED, entries_text
 from analysis.study import Study
 from analysis.tables import study_tables
 from analysis.tables.formats import unrepeated
-from analysis.tables.runs import counted_runs, differences_table, recall_note
+from analysis.tables.runs import counted_runs, differences_table, undefined_notes
 from analysis.tables.table import EMPTY, Cell, Table, field_cell, metric_cell, number_cell
 from cl2r.errors import InputError
 from cl2r.metrics import AC, BC, COMPATIBILITY, METRICS, SERVICE_ACCURACY
@@ -142,8 +142,8 @@ def all_runs(runs: pd.DataFrame, fields: list[str]) -> Table:
             columns.append([number_cell(value, ",.0f") for value in floats(values).tolist()])
         else:
             columns.append([field_cell(value) for value in values.astype(object)])
-    note = recall_note(counted_runs(runs))
-    return Table(heads, tuple(zip(*columns, strict=True)), runs[names], notes=(note,) if note else ())
+    notes = tuple(undefined_notes(counted_runs(runs)))
+    return Table(heads, tuple(zip(*columns, strict=True)), runs[names], notes=notes)
 
 
 def lost_runs(runs: pd.DataFrame) -> Table:

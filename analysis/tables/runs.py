@@ -9,7 +9,7 @@ from dataclasses import replace
 import pandas as pd
 
 from analysis.comparisons import paired_differences
-from analysis.groups import check_cells, check_name, finished, group_of, one_budget, pivot, with_defaults
+from analysis.groups import check_cells, check_name, finished, group_of, label_of, one_budget, pivot, with_defaults
 from analysis.stats import summarise
 from analysis.tables.references import NOTE, SERVED, reference_runs
 from analysis.tables.table import (
@@ -33,8 +33,11 @@ from cl2r.metrics import (
     ADAPTER_FLOPS,
     COMPATIBILITY,
     GALLERY_ITEMS,
+    MEAN_ACCURACY,
     METRICS,
+    ONE_TASK,
     REINDEXED_ACCURACY,
+    REINDEXED_RECALL,
     SERVICE_ACCURACY,
     SERVICE_RECALL,
     STORED_BYTES,
@@ -44,10 +47,19 @@ from cl2r.metrics import (
 
 CLASSIFIERS = {"trainable": "Trainable", "fixed": "Fixed"}
 DISTILLATIONS = {"none": "none", "all": "FD", "memory": "FD^M"}
+CELL_TITLES = {
+    ("Trainable", "none"): "ER (trainable)",
+    ("Fixed", "none"): "Fixed",
+    ("Fixed", "FD^M"): "CL²R (fixed, FD^M)",
+}
+"""Cells of the ablation with a name other than `classifier, distillation`."""
+ABLATION_LEADS = (SERVICE_ACCURACY, SERVICE_RECALL, REINDEXED_ACCURACY)
+ABLATION_OMITS = (MEAN_ACCURACY, REINDEXED_RECALL)  # of the table, not of its data
 PLAIN = "plain"  # what tables call runs without a variant
 UNITS = {"memory.per_class": "images per class in memory"}
 COMPARED = tuple(metric.name for metric in (*COMPATIBILITY, REINDEXED_ACCURACY, SERVICE_ACCURACY, SERVICE_RECALL))
 """Metrics of tables by a config field; sorted, because pandas warns of labels that are not."""
+NO_COMPATIBILITY = f"–: AC, BC and FC are not defined for one task: {ONE_TASK}."
 NO_RECALL = "–: service recall and re-indexed recall are not defined for data given as pairs or templates."
 BRACKETS = (
     "Brackets: 95 % t-interval of the mean over seeds. A mean without brackets has one seed, or the same value for all."
@@ -74,10 +86,13 @@ def shown_metrics(runs: pd.DataFrame) -> list[Metric]:
     return [metric for metric in METRICS.in_tables() if metric.name in runs]
 
 
-def recall_note(runs: pd.DataFrame) -> str:
-    """Return a note if the counted runs have columns of recall without a value."""
+def undefined_notes(runs: pd.DataFrame) -> list[str]:
+    """Return why counted runs have no value of a metric: AC, BC and FC of one task, recall without a search."""
+    counted = runs[runs["counted"]]
     names = [metric.name for metric in shown_metrics(runs) if metric.matrix == "recall"]
-    return NO_RECALL if names and runs["counted"].any() and runs[names].isna().all(axis=None) else ""
+    no_recall = names and len(counted) and counted[names].isna().all(axis=None)
+    one_task = "tasks" in counted and (counted["tasks"] == 1).any()
+    return [note for note, holds in ((NO_COMPATIBILITY, one_task), (NO_RECALL, no_recall)) if holds]
 
 
 def _value_cells(row: pd.Series, marks: Mapping[str, Marks], label: Hashable, hole: Cell) -> list[Cell]:
@@ -121,28 +136,37 @@ def _means(runs: pd.DataFrame, levels: list[str]) -> pd.DataFrame:
     return table
 
 
+def cell_titles(classifiers: pd.Series, distillations: pd.Series) -> list[str]:
+    """Return what people call each cell of the ablation; both are given as in `ablation_frame`."""
+    cells = zip(classifiers, distillations, strict=True)
+    return [CELL_TITLES.get(cell, ", ".join(cell)) for cell in cells]
+
+
 def ablation_table(runs: pd.DataFrame, title: str = "Classifier × distillation") -> Table:
     """Return one row per cell of the ablation: metrics, mean ± deviation over seeds, and seconds; then references."""
     frame = ablation_frame(runs)
     rows = frame.reset_index()
-    names = [str(name) for name in frame.index.names if name != "variant" or rows["variant"].nunique() > 1]
+    rows.insert(0, "method", cell_titles(rows["classifier"], rows["distillation"]))
+    names = [*(["variant"] if "variant" in rows and rows["variant"].nunique() > 1 else []), "method"]
     cells = _ablation_runs(runs)
     classifiers, distillations = cells["method.classifier"].map(CLASSIFIERS), cells["method.fd"].map(DISTILLATIONS)
-    compared = to_compare(cells.assign(classifier=classifiers, distillation=distillations))
+    compared = to_compare(cells.assign(method=cell_titles(classifiers, distillations)))
     metrics = shown_metrics(cells)
+    if SERVICE_ACCURACY in metrics:  # what an upgrade is for comes first
+        metrics = [*ABLATION_LEADS, *(metric for metric in metrics if metric not in (*ABLATION_LEADS, *ABLATION_OMITS))]
     marks = {metric.name: column_marks(compared, metric.name, names) for metric in metrics}
     lost = holes(compared, names)
     body = []
     for _, row in rows.iterrows():
         label, seconds = tuple(row[names]), number_cell(row["seconds"], ".0f")
-        values = _value_cells(row, marks, label, lost[group_of(label)])
+        values = _value_cells(row, marks, label_of(label), lost[group_of(label)])
         body.append([*map(field_cell, (*label, row["seeds"])), *values, seconds])
-    notes = [deviation_note(rows["seeds"]), recall_note(cells)]
+    notes = [deviation_note(rows["seeds"]), *undefined_notes(cells)]
     references = reference_runs(cells)
     if len(references):
         levels = [*(["variant"] if "variant" in cells else []), "method.name"]
-        below = _means(references, levels).reset_index().rename(columns={"method.name": "classifier"})
-        below = below.assign(distillation="", seconds=float("nan"))
+        below = _means(references, levels).reset_index().rename(columns={"method.name": "method"})
+        below = below.assign(classifier="", distillation="", seconds=float("nan"))
         unmarked = dict.fromkeys(marks, Marks())
         for _, row in below.iterrows():
             values = _value_cells(row, unmarked, "", Cell(EMPTY))
@@ -207,7 +231,7 @@ def methods_table(runs: pd.DataFrame, title: str = "Methods") -> Table:
         spent += [number_cell(row[cost], ",.0f") for cost in adaptation]
         body.append([Cell(str(method)), number_cell(row["seeds"], ".0f"), *values, *spent])
     heads = ("method", "seeds", *(metric.head for metric in metrics), "s/run", "stored MB", *adaptation.values())
-    notes = [BRACKETS if (frame["seeds"] > 1).any() else "", recall_note(cells), NOTE if len(below) else ""]
+    notes = [BRACKETS if (frame["seeds"] > 1).any() else "", *undefined_notes(cells), NOTE if len(below) else ""]
     data = frame.reset_index()
     data = with_references(data, below.reset_index()) if len(below) else data
     return marked_table(heads, body, data, title, marks.values(), *notes, references=len(below))
@@ -268,8 +292,8 @@ def comparison_tables(runs: pd.DataFrame, field: str, metrics: Sequence[str] | N
     for name in names:
         own = below.reindex(columns=frame.columns) if below is not None and name in served else None
         tables.append(_comparison_table(frame, compared, name, own))
-    if tables and (note := recall_note(cells)):
-        tables[-1] = replace(tables[-1], notes=(*tables[-1].notes, note))
+    if tables:
+        tables[-1] = replace(tables[-1], notes=(*tables[-1].notes, *undefined_notes(cells)))
     return tables
 
 
@@ -331,7 +355,7 @@ def points_table(
         for point, row in frame.astype(object).iterrows()
     ]
     heads = [METRICS[metric].head if metric in METRICS else metric for metric in metrics]  # AC@0.01 is its own head
-    notes = [deviation_note(frame["seeds"]), recall_note(runs)]
+    notes = [deviation_note(frame["seeds"]), *undefined_notes(runs)]
     data = frame.reset_index(drop=True)
     return marked_table([*names, "seeds", *heads], body, data, title, marks.values(), *notes)
 

@@ -29,7 +29,7 @@ from analysis.sweeps import (
     variant_rows,
 )
 from analysis.tables.references import NOTE, SOURCE, reference_runs
-from analysis.tables.runs import counted_runs, recall_note, with_references
+from analysis.tables.runs import counted_runs, undefined_notes, with_references
 from analysis.tables.table import (
     EMPTY,
     Cell,
@@ -87,7 +87,7 @@ def trials_table(
         for _, row in rows.astype(object).iterrows():
             body.append([_trial_cell(row, name) if name in row else Cell(EMPTY) for name in names])
         notes += [NOTE, NOT_BETTER if nothing_beats_never(runs, ranked) else ""]
-    notes.append(recall_note(counted_runs(variant_rows(runs))))
+    notes += undefined_notes(counted_runs(variant_rows(runs)))
     words = " and ".join(objective(name).head for name in objectives)
     heading = f"Best trials by {words}" if len(objectives) == 1 else f"Pareto front of {words}"
     heads = [_head(name) for name in names]

@@ -14,8 +14,9 @@ import pandas as pd
 from analysis.study import FRAMES, Frames, Study, load_study
 from cl2r.cli.options import find_storage
 from cl2r.cli.study import study_file
-from cl2r.config.layers import from_dotted, read_layer, resolve
+from cl2r.config.layers import from_dotted, read_layer, resolve, with_base
 from cl2r.config.schema import Config
+from cl2r.data import published_sizes
 from cl2r.engine.chain import execute
 from cl2r.engine.frames import write_run
 from cl2r.engine.plan import plan_run
@@ -81,9 +82,9 @@ def run(
 ) -> Run:
     """Train one chain of models, or find it in the storage ($CL2R_STORAGE, or `results`), and evaluate it.
 
-    `config` is a Config, the name of a preset, a YAML file or a mapping of config sections; `overrides` are fields by
-    dotted name; `log` names trackers: tensorboard, mlflow, wandb. Raise InputError before any training if something is
-    wrong with them.
+    `config` is a Config, the name of a preset, a YAML file or a mapping like the content of one: sections of fields on
+    top of `preset` (default: icons). `overrides` are fields by dotted name; `log` names trackers: tensorboard, mlflow,
+    wandb. Raise InputError before any training if something is wrong with them.
 
     >>> from cl2r import run
     >>> result = run("small.yaml", overrides={"method.name": "er", "scenario.n_tasks": 2})
@@ -97,7 +98,7 @@ def run(
     check_type("config", config, Config | str | Path | Mapping, "a Config, a preset, a YAML file or a mapping")
     root = find_storage(storage)
     layer = config.model_dump(mode="json") if isinstance(config, Config) else config
-    layer = layer if isinstance(layer, Mapping) else read_layer(str(layer))
+    layer = with_base(layer) if isinstance(layer, Mapping) else read_layer(str(layer))
     plan = plan_run(resolve([layer, *itertools.starmap(from_dotted, _entries("overrides", overrides).items())]))
     with closing(ProgressLine(len(plan.keys))) as progress, TrackedRun(log, plan, root) as tracked:
         result = execute(plan, root, progress, after_task=tracked)
@@ -118,6 +119,8 @@ def plan_study(
 ) -> StudyPlan:
     """Return what a study would cost; nothing is started and nothing is written.
 
+    A benchmark that is not there is planned from its published sizes; the text says so.
+
     The other parameters are those of `run_study`; `gpu_price` is the price of an A100 hour in dollars.
 
     >>> from cl2r import plan_study
@@ -128,7 +131,7 @@ def plan_study(
     study ...
     """
     check_type("gpu_price", gpu_price, float | int, "a number")
-    with _open(spec, storage, name, changes, resources, lock=False) as session:
+    with published_sizes(), _open(spec, storage, name, changes, resources, lock=False) as session:
         total = session.expected_runs()
         text = plan_text(session, gpu_price)
         finished = sum(event.kind == "finished" for event in session.ledger.outcomes().values())

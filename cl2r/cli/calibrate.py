@@ -4,15 +4,15 @@ from typing import Any
 
 import click
 
-from cl2r.cli.options import build_config, data_option, data_root_option, method_option, preset_argument, set_option
+from cl2r.cli import options as shared
 
 
 @click.command()
-@preset_argument
-@data_option
-@data_root_option
-@method_option
-@set_option
+@shared.preset_argument
+@shared.data_option
+@shared.data_root_option
+@shared.method_option
+@shared.set_option
 @click.option("--runs", type=click.IntRange(1), default=1, show_default=True, help="Number of equal runs of a study.")
 @click.option("--threads", type=click.IntRange(1), help="Threads of one run (default: all cores).")
 def calibrate(preset: str, overrides: tuple[str, ...], runs: int, threads: int | None, **options: Any) -> None:
@@ -21,17 +21,23 @@ def calibrate(preset: str, overrides: tuple[str, ...], runs: int, threads: int |
     Compares precisions, compilation, and trials × threads, and trains nothing. Prints options for `cl2r run` and for
     studies. They change rounding: use the same ones for all runs of a comparison.
     """
-    config = build_config(preset, overrides, **options)
+    config = shared.build_config(preset, overrides, **options)
     import torch
 
     from cl2r.engine.plan import plan_run
+    from cl2r.runtime.environment import cores
+    from cl2r.runtime.progress import announced
     from cl2r.study import calibrate as calibration
 
     plan = plan_run(config)
-    torch.set_num_threads(threads or calibration.cores())
+    shared.note_if_busy()
+    torch.set_num_threads(threads or cores())
     cuda = torch.cuda.is_available()
-    click.echo(calibration.mode_text(*calibration.measure_modes(plan, torch.device("cuda" if cuda else "cpu"))))
+    with announced("measuring precisions and compilation…"):
+        measured = calibration.measure_modes(plan, torch.device("cuda" if cuda else "cpu"))
+    click.echo(calibration.mode_text(*measured))
     if not cuda and runs > 1:
-        best, text = calibration.trial_layout(config, runs)
+        with announced("measuring trials × threads…"):
+            best, text = calibration.trial_layout(config, runs)
         click.echo(f"\n{runs} runs: {text}")
         click.echo(f"(--cpus-per-worker {best.threads} --max-concurrent {best.trials})")

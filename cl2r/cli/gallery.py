@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 FEW_SHARDS = 8  # up to here, starting Ray takes longer than doing the work in this process
 SAY_SECONDS = 5.0
 MODEL = NameType("model")
-MODEL_HELP = "A run's model after task t, or the folder of an exported model."
+MODEL_HELP = (
+    "A run's model after task t, or the folder of an exported model. The beginning of a run's name is enough; "
+    "of several runs that match, the newest is taken."
+)
 
 
 class GalleryType(PathType):
@@ -173,7 +176,7 @@ def search(
         try:
             contents.append((str(path), path.read_bytes()))
         except (FileNotFoundError, IsADirectoryError) as error:
-            raise InputError(f"--query {path}: no such image") from error
+            raise InputError(f"--query {path}: no such image; give an image file") from error
     images = np.concatenate([decode_one(data, name, loaded.card) for name, data in contents])
     searcher = Searcher(gallery, loaded, exact)
     results = searcher.search(images, top)
@@ -238,21 +241,28 @@ def upgrade_check(
     price: float,
     storage: "StoragePath",
     as_json: bool,
-) -> None:
-    """Say whether an upgrade is safe without indexing again, what indexing again would gain, and what it would cost."""
-    from cl2r.gallery.upgrade import UpgradeCheck, draw_pairs, read_pairs, run_matrix
+) -> int:
+    """Say whether an upgrade is safe without indexing again, what indexing again would gain, and what it would cost.
 
-    if tolerance < 0 or price < 0:
-        raise InputError("--tolerance and --price: not below 0")
-    before, after = _load_model(old, storage), _load_model(new, storage)
+    The exit code can guard a deployment: 0 if the upgrade is safe, 3 if it is not, 4 if the pairs do not tell.
+    """
+    from cl2r.gallery.model import Model, find_models
+    from cl2r.gallery.upgrade import EXIT_CODES, UpgradeCheck, draw_pairs, read_pairs, run_matrix
+
+    for option, value in (("--tolerance", tolerance), ("--price", price)):
+        if not value >= 0:
+            raise InputError(f"{option} {value}: give a number that is not below 0")
+    before, after = map(Model, find_models({"--old": old, "--new": new}, storage))
     chosen = draw_pairs(gallery, sample) if pairs is None else read_pairs(pairs)
     check = UpgradeCheck(gallery, before, after)
     found = check.sample(chosen)
+    verdict = found.verdict(tolerance)
     if as_json:
-        head = {"old": before.card.name, "new": after.card.name, "verdict": found.verdict(tolerance)}
-        click.echo(json.dumps(head | asdict(found)))
+        names = {"old_model": before.card.name, "new_model": after.card.name}
+        click.echo(json.dumps(names | {"verdict": verdict} | asdict(found)))
     else:
         click.echo("\n".join(check.report_lines(found, run_matrix(after.card.run, storage), tolerance, price)))
+    return EXIT_CODES[verdict]
 
 
 @click.command()
@@ -263,7 +273,7 @@ def export(model: str, out: "StoragePath", storage: "StoragePath") -> None:
     """Write a model as safetensors and JSON, to be used as --model DIR without its run."""
     from cl2r.gallery.model import find_model, write_export
 
-    files = find_model(model, storage)
+    files = find_model(model, storage, "model")
     write_export(files, out)
     click.echo(f"{files.card.name}: {out}")
 

@@ -85,12 +85,14 @@ def list_datasets() -> None:
 def check(name: str, root: Path | None, full: bool) -> int:
     """Report what ROOT holds of data set NAME, and how to get the rest. Exit code 2 if it cannot be used."""
     from cl2r.data import check_dataset, data_root, find_dataset
+    from cl2r.runtime.progress import announced
 
     def echo(line: str) -> None:
         click.echo(without_secrets(line))
 
     root = data_root(root)
-    result = check_dataset(name, root, full, echo)
+    with announced(f"looking at {name} in {without_secrets(str(root))}…"):
+        result = check_dataset(name, root, full, echo)
     lines = [*(f"ok     {line}" for line in result.found), *(f"wrong  {line}" for line in result.problems)]
     summary = "complete"
     if not result.complete:

@@ -10,7 +10,7 @@ from cl2r.cli.options import HelpGroup, run_program
 from cl2r.errors import nearest
 
 MODULES = {
-    "run": ["run"],
+    "run": ["run", "schema"],
     "study": ["study", "plan"],
     "report": ["status", "report"],
     "lists": ["methods", "datasets"],

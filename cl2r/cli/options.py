@@ -1,6 +1,7 @@
 """Options and parameter types that several commands share. Nothing here imports torch, pandas or Ray at the top."""
 
 import contextlib
+import logging
 import os
 import re
 import sys
@@ -13,15 +14,19 @@ from click.shell_completion import CompletionItem
 
 from cl2r.errors import InputError, check_type
 from cl2r.runtime.logs import configure, exit_code
+from cl2r.runtime.progress import ImportNotes
 
 if TYPE_CHECKING:
     from cl2r.config.schema import Config
     from cl2r.storage.path import StoragePath
 
+log = logging.getLogger(__name__)
+
 
 def run_program(command: click.Command, name: str) -> NoReturn:
     """Run `command` with the words of the command line and exit; an error of the user is one line."""
     configure()
+    ImportNotes.install(torch="loading torch…")
     sys.exit(exit_code(name, lambda: call(command, None, name)))
 
 
@@ -30,7 +35,10 @@ def call(command: click.Command, words: Sequence[str] | None, name: str) -> int:
     try:
         return command.main(words, prog_name=name, standalone_mode=False) or 0
     except click.ClickException as error:
-        raise InputError(" ".join(error.format_message().split())) from error
+        message = " ".join(error.format_message().split())
+        if isinstance(error, click.UsageError) and error.ctx is not None and "--help" not in message:
+            message = f"{message.removesuffix('.')}; see `{error.ctx.command_path} --help`"
+        raise InputError(message) from error
     except click.Abort as error:
         raise KeyboardInterrupt from error
 
@@ -151,6 +159,15 @@ grace_option = click.option(
 )
 
 
+def _quiet(ctx: click.Context, param: click.Parameter, value: bool) -> bool:
+    if value:
+        configure(level=logging.WARNING)
+    return value
+
+
+quiet_option = click.option("-q", "--quiet", is_flag=True, callback=_quiet, help="Print the result only.")
+
+
 def log_option(default: str | None = None) -> Callable[[Any], Any]:
     """Return the option that names trackers; `default` is used if it is not given."""
     return click.option(
@@ -166,10 +183,21 @@ def log_option(default: str | None = None) -> Callable[[Any], Any]:
 verbose_option = click.option("-v", "--verbose", is_flag=True, help="Show Ray's own messages too.")
 
 
+def note_if_busy() -> None:
+    """Tell the user if other programs use the processors of this machine."""
+    from cl2r.runtime.environment import busy_note
+
+    if note := busy_note():
+        log.info("%s", note)
+
+
 def build_config(preset: str, overrides: Sequence[str], **options: Any) -> "Config":
     """Return the config of a preset with options (None: not given) and overrides, which win."""
-    from cl2r.config.layers import from_dotted, override, read_layer, resolve
+    from cl2r.cli.study import study_names
+    from cl2r.config.layers import from_dotted, override, presets, read_layer, resolve
 
+    if preset in study_names() and preset not in presets():
+        raise InputError(f"{preset} is a study, not a preset: `cl2r study {preset}`; presets: {', '.join(presets())}")
     fields = {"data_name": "data.name", "data_root": "data.root", "tasks": "scenario.n_tasks", "method": "method.name"}
     given = {fields.get(name, name): value for name, value in options.items() if value is not None}
     return resolve([read_layer(preset), *(from_dotted(*entry) for entry in given.items()), *map(override, overrides)])

@@ -5,6 +5,7 @@ import json
 import logging
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -13,6 +14,7 @@ import click
 from cl2r.cli.options import NameType, storage_option
 from cl2r.errors import InputError, nearest
 from cl2r.runtime.logs import without_secrets
+from cl2r.runtime.progress import announced
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,11 +34,25 @@ BUILD_SHARE = 4  # a pause is at least this many times as long as building took:
 @click.command()
 @click.argument("name", required=False, type=NameType("study"))
 @storage_option
-def status(name: str | None, storage: "StoragePath") -> None:
-    """Show the progress of all studies, or of one in detail."""
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of lines.")
+def status(name: str | None, storage: "StoragePath", as_json: bool) -> None:
+    """Show the progress of all studies, or of one in detail.
+
+    \b
+    JSON: {"studies": [...]}, or one study by its name; each with
+      study, state (running, interrupted or closed), runs, finished, failed, stopped_early, last_event (ISO time)
+    and, of one study, also
+      running [{title, task, tasks, epoch, epochs, images_per_second, loss, seconds_left, stale}]
+      unfinished [{run, outcome, reason}]
+    """
     from cl2r.study import status as state
 
-    click.echo(state.status(storage, name) if name else state.overview(storage))
+    with announced(f"reading {storage / 'studies'}…"):
+        if as_json:
+            text = json.dumps(state.status_json(storage, name))
+        else:
+            text = state.status(storage, name) if name else state.overview(storage)
+    click.echo(text)
 
 
 @click.command()
@@ -71,7 +87,9 @@ def report(
         return watch_study(path, page, interval)
     from cl2r.storage.path import at
 
-    found, name = load(path), path.resolve().name
+    name = path.resolve().name
+    with announced(f"reading {name}…"):
+        found = load(path)
     if found is None:
         raise InputError(f"no run of {name} has ended yet; `cl2r status {name}` shows its progress")
     if figures is not None:
@@ -153,8 +171,10 @@ def study_of(folder: "StudyFolder", frames: "dict[str, pd.DataFrame]") -> "Study
     return Study(**frames, name=folder.name, specification=specification, about=folder.read_about())
 
 
-def leave_report(folder: "StudyFolder", frames: "dict[str, pd.DataFrame]") -> None:
-    """Write figures and the page of a study that has ended into its folder, and print where they are.
+def leave_report(
+    folder: "StudyFolder", frames: "dict[str, pd.DataFrame]", say: Callable[[str], object] = click.echo
+) -> None:
+    """Write figures and the page of a study that has ended into its folder, and say where they are.
 
     An error here is a line as well: the runs are done and the frames are written.
     """
@@ -162,18 +182,18 @@ def leave_report(folder: "StudyFolder", frames: "dict[str, pd.DataFrame]") -> No
         try:
             study = study_of(folder, frames)
             if what == "report":
-                click.echo(_write_page(study, folder.path))
+                say(_write_page(study, folder.path))
             elif len(study.finished):
-                click.echo(_write_figures(study, folder.path / "figures"))
+                say(_write_figures(study, folder.path / "figures"))
         except Exception as error:
             reason = without_secrets(" ".join(f"{type(error).__name__}: {error}".split()))
-            click.echo(f"no {what}: {reason}; the frames are complete, see `cl2r report --help`")
+            say(f"no {what}: {reason}; the frames are complete, see `cl2r report --help`")
 
 
 def _write_figures(study: "Study", folder: "StoragePath") -> str:
     from analysis.plots import write_figures
 
-    with folder.staging() as here:
+    with announced("drawing figures…"), folder.staging() as here:
         written = write_figures(study, here)
     return f"figures: {folder} ({len({path.stem for path in written})})"
 
@@ -181,7 +201,7 @@ def _write_figures(study: "Study", folder: "StoragePath") -> str:
 def _write_page(study: "Study", folder: "StoragePath", name: str = "report.html") -> str:
     from analysis.report import write_report
 
-    with folder.staging() as here:
+    with announced("building the page…"), folder.staging() as here:
         write_report(study, here / name)
     return f"report: {folder / name}"
 

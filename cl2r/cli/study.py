@@ -10,6 +10,8 @@ import dataclasses
 import functools
 import importlib
 import inspect
+import json
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from importlib import resources as package_files
@@ -225,6 +227,8 @@ def resource_option(name: str, **settings: Any) -> Callable[[Any], Any]:
     "--gpu-price", default=4.10, show_default=True, metavar="USD", help="Price of an A100 hour, for the plan."
 )
 @shared.log_option(default="tensorboard")
+@click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
+@shared.quiet_option
 @shared.verbose_option
 def _shared_options() -> None:
     """Carries the options that every study has."""
@@ -232,7 +236,14 @@ def _shared_options() -> None:
 
 def run_recipe(path: Path, recipe: Recipe, options: Mapping[str, Any]) -> int:
     """Check everything, run what is missing, print the table and write the report. Return 1 if a run failed, else 0."""
+    if options["as_json"] and not options["plan"]:
+        raise InputError("--json: only a plan is printed as JSON; `cl2r report --tables csv` has a study's tables")
+    if options["quiet"] and options["verbose"]:
+        raise InputError("give --quiet or --verbose, not both")
+    from cl2r.data import published_sizes
+    from cl2r.runtime.progress import announced
     from cl2r.runtime.stop import Termination
+    from cl2r.runtime.text import counted
     from cl2r.study.resources import Resources
     from cl2r.study.session import StudySession
     from cl2r.study.spec import StudySpec
@@ -242,7 +253,7 @@ def run_recipe(path: Path, recipe: Recipe, options: Mapping[str, Any]) -> int:
     storage = options["storage"].absolute()  # training processes run elsewhere
     changes = {"preset": options["preset"], "seeds": options["seeds"] or None, "tasks": options["tasks"]}
     auto = options["cpus_per_worker"] == "auto"  # one CPU until the layout has been measured
-    with Termination(options["grace"]).listening() as stop:
+    with Termination(options["grace"]).listening() as stop, contextlib.ExitStack() as stack:
         spec = StudySpec.load(recipe.file or path, overrides, **{**changes, **recipe.changes})
         recipe.check(spec)
         opened = StudySession.open(
@@ -255,44 +266,62 @@ def run_recipe(path: Path, recipe: Recipe, options: Mapping[str, Any]) -> int:
             stop=stop,
             verbose=options["verbose"],
             log=options["log"],
+            quiet=options["quiet"],
         )
-        with opened as session:
-            if not options["plan"]:
-                return _run(session, recipe.table)
-            from cl2r.study.plan import plan_text
+        if options["plan"]:
+            stack.enter_context(published_sizes())
+        runs = "" if spec.grows else f"{counted(len(spec.points()) * len(spec.seeds), 'run')} of "
+        with announced(f"planning {runs}{spec.stem}…"):
+            session = stack.enter_context(opened)
+        if not os.environ.get("RAY_ADDRESS"):
+            shared.note_if_busy()
+        return _plan(session, options) if options["plan"] else _run(session, recipe.table)
 
-            click.echo(plan_text(session, options["gpu_price"]))
-            return 0
+
+def _plan(session: "StudySession", options: Mapping[str, Any]) -> int:
+    """Print what the study would cost."""
+    from cl2r.study.plan import plan_json, plan_text
+
+    price = options["gpu_price"]
+    click.echo(json.dumps(plan_json(session, price)) if options["as_json"] else plan_text(session, price))
+    return 0
 
 
 def _run(session: "StudySession", table: Table) -> int:
     """Run the study, print what came out of it, and write figures and the page."""
     from cl2r.cli.report import leave_report
+    from cl2r.config.layers import describe_preset
     from cl2r.rayrun import driver
     from cl2r.runtime.environment import peak_bytes
     from cl2r.runtime.text import clock, megabytes
 
-    click.echo(f"study {session.folder.name}: {session.expected_runs()} runs")
+    def say(line: str) -> None:
+        if not session.quiet:
+            click.echo(line)
+
+    base = describe_preset(session.spec.preset)
+    say(f"study {session.folder.name}: {session.expected_runs()} runs; base: {base}")
     if note := session.loader_note():
-        click.echo(note)
+        say(note)
     outcome = driver.run(session)
     if outcome.finished:
-        click.echo(f"\n{table(session, outcome.frames)}\n")
+        text = table(session, outcome.frames)
+        click.echo(text if session.quiet else f"\n{text}\n")
     runs, tasks = outcome.frames["runs"], outcome.frames["tasks"]
     failed = runs[runs["status"] == "failed"]
     for run, reason in zip(failed["run"], failed["reason"], strict=True):
-        click.echo(f"failed: {run}: {reason}")
+        click.echo(f"failed: {run}: {reason}", err=session.quiet)
     if outcome.missing:
-        storage = session.folder.storage
-        click.echo(f"missing: {outcome.missing} runs were completed but not recorded; do all nodes share {storage}?")
+        lost = f"missing: {outcome.missing} runs were completed but not recorded"
+        click.echo(f"{lost}; do all nodes share {session.folder.storage}?", err=session.quiet)
     counts = f"{outcome.finished} runs finished, {outcome.failed} failed, {outcome.pruned} stopped early"
-    click.echo(f"{counts}; {outcome.links_trained} links trained in {clock(outcome.seconds)}")
+    say(f"{counts}; {outcome.links_trained} links trained in {clock(outcome.seconds)}")
     peaks = tasks[~tasks["reused"].astype(bool)].reindex(columns=["peak_bytes"])["peak_bytes"].dropna()
     training = f", {megabytes(peaks.max())} in a training process" if len(peaks) else ""
-    click.echo(f"peak memory: {megabytes(peak_bytes())} in the driver{training}")
+    say(f"peak memory: {megabytes(peak_bytes())} in the driver{training}")
     names = ",".join(outcome.frames)
-    click.echo(f"frames: {session.folder.path / f'{{{names}}}.parquet'}")
-    leave_report(session.folder, outcome.frames)
+    say(f"frames: {session.folder.path / f'{{{names}}}.parquet'}")
+    leave_report(session.folder, outcome.frames, say)
     return 1 if outcome.failed or outcome.missing else 0
 
 
@@ -320,6 +349,10 @@ def load_command(name: str) -> StudyCommand:
 def _known_study(name: str, suffix: str) -> Path:
     known = study_names(suffix)
     if name not in known:
+        from cl2r.config.layers import presets
+
+        if name in presets():
+            raise InputError(f"{name} is a preset, not a study: `cl2r run {name}`, or --preset {name} with a study")
         raise InputError(f"no study {name!r}{nearest(name, known)}; studies: {', '.join(known)}")
     return STUDIES / f"{name}{suffix}"
 
@@ -370,4 +403,6 @@ def plan() -> None:
     \b
     cl2r plan ablation --seeds 0 1 2
     cl2r plan my.yaml
+    cl2r plan paper --table 7 --gpus-per-worker 1 --max-concurrent 8     # for a cluster, without its data
+    cl2r plan ablation --json
     """

@@ -1,4 +1,11 @@
-"""Merge layers (a preset, the defaults of a method, overrides) into a checked config."""
+"""Merge layers (a preset, the defaults of a method, overrides) into a checked config.
+
+The file of a run and the file of a study share one grammar. Both name their base under `preset`: the name of a preset,
+another YAML file, or `none` for the built-in defaults of every field. Without it the base is the preset `icons`, except
+for a whole config such as a run saves, which has no base. Sections of fields follow (`optim: {epochs: 3}`), and `set`
+with the same fields by dotted name; both override the base. What a method brings overrides the base too, but yields to
+the file's own fields. A study's file adds what varies (`STUDY_KEYS`).
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
@@ -9,9 +16,14 @@ import yaml
 from pydantic import ValidationError
 
 from cl2r.config.methods import ADAPTERS, METHODS, OWN_FIELDS, sections, split_name
-from cl2r.config.schema import Config, field_keys, field_types
+from cl2r.config.schema import Config, ScenarioConfig, field_keys, field_types
 from cl2r.errors import InputError, nearest
 from cl2r.runtime.logs import without_secrets
+
+DEFAULT_PRESET = "icons"
+NO_PRESET = "none"
+STUDY_KEYS = ("seeds", "grid", "variants", "space", "search", "race")
+"""Keys that only the file of a study has."""
 
 
 def presets() -> dict[str, Path]:
@@ -20,19 +32,81 @@ def presets() -> dict[str, Path]:
     return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
 
 
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Return the mapping in a YAML file. A `preset` that is a file beside it becomes the path of that file."""
+    try:
+        content = yaml.safe_load(path.read_text())
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: not valid YAML, correct it: {' '.join(str(error).split())}") from error
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}); check the path and its permissions") from error
+    if not isinstance(content, dict):
+        raise InputError(f"{path}: expected a mapping, e.g. `optim: {{epochs: 3}}`")
+    base = content.get("preset")
+    if isinstance(base, str) and base not in (NO_PRESET, *presets()) and (path.parent / base).is_file():
+        content["preset"] = str(path.parent / base)
+    return content
+
+
 def read_layer(preset: str) -> dict[str, Any]:
-    """Return the mapping in a preset, given by its name or by the path of a YAML file."""
+    """Return the mapping in a preset, given by its name, or in the YAML file of a run, with its base as `preset`."""
     known = presets()
+    if preset == NO_PRESET:
+        return {}
     path = known.get(preset, Path(preset))
     if not path.is_file():
-        raise InputError(f"no preset or file {preset!r}{nearest(preset, known)}; presets: {', '.join(known)}")
-    try:
-        layer = yaml.safe_load(path.read_text())
-    except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
-        raise InputError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
-    if not isinstance(layer, dict):
-        raise InputError(f"{path}: expected a mapping")
-    return layer
+        there = f"presets: {', '.join(known)}; or give the path of a YAML file"
+        raise InputError(f"no preset or file {preset!r}{nearest(preset, known)}; {there}")
+    return with_base(read_yaml(path), str(path))
+
+
+def with_base(layer: Mapping[str, Any], where: str = "config") -> dict[str, Any]:
+    """Return the content of a run's file with its base as `preset`; a whole config has none. `where` names the file."""
+    for key in STUDY_KEYS:
+        if key in layer:
+            raise InputError(f"{where}: the file of a study, because of {key!r}; start it with `cl2r study {where}`")
+    base = layer.get("preset", DEFAULT_PRESET)
+    if not isinstance(base, str):
+        raise InputError(f"{where}: preset: give the name of a preset, a YAML file or {NO_PRESET} (got {base!r})")
+    return dict(layer) if is_whole(layer) and "preset" not in layer else {**layer, "preset": base}
+
+
+def is_whole(layer: Mapping[str, Any]) -> bool:
+    """Return whether a layer is a config as a run saves it: only those set fields that follow from the method."""
+    return all(_field(layer, key) is not None for key in OWN_FIELDS)
+
+
+def preset_layers(preset: str, above: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """Return the layers that a preset or the file of a run stands for: its base first, then its own.
+
+    `above` are the files that lead to it; a file that is its own base is refused.
+    """
+    if Path(preset).resolve() in (Path(file).resolve() for file in above):
+        raise InputError(
+            f"{above[-1]}: preset: {preset} is built on this file; give another base, e.g. {DEFAULT_PRESET}"
+        )
+    base, own = _expand(read_layer(preset), [*above, preset])
+    return [*base, *own]
+
+
+def _expand(layer: Mapping[str, Any], above: Sequence[str] = ()) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return the layers of the base that a layer names, and its own; a layer without a base is one."""
+    own = dict(layer)
+    base, settings = own.pop("preset", NO_PRESET), own.pop("set", {})
+    if not isinstance(settings, Mapping):
+        raise InputError(f"{above[-1] if above else 'config'}: set: give fields by name, e.g. {{optim.epochs: 3}}")
+    dotted = [from_dotted(str(name), value) for name, value in settings.items()]
+    return ([own], dotted) if base == NO_PRESET else (preset_layers(base, above), [own, *dotted])
+
+
+def describe_preset(preset: str) -> str:
+    """Return a preset or file and what it is built on: `preset icons`, `my.yaml on preset icons`."""
+    if preset == NO_PRESET:
+        return "the built-in defaults"
+    if preset in presets():
+        return f"preset {preset}"
+    base = read_layer(preset).get("preset")
+    return f"{preset}, a whole config" if base is None else f"{preset} on {describe_preset(base)}"
 
 
 def override(text: str) -> dict[str, Any]:
@@ -43,7 +117,7 @@ def override(text: str) -> dict[str, Any]:
     try:
         return from_dotted(dotted.strip(), yaml.safe_load(value))
     except yaml.YAMLError as error:
-        raise InputError(f"--set {text!r}: the value is not valid YAML") from error
+        raise InputError(f"--set {text!r}: not valid YAML; quote it, e.g. --set 'optim.milestones=[3, 9]'") from error
 
 
 def from_dotted(dotted: str, value: Any) -> dict[str, Any]:
@@ -53,28 +127,37 @@ def from_dotted(dotted: str, value: Any) -> dict[str, Any]:
     return dict(value)
 
 
-def resolve(layers: Iterable[Mapping[str, Any]]) -> Config:
-    """Merge layers (later ones win; the first is the preset) into a checked config; raise InputError for bad input.
+def resolve(layers: Iterable[Mapping[str, Any]], base: int | None = None) -> Config:
+    """Merge layers (later ones win) into a checked config; raise InputError for bad input.
 
-    The requested method's defaults override the preset, unless the preset names that method; so does its native budget,
-    unless the preset asks for that too. Explicit overrides always win.
+    The first `base` layers are the preset. By default it is the base that the first layer names, or this layer itself
+    if it names none. The requested method's defaults override the preset, except for the layers from which on it names
+    that method; so does its native budget, unless the preset asks for that too. Explicit overrides always win.
     """
-    preset, *overrides = [*layers] or [{}]
-    given = merge_layers([preset, *overrides])
+    every = [*layers] or [{}]
+    chain, own = (every[:base], []) if base else _expand(every[0])
+    overrides = [*own, *every[base or 1 :]]
+    given = merge_layers([*chain, *overrides])
+    chain = _split_for(_field(given, "data.name"), chain)
+    preset, given = merge_layers(chain), merge_layers([*chain, *overrides])
     named, requested = _field(preset, "method.name"), _field(given, "method.name")
-    base, adapter = split_name(str(requested or "cl2r"))
-    info, own = METHODS[base], named == requested
-    if str(named or base).partition("+")[0] != base and any(_field(preset, key) for key in OWN_FIELDS):
-        raise InputError(f"config: method.name={requested}: the preset is a saved config of {named}; give another one")
-    below, above = list[dict[str, Any]](), list[dict[str, Any]]()
-    (below if own else above).extend([_nested(info.defaults), {"adapter": {"name": adapter}}])
+    name, adapter = split_name(str(requested or "cl2r"))
+    info, place = METHODS[name], len(chain)
+    if str(named or name).partition("+")[0] != name and any(_field(preset, key) for key in OWN_FIELDS):
+        other = f"start from a preset instead, e.g. {DEFAULT_PRESET}"
+        raise InputError(f"config: method.name={requested}: the preset is a saved config of {named}; {other}")
+    while place and _field(merge_layers(chain[:place]), "method.name") == requested:
+        place -= 1  # this layer was written for the method
+    brought = [_nested(info.defaults), {"adapter": {"name": adapter}}]
+    above = list[dict[str, Any]]()
     if _field(given, "method.budget") == "native":
         if info.native is None:
-            raise InputError(f"method.budget=native: no schedule of {info.name} is known")
-        (below if own and _field(preset, "method.budget") == "native" else above).append(_nested(info.native))
-    merged = merge_layers([*below, preset, *above, *overrides])
+            raise InputError(f"method.budget=native: no schedule of {info.name} is known; leave out method.budget")
+        meant = named == requested and _field(preset, "method.budget") == "native"
+        (brought if meant else above).append(_nested(info.native))
+    merged = merge_layers([*chain[:place], *brought, *chain[place:], *above, *overrides])
     adapter = _field(merged, "adapter.name")
-    merged["method"]["name"] = f"{base}+{adapter}" if adapter in ADAPTERS else base
+    merged["method"]["name"] = f"{name}+{adapter}" if adapter in ADAPTERS else name
     _check(merged)
     try:
         return Config.model_validate(merged)
@@ -82,12 +165,25 @@ def resolve(layers: Iterable[Mapping[str, Any]]) -> Config:
         raise InputError(f"config: {error_line(error, field_keys())}") from error
 
 
+def _split_for(data: str | None, chain: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the layers of a preset for this data set.
+
+    Numbers of classes suit the data they were written for. Other data is split into equal tasks, unless a later layer
+    says how.
+    """
+    for place, layer in enumerate(chain, 1):
+        counts = _field(layer, "scenario.initial") or _field(layer, "scenario.increment")
+        if counts and _field(merge_layers(chain[:place]), "data.name") != data:
+            return [*chain[:place], {"scenario": {"n_tasks": ScenarioConfig().n_tasks}}, *chain[place:]]
+    return list(chain)
+
+
 def merge_layers(layers: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Return one layer that sets what all of them set; later ones win."""
     merged: dict[str, Any] = {}
     for layer in layers:
         if not isinstance(layer.get("method", {}), Mapping):
-            raise InputError(f"config: method: expected a mapping of fields (got {layer['method']!r})")
+            raise InputError(f"config: method: give a mapping of fields, e.g. {{name: er}} (got {layer['method']!r})")
         scenario = layer.get("scenario")
         if isinstance(scenario, Mapping):
             # `initial` or `increment` replaces the `n_tasks` of the layers below, and the other way round.
@@ -124,9 +220,9 @@ def _check(merged: Mapping[str, Any]) -> None:
     for dotted, kind in field_types().items():
         value = _field(merged, dotted)
         if isinstance(value, bool) and kind is not bool:  # pydantic would read `seed: true` as 1
-            raise InputError(f"config: {dotted}: not a yes-or-no field (got {value})")
+            raise InputError(f"config: {dotted}: not a yes-or-no field; give a number or a name (got {value})")
     if "options" in merged:
-        raise InputError("config: unknown key 'options': a method's section has the name that `cl2r methods` shows")
+        raise InputError("config: unknown key 'options': give a method's section by the name that `cl2r methods` shows")
     for name, section in sections().items():
         try:
             section.model_validate(merged.get(name, {}))
@@ -149,10 +245,28 @@ def error_line(error: ValidationError, keys: Sequence[str], *prefix: str) -> str
     first = error.errors()[0]
     # Union types add their own names to the location; a field path has at most two parts.
     path = [*prefix, *(str(part) for part in first["loc"])][:2]
-    dotted = ".".join(path)
-    if first["type"] == "extra_forbidden":
-        near = nearest(dotted, keys) or nearest(path[-1], [key.split(".")[-1] for key in keys])
-        return f"unknown key {dotted!r}{near}"
+    dotted, kind = ".".join(path), first["type"]
+    if kind == "extra_forbidden":
+        return unknown_key(dotted, keys)
+    if kind == "missing":
+        return f"{dotted}: missing; give it, it has no default"
     message = first["msg"].removeprefix("Value error, ")
-    got = f" (got {first['input']!r})" if dotted and first["type"] != "missing" else ""
-    return f"{dotted}: {message}{got}" if dotted else message
+    if kind in ("model_type", "model_attributes_type", "dict_type"):
+        own = ", ".join(key.partition(".")[2] for key in keys if key.startswith(f"{dotted}."))
+        message = f"give a mapping of its fields: {own}" if own else "give a mapping"
+    return f"{dotted}: {message} (got {first['input']!r})" if dotted else message
+
+
+def unknown_key(dotted: str, keys: Sequence[str]) -> str:
+    """Return that a key is unknown, with the one that was probably meant, else with those there are in its place."""
+    section, _, last = dotted.rpartition(".")
+    own = [key for key in keys if section and key.startswith(f"{section}.")]
+    elsewhere = [key for key in keys if key.rpartition(".")[2] == last]
+    if own:
+        near = nearest(dotted, own) if nearest(last, [key.rpartition(".")[2] for key in own]) else ""
+    else:
+        near = nearest(dotted, keys) or nearest(last, [key.rpartition(".")[2] for key in keys])
+    if near or elsewhere:
+        return f"unknown key {dotted!r}{near or nearest(elsewhere[0], elsewhere)}"
+    own = own or list(dict.fromkeys(key.split(".")[0] for key in keys))
+    return f"unknown key {dotted!r}; there are {', '.join(own)}"

@@ -117,7 +117,8 @@ def split_name(name: str) -> tuple[str, str]:
     if base not in METHODS:
         raise InputError(f"method.name: no method {base!r}{nearest(base, METHODS)}; methods: {METHODS}")
     if plus and adapter not in ADAPTERS:
-        raise InputError(f"method.name: no adapter {adapter!r}{nearest(adapter, ADAPTERS)}; {', '.join(ADAPTERS)}")
+        there = f"adapters: {', '.join(ADAPTERS)}"
+        raise InputError(f"method.name: no adapter {adapter!r}{nearest(adapter, ADAPTERS)}; {there}")
     return base, adapter or "none"
 
 

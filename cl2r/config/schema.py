@@ -227,26 +227,30 @@ class Config(Section):
     def _consistent(self) -> "Config":
         info = method_info(self.method.name)
         if self.head.projection == "none" and self.method.classifier == "fixed":
-            raise ValueError("head.projection=none needs method.classifier=trainable: the d-Simplex has K-1 dimensions")
+            need = "head.projection=none needs method.classifier=trainable: the d-Simplex has K-1 dimensions"
+            raise ValueError(f"{need}; set head.projection=linear, or choose another method")
         if list(self.optim.milestones) != sorted(set(self.optim.milestones)):
-            raise ValueError(f"optim.milestones must ascend, got {list(self.optim.milestones)}")
+            raise ValueError(f"optim.milestones: give ascending epochs, each once (got {list(self.optim.milestones)})")
         if info.family != "rehearsal" and (self.head.preallocate or self.head.mask_unseen):
-            raise ValueError(f"head.preallocate and head.mask_unseen are for {', '.join(ABLATION_CELLS)}")
+            raise ValueError(
+                f"head.preallocate and head.mask_unseen are for {', '.join(ABLATION_CELLS)}; leave them out"
+            )
         if self.adapter.name != "none" and (info.maps_gallery or info.grows):
-            raise ValueError(f"adapter.name={self.adapter.name}: {info.name} changes its feature space its own way")
+            fault = f"adapter.name={self.adapter.name}: {info.name} changes its feature space its own way"
+            raise ValueError(f"{fault}; leave the adapter out")
         if self.eval.metric == "tar" and self.eval.thresholds == "grid":
-            raise ValueError("eval.thresholds=grid is for eval.metric=accuracy")
+            raise ValueError("eval.thresholds=grid is for eval.metric=accuracy; leave it out, or eval.metric=tar")
         if len(set(self.eval.far)) < len(self.eval.far):
-            raise ValueError(f"eval.far names a rate twice: {list(self.eval.far)}")
+            raise ValueError(f"eval.far: name each rate once (got {list(self.eval.far)})")
         if self.eval.order == "official_order" and (self.eval.metric != "accuracy" or self.eval.tuning_share > 0):
-            raise ValueError("eval.order=official_order needs eval.metric=accuracy and eval.tuning_share=0")
+            raise ValueError("eval.order=official_order needs eval.metric=accuracy and eval.tuning_share=0; set both")
         given = {name: getattr(self.method, name.removeprefix("method.")) for name in OWN_FIELDS}
         for name, value in given.items():
             if value != info.defaults[name]:
                 relatives = (other for other in METHODS.values() if other.family == info.family)
                 meant = next((m.name for m in relatives if {n: m.defaults[n] for n in given} == given), None)
-                hint = f": use --method {meant}" if meant else ""
-                raise ValueError(f"{name}={value}: {info.name} has {name}={info.defaults[name]}{hint}")
+                hint = f"use --method {meant}" if meant else "leave it out"
+                raise ValueError(f"{name}={value}: {info.name} has {name}={info.defaults[name]}; {hint}")
         return self
 
 

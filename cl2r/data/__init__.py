@@ -5,8 +5,9 @@ Other packages join through the entry point group `cl2r.datasets`, which names a
 
 import contextlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -23,6 +24,7 @@ from cl2r.data.imagenet import IMAGENET900, TINY_IMAGENET200
 from cl2r.data.images import WHOLE, ArrayImages, LazyImages
 from cl2r.data.lfw import LFW
 from cl2r.data.npz import load_npz
+from cl2r.data.published import stand_in
 from cl2r.errors import InputError, nearest
 from cl2r.runtime.plugins import Plugins
 
@@ -58,24 +60,50 @@ def data_root(given: str | Path | None = None) -> Path:
 
 def load_dataset(name_or_path: str, size: int = 32, channels: int = 3, root: str | None = None) -> ImageSet:
     """Load a data set by name (below `root`), an .npz file or a folder; images in files become size × size."""
-    return _load(name_or_path, size, channels, data_root(root))
+    folder, missing = data_root(root), _missing.get()
+    try:
+        return _load(name_or_path, size, channels, folder)
+    except MissingDataError as error:
+        known = stand_in(DATASETS[name_or_path], size, channels) if missing is not None else None
+        if missing is None or known is None:
+            hint = f"`cl2r datasets check {name_or_path} {folder}` says how to get it"
+            raise InputError(f"{error}; {hint}") from error
+        missing.add(name_or_path)
+        return known
+
+
+_missing: ContextVar[set[str] | None] = ContextVar("missing", default=None)
+
+
+@contextlib.contextmanager
+def published_sizes() -> Iterator[None]:
+    """Inside, `load_dataset` returns noise of the published size for a benchmark that is not there.
+
+    Only for plans: nothing can be learnt from noise.
+    """
+    token = _missing.set(set())
+    try:
+        yield
+    finally:
+        _missing.reset(token)
+
+
+def stand_ins() -> list[str]:
+    """Return the names of the data sets that were replaced inside `published_sizes` so far."""
+    return sorted(_missing.get() or ())
 
 
 @lru_cache(maxsize=2)  # the runs of a study share their images
 def _load(name_or_path: str, size: int, channels: int, root: Path) -> ImageSet:
     if name_or_path in DATASETS:
-        try:
-            return DATASETS[name_or_path].load(root, size, channels, True)
-        except MissingDataError as error:
-            hint = f"`cl2r datasets check {name_or_path} {root}` says how to get it"
-            raise InputError(f"{error}; {hint}") from error
+        return DATASETS[name_or_path].load(root, size, channels, True)
     path = Path(name_or_path).expanduser()
     if path.is_dir():
         return load_folder(path, size, channels)
     if path.suffix == ".npz":
         return load_npz(path)
     if path.exists():
-        raise InputError(f"{path}: a data set is an .npz file or a folder")
+        raise InputError(f"{path}: a data set is an .npz file, or a folder laid out as {LAYOUT}; give one of these")
     unknown = f"no data set, file or folder {name_or_path!r}{nearest(name_or_path, DATASETS)}; data sets: {DATASETS}"
     raise InputError(f"{unknown}; or give an .npz file, or a folder laid out as {LAYOUT}")
 

@@ -141,11 +141,15 @@ class ImageSet:
                 return f"x_{part} has {len(x)} images but y_{part} has {len(y)} labels"
         train, shown, count = self.x_train.shape[1:], self.x_open.shape[1:], len(self.y_open)
         if train != shown:
-            return f"x_train and x_open differ in height, width or channels: {train} and {shown}"
+            return (
+                f"x_train and x_open differ in height, width or channels: {train} and {shown}; give both the same shape"
+            )
         if count < 2:
-            return f"x_open has {count} images, a pair needs at least 2"
+            return f"x_open has {count} images, a pair needs at least 2; add images of classes that are not trained on"
         if self.num_classes < 2:
-            return f"{self.num_classes} training classes, at least 2 are needed"
+            return (
+                f"{self.num_classes} training classes, at least 2 are needed; add images of other classes to train on"
+            )
         if not np.array_equal(np.unique(self.y_train), np.arange(self.num_classes)):
             return f"y_train must hold every label 0..{self.num_classes - 1} of its class names"
         templates, pairs = self.templates, self.pairs

@@ -60,7 +60,8 @@ def download(dataset: Dataset, root: Path, report: Report) -> None:
 def _fetch(archive: Archive, root: Path, report: Report) -> None:
     part, aside = root / f"{archive.file}.part", root / f"{archive.target}.unpacking"
     shutil.rmtree(aside, ignore_errors=True)  # left by a download that was killed
-    unknown = f"not the published {archive.file}; nothing was kept"
+    by_hand = f"try again, or get {archive.target} by hand and put it into {root}"
+    unknown = f"not the published {archive.file}; nothing was kept; {by_hand}"
     digest = hashlib.new(archive.algorithm, usedforsecurity=False)
     try:
         try:
@@ -73,7 +74,6 @@ def _fetch(archive: Archive, root: Path, report: Report) -> None:
                     digest.update(chunk)
                     file.write(chunk)
         except (OSError, http.client.HTTPException) as error:
-            by_hand = f"try again, or get {archive.target} by hand and put it into {root}"
             raise OSError(f"{archive.url}: cannot be fetched ({error}); {by_hand}") from error
         if digest.hexdigest() != archive.digest:
             differs = f"{archive.algorithm} {digest.hexdigest()}, expected {archive.digest}"
@@ -84,7 +84,7 @@ def _fetch(archive: Archive, root: Path, report: Report) -> None:
             aside.mkdir()
             unpack(part, aside, archive.url, archive.file.endswith(".zip"))
             if not (aside / archive.target).is_dir():
-                raise InputError(f"{archive.url}: no folder {archive.target} in it; nothing was kept")
+                raise InputError(f"{archive.url}: no folder {archive.target} in it; nothing was kept; {by_hand}")
             (aside / archive.target).rename(root / archive.target)
         report(f"{root / archive.target}: done")
     finally:
@@ -116,7 +116,7 @@ def unpack(path: Path, folder: Path, name: str, zipped: bool) -> None:
                 tar.extractall(folder, filter="data")
     except (*DAMAGED, _RefusedError) as error:
         why = " ".join(str(error).split()) or type(error).__name__
-        raise InputError(f"{name}: cannot be unpacked ({why}); nothing was kept") from error
+        raise InputError(f"{name}: cannot be unpacked ({why}); nothing was kept; get the file again") from error
 
 
 class _CappedStream:

@@ -4,7 +4,7 @@ A data set of one's own is a folder:
 
     DIR/train/<class>/*.jpg      classes to learn
     DIR/open/<class>/*.jpg       other classes, for verification
-    DIR/pairs.txt                optional (or DIR/open/pairs.txt): official pairs of open images
+    DIR/pairs.csv                optional (or pairs.txt, or in DIR/open): official pairs of open images
 
 The centre square of every image is scaled to `size` × `size`. A folder too large for memory is decoded as it is used.
 """
@@ -20,12 +20,12 @@ import numpy.typing as npt
 
 from cl2r.data.dataset import ImageSet, Labels, MissingDataError, require_disjoint
 from cl2r.data.images import MODES, Crop, ImageFiles, images_of
-from cl2r.data.pair_list import PAIR_LIST, official_pairs
+from cl2r.data.pair_list import PAIR_LIST, PAIR_TABLE, official_pairs
 from cl2r.errors import InputError
 from cl2r.verification import Pairs
 
 EXTENSIONS = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
-LAYOUT = "DIR/train/<class>/*.jpg and DIR/open/<class>/*.jpg, optionally DIR/pairs.txt"
+LAYOUT = "DIR/train/<class>/*.jpg and DIR/open/<class>/*.jpg, optionally DIR/pairs.csv"
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,12 +61,14 @@ def list_folders(
     if classes is None:
         classes = [entry.name for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith(".")]
     if not classes:
-        raise MissingDataError(f"{folder}: no folders of images in it; expected {layout}")
+        raise MissingDataError(f"{folder}: no folders of images in it; put one folder per class there: {layout}")
     classes = sorted(classes)
     missing = [name for name in classes if not (folder / name / inside).is_dir()]
     if missing:
         first = PurePath(missing[0], inside)
-        raise MissingDataError(f"{folder}: {len(missing)} of {len(classes)} class folders are missing, first {first}")
+        raise MissingDataError(
+            f"{folder}: {len(missing)} of {len(classes)} class folders are missing, first {first}; add them"
+        )
     images = [sorted(image_paths(folder, PurePath(name, inside).as_posix(), deep)) for name in classes]
     empty = [name for name, paths in zip(classes, images, strict=True) if not paths]
     if empty:
@@ -80,7 +82,9 @@ def image_paths(folder: Path, name: str, deep: bool = False) -> Iterator[str]:
     """Yield the paths, relative to `folder`, of the images in folder/`name`, or also below it if `deep`."""
 
     def refuse(error: OSError) -> None:
-        raise InputError(f"{error.filename}: cannot be read ({error.strerror})") from error
+        raise InputError(
+            f"{error.filename}: cannot be read ({error.strerror}); make it readable or remove it"
+        ) from error
 
     for place, _, files in os.walk(folder / name, onerror=refuse):
         below = PurePath(place).relative_to(folder).as_posix()
@@ -130,8 +134,11 @@ def listed_set(
 def load_folder(root: Path, size: int = 32, channels: int = 3) -> ImageSet:
     """Return the images below train/ and open/ as `size` × `size`, grey (1 channel) or colour (3)."""
     if size < 1 or channels not in MODES:
-        raise InputError(f"data size {size} and channels {channels}: size must be at least 1, channels 1 or 3")
+        raise InputError(
+            f"data size {size} and channels {channels}: set data.size to at least 1 and data.channels to 1 or 3"
+        )
     train, open_set = (list_folders(root / part, LAYOUT, deep=True) for part in ("train", "open"))
     require_disjoint(str(root), train.classes, open_set.classes)
-    pairs = official_pairs([root / PAIR_LIST, root / "open" / PAIR_LIST], open_set)
+    places = [place / name for place in (root, root / "open") for name in (PAIR_LIST, PAIR_TABLE)]
+    pairs = official_pairs(places, open_set)
     return listed_set(root.resolve().name, train, open_set, size, channels, pairs=pairs)

@@ -74,7 +74,7 @@ def read_pairs(path: Path, row_of_tid: Labels) -> Pairs:
     label = table["label"].to_numpy(np.int32)
     _refuse(path, (label != 0) & (label != 1), lambda row: f"label {label[row]} is neither 1 (same person) nor 0")
     if label.min() == label.max():
-        raise InputError(f"{path}: every label is {label[0]}, but pairs of the same and of different people are needed")
+        raise InputError(f"{path}: every label is {label[0]}, but both 0 and 1 are needed; get the list again")
 
     def rows(tids: npt.NDArray[np.int32]) -> Labels:
         found = row_of_tid[np.clip(tids, -1, len(row_of_tid) - 1)]
@@ -93,7 +93,7 @@ def read_landmarks(path: Path, names: list[str]) -> Landmarks:
     rows = pd.Index(table["name"]).get_indexer(pd.Index(names, dtype="str"))
     missing = np.flatnonzero(rows < 0)
     if missing.size:
-        raise InputError(f"{path}: no landmarks of {names[missing[0]]} ({missing.size} such)")
+        raise InputError(f"{path}: no landmarks of {names[missing[0]]} ({missing.size} such); get the list again")
     points: Landmarks = table[COORDINATES].to_numpy(np.float32)[rows].reshape(-1, 5, 2)
     useless, lines = ~alignable(points), table.index[rows]
     _refuse(path, useless, lambda row: f"no face can be aligned by these landmarks of {names[row]}", lines)
@@ -127,9 +127,11 @@ def _columns(path: Path, columns: Columns) -> "pd.DataFrame":
         for number, line in _lines(path):
             if not form.fullmatch(line):
                 raise InputError(f"{path}: line {number} must be {line_form}, found {line[:80]!r}") from error
-        raise InputError(f"{path}: not a list of lines {line_form} ({str(error).splitlines()[0]})") from error
+        raise InputError(
+            f"{path}: not a list of lines {line_form} ({str(error).splitlines()[0]}); get it again"
+        ) from error
     if table.empty:
-        raise InputError(f"{path}: empty, expected lines {line_form}")
+        raise InputError(f"{path}: empty, expected lines {line_form}; get it again")
     return table
 
 
@@ -140,7 +142,7 @@ def _refuse(
     if bad.any():
         row = int(np.argmax(bad))
         number, _ = next(islice(_lines(path), row if lines is None else lines[row], None))
-        raise InputError(f"{path}: line {number}: {reason(row)}")
+        raise InputError(f"{path}: line {number}: {reason(row)}; correct it, or get the list again")
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:

@@ -133,7 +133,9 @@ class ImageFiles:
         try:
             return (self.root / self.path(row)).read_bytes()
         except OSError as error:
-            raise InputError(f"{self.name(row)}: cannot be read ({error.strerror})") from error
+            raise InputError(
+                f"{self.name(row)}: cannot be read ({error.strerror}); make it readable or remove it"
+            ) from error
 
     def name(self, row: int) -> str:
         return str(self.root / self.path(row))
@@ -145,7 +147,8 @@ class ImageFiles:
                 try:
                     entries.append(f"{path}\0{os.stat(os.path.join(self.root, path)).st_size}\0")
                 except OSError as error:
-                    raise InputError(f"{self.root / path}: cannot be read ({error.strerror})") from error
+                    why = f"cannot be read ({error.strerror}); make it readable or remove it"
+                    raise InputError(f"{self.root / path}: {why}") from error
             return "".join(entries).encode(errors="surrogateescape")
 
         with ThreadPoolExecutor(STAT_THREADS) as pool:

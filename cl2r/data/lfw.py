@@ -42,7 +42,8 @@ def load_lfw(root: Path, size: int, channels: int, decode: bool = True) -> Image
     kept = is_open[pairs.query] & is_open[pairs.gallery]
     lost = np.setdiff1d(pairs.folds, pairs.folds[kept])
     if len(lost):
-        raise InputError(f"{people.folder}: fold {lost[0] + 1} of the pair list has no pair without the {who}")
+        lacks = f"fold {lost[0] + 1} of the pair list has no pair without the {who}"
+        raise InputError(f"{people.folder}: {lacks}; get LFW's own {PAIR_LIST}")
     row = np.cumsum(is_open) - 1
     pairs = Pairs(row[pairs.query[kept]], row[pairs.gallery[kept]], pairs.same[kept], pairs.folds[kept])
     train, open_set = people.select(trained), people.select(~trained)
@@ -99,16 +100,17 @@ def read_packed(path: Path) -> PackedPairs:
         if isinstance(image, np.ndarray) and image.dtype == np.uint8 and image.ndim == 1:
             image = image.tobytes()
         if not isinstance(image, bytes):
-            raise InputError(f"{path}: image {row} must be the bytes of an image file, found {type(image).__name__}")
+            found = f"image {row} is {type(image).__name__}, not the bytes of an image file"
+            raise InputError(f"{path}: {found}; get InsightFace's {BIN} again")
         images.append(image)
     if isinstance(flags, np.ndarray) and flags.ndim == 1 and flags.dtype.kind in "biu":
         flags = flags.tolist()
     if not isinstance(flags, tuple | list) or not all(isinstance(flag, int) and flag in (0, 1) for flag in flags):
-        raise InputError(f"{path}: whether pairs show one person must be a list of True and False")
+        raise InputError(f"{path}: whether pairs show one person must be a list of True and False; get {BIN} again")
     count = len(flags)
     if len(images) != 2 * count or count < BIN_FOLDS:
         expected = f"expected 2 images per pair and at least {BIN_FOLDS} pairs"
-        raise InputError(f"{path}: {len(images)} images for {count} pairs, {expected}")
+        raise InputError(f"{path}: {len(images)} images for {count} pairs, {expected}; get {BIN} again")
     same, rows = np.array(flags, np.bool_), np.arange(len(images), dtype=np.int64)
     labels = rows.copy()
     labels[1::2] -= same

@@ -27,7 +27,7 @@ def load_npz(path: Path) -> ImageSet:
     train_names, y_train = _labels(path, "y_train", arrays["y_train"])
     open_names, y_open = _labels(path, "y_open", arrays["y_open"])
     if (arrays["y_train"].dtype.kind in "iu") != (arrays["y_open"].dtype.kind in "iu"):
-        raise InputError(f"{path}: y_train and y_open must both be integers or both be strings")
+        raise InputError(f"{path}: y_train and y_open must both be integers or both be strings; store them alike")
     require_disjoint(str(path), train_names, open_names)
     names = arrays.get("class_names", np.array(train_names, np.str_))
     if names.dtype.kind != "U" or names.shape != (len(train_names),):
@@ -45,7 +45,7 @@ def _read(path: Path) -> dict[str, Array]:
     try:
         file = path.open("rb")
     except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error})") from error
+        raise InputError(f"{path}: cannot be read ({error}); make it readable") from error
     with file:
         try:
             archive = np.load(file, allow_pickle=False)
@@ -56,7 +56,7 @@ def _read(path: Path) -> dict[str, Array]:
         missing = [key for key in REQUIRED if key not in archive.files]
         if missing:
             present = ", ".join(archive.files) or "nothing"
-            raise InputError(f"{path}: {', '.join(missing)} missing; the file holds {present}")
+            raise InputError(f"{path}: {', '.join(missing)} missing; the file holds {present}: write all of them")
         assert archive.zip is not None
         wanted, names = [key for key in (*REQUIRED, "class_names") if key in archive.files], archive.zip.namelist()
         members = [archive.zip.getinfo(f"{key}.npy" if f"{key}.npy" in names else key) for key in wanted]
@@ -110,6 +110,8 @@ def _labels(path: Path, key: str, y: Array) -> tuple[list[str], Labels]:
         try:
             y = np.char.decode(y.astype(np.bytes_), "utf-8")
         except UnicodeDecodeError as error:
-            raise InputError(f"{path}: {key} holds a label that is not UTF-8 ({error})") from error
+            raise InputError(
+                f"{path}: {key} holds a label that is not UTF-8 ({error}); store labels as str or as integers"
+            ) from error
     distinct, places = np.unique(y, return_inverse=True)
     return [str(label) for label in distinct], places.astype(np.int64)

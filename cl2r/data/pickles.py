@@ -109,4 +109,4 @@ def load_plain(path: Path) -> Any:
         return held
     except Exception as error:  # a damaged pickle can raise almost anything
         why = " ".join(str(error).split()) or type(error).__name__
-        raise InputError(f"{path}: not a readable pickle of plain data ({why})") from error
+        raise InputError(f"{path}: not a readable pickle of plain data ({why}); get the file again") from error

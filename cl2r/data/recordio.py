@@ -31,6 +31,7 @@ FRAME = struct.Struct("<II")
 HEADER = struct.Struct("<IfQQ")
 HEAD_WORDS = 9  # frame, header and first further label: all that a label needs
 LARGEST = 2**26  # bytes of a record: it holds one image, of a face
+AGAIN = "get .rec and .idx again, both of one packing"
 BLOCK = 2**16  # heads gathered at a time
 
 Words = npt.NDArray[np.uint32]
@@ -56,7 +57,7 @@ class RecordFile:
         try:
             descriptor = os.open(self.path, os.O_RDONLY)
         except OSError as error:
-            raise InputError(f"{self.path}: cannot be read ({error.strerror})") from error
+            raise InputError(f"{self.path}: cannot be read ({error.strerror}); make it readable") from error
         weakref.finalize(self, os.close, descriptor)
         return descriptor
 
@@ -90,19 +91,20 @@ def read_record_file(path: Path) -> RecordFile:
     """Return the images of a .rec file, found by the .idx beside it; check the beginning of every record."""
     keys, offsets = _read_index(path.with_suffix(".idx"))
     if not path.is_file():
-        raise InputError(f"{path}: no such file")
+        raise InputError(f"{path}: no such file, but its .idx is there; {AGAIN}")
     heads = _heads(path, keys, offsets)
     if keys[0] == 0 and heads[0, 2] > 0:  # the images are the keys 1..end-1
         end = float(heads[0, 8:].view(np.float32)[0])
         if not end.is_integer() or end < 2:
-            raise InputError(f"{path}: record 0 says that images end before key {end}, expected a whole number above 1")
+            wrong = f"record 0 says that images end before key {end}, expected a whole number above 1"
+            raise InputError(f"{path}: {wrong}; {AGAIN}")
         chosen = slice(*np.searchsorted(keys, [1, int(min(end, keys[-1] + 1))]))
         keys, offsets, heads = keys[chosen], offsets[chosen], heads[chosen]
         missing = int(end) - 1 - len(keys)
         if missing:
             gaps = np.flatnonzero(keys != np.arange(1, len(keys) + 1))
             absent = (gaps[0] if len(gaps) else len(keys)) + 1
-            raise InputError(f"{path.with_suffix('.idx')}: no line for record {absent} ({missing} such)")
+            raise InputError(f"{path.with_suffix('.idx')}: no line for record {absent} ({missing} such); {AGAIN}")
     labels = heads[np.arange(len(heads)), np.where(heads[:, 2] > 0, 8, 3)].view(np.float32)
     whole = np.isfinite(labels) & (labels >= 0) & (labels == np.floor(labels))
     _refuse(path, keys, ~whole, "has a label that is no class number")
@@ -116,12 +118,12 @@ def _read_index(path: Path) -> tuple[Labels, Labels]:
     try:
         numbers = np.array([int(field) for field in path.read_bytes().split()], np.int64)
     except (ValueError, OverflowError) as error:
-        raise InputError(f"{path}: every line must be `key<TAB>offset` ({error})") from error
+        raise InputError(f"{path}: every line must be `key<TAB>offset` ({error}); {AGAIN}") from error
     if len(numbers) == 0 or len(numbers) % 2 or numbers.min() < 0:
-        raise InputError(f"{path}: every line must be `key<TAB>offset`, found {len(numbers)} numbers")
+        raise InputError(f"{path}: every line must be `key<TAB>offset`, found {len(numbers)} numbers; {AGAIN}")
     keys, order = np.unique(numbers[::2], return_index=True)
     if 2 * len(keys) != len(numbers):
-        raise InputError(f"{path}: {len(numbers) // 2 - len(keys)} keys are listed twice")
+        raise InputError(f"{path}: {len(numbers) // 2 - len(keys)} keys are listed twice; {AGAIN}")
     return keys, numbers[1::2][order]
 
 
@@ -129,7 +131,7 @@ def _heads(path: Path, keys: Labels, offsets: Labels) -> Words:
     """Return the first words (N, 9) of every record."""
     size = path.stat().st_size
     if size < 4 * HEAD_WORDS:
-        raise InputError(f"{path}: {size} bytes, too short for a record")
+        raise InputError(f"{path}: {size} bytes, too short for a record; {AGAIN}")
     words = np.memmap(path, np.dtype("<u4"), "r", shape=(size // 4,))
     _refuse(path, keys, offsets % 4 != 0, "lies at an offset that is not a multiple of 4")
     _refuse(path, keys, offsets // 4 + HEAD_WORDS > len(words), f"lies beyond the end of the file ({size} bytes)")
@@ -150,4 +152,4 @@ def _heads(path: Path, keys: Labels, offsets: Labels) -> Words:
 def _refuse(path: Path, keys: Labels, bad: npt.NDArray[np.bool_], what: str) -> None:
     if bad.any():
         count = f" ({bad.sum()} such)" if bad.sum() > 1 else ""
-        raise InputError(f"{path}: record {keys[bad][0]} {what}{count}; get .rec and .idx again, both of one packing")
+        raise InputError(f"{path}: record {keys[bad][0]} {what}{count}; {AGAIN}")

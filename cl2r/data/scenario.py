@@ -47,7 +47,9 @@ def class_increments(
         if initial is not None or increment is not None:
             raise InputError("scenario.n_tasks excludes scenario.initial and scenario.increment: give one form only")
         if not 1 <= n_tasks <= num_classes:
-            raise InputError(f"scenario.n_tasks = {n_tasks}: must be between 1 and the {num_classes} training classes")
+            raise InputError(
+                f"scenario.n_tasks = {n_tasks}: give a number from 1 to the {num_classes} training classes"
+            )
         base, remainder = divmod(num_classes, n_tasks)
         return tuple(base + (task < remainder) for task in range(n_tasks))
     if increment is None:
@@ -56,7 +58,7 @@ def class_increments(
         raise InputError(f"scenario.increment = {increment}: must be at least 1")
     first = increment if initial is None else initial
     if not 1 <= first <= num_classes:
-        raise InputError(f"scenario: the first task has {first} classes, must be between 1 and all {num_classes}")
+        raise InputError(f"scenario: the first task has {first} classes, give 1 to {num_classes}, all of them")
     full, rest = divmod(num_classes - first, increment)
     return (first, *[increment] * full, *[rest] * (rest > 0))
 

@@ -21,7 +21,7 @@ from cl2r.batches import Rows
 from cl2r.config.methods import method_info
 from cl2r.engine.evaluation import ChainFeatures, Evaluation, Evaluator
 from cl2r.engine.extraction import GALLERY, SUPPORT, SUPPORT_OLD, LinkFeatures, extract, stored_features
-from cl2r.engine.links import Link, LinkStore, Tensors, check_writable
+from cl2r.engine.links import MODEL, Link, LinkStore, Tensors, check_writable
 from cl2r.engine.loop import TaskLoop, TaskRecord, TrainingImages, stopped
 from cl2r.engine.pixels import training_pixels
 from cl2r.engine.plan import Plan
@@ -135,6 +135,7 @@ class Chain:
         links = []
         for task, key in enumerate(self.plan.keys, 1):
             record = self.store.record(key)
+            record.pop(MODEL, None)  # for those who use the model, not about its training
             links.append(LinkSummary(task, key, record.pop("owner", None) != self.trained_by, record))
         features = self.features(len(links))
         tuning = self._tuning(features) if self._tuning else None
@@ -228,6 +229,7 @@ class Chain:
             "extract_seconds": time.perf_counter() - began,
             "peak_bytes": peak_bytes(),
             "owner": self.trained_by,
+            MODEL: self.plan.model_facts(method.task.index),
         }
         self.store.save(key, Link(carried | {"memory": torch.from_numpy(data.memory)}, features, record))
 

@@ -120,21 +120,26 @@ def evaluation_pairs(dataset: ImageSet, spec: EvalConfig) -> tuple[Pairs | None,
     if dataset.templates is not None and spec.metric != "tar":
         raise InputError(f"{dataset.name} compares templates and has no folds: set eval.metric=tar")
     if spec.order == "stratified":
+        counts = spec.positives, spec.negatives, spec.folds
+        balanced = spec.metric == "accuracy"  # which depends on the balance; rates of accepted pairs do not
         tuning, report = tuning_and_report_pairs(
-            dataset, spec.positives, spec.negatives, spec.folds, spec.pairs_seed, spec.tuning_share, spec.split
+            dataset, *counts, spec.pairs_seed, spec.tuning_share, spec.split, balanced
         )
     elif dataset.pairs is None:
         rng = numpy_stream(spec.pairs_seed, "official_pairs")
         tuning, report = None, draw_official_pairs(dataset.y_open, spec.positives, spec.negatives, spec.folds, rng)
     else:
-        raise InputError(f"eval.order=official_order draws pairs, but {dataset.name} has a list of its own")
+        raise InputError(
+            f"eval.order=official_order draws pairs, but {dataset.name} has a list of its own; leave it out"
+        )
     for pairs in (report, tuning):
         if pairs is None:
             continue
         negatives, lowest = int((~pairs.same).sum()), min(spec.far)
         if spec.metric == "tar" and negatives * lowest < 1:
             needed = math.ceil(1 / lowest)
-            raise InputError(f"eval.far={lowest:g} needs at least {needed} negative pairs, there are {negatives}")
+            advice = "set higher rates, or have more pairs: more open images, higher eval.negatives"
+            raise InputError(f"eval.far={lowest:g} needs {needed} negative pairs, there are {negatives}; {advice}")
         _judge(np.zeros(len(pairs)), pairs, spec)  # equal distances show whether folds and labels are usable
     return tuning, report
 

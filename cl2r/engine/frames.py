@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,8 @@ def write_run(result: RunResult, root: StoragePath | Path) -> StoragePath:
     name = run_name(result.plan)
     folder = at(root) / "runs" / name
     (folder / "config.yaml").write_file(to_yaml(result.plan.config).encode())
-    (folder / "result.json").write_file(json.dumps(summary(result, name), indent=1).encode())
+    entry = summary(result, name) | {"finished": datetime.now(UTC).isoformat(timespec="microseconds")}
+    (folder / "result.json").write_file(json.dumps(entry, indent=1).encode())
     for frame, rows in frames(result, name).items():
         (folder / f"{frame}.parquet").write_file(pd.DataFrame(rows).to_parquet(index=False))
     return folder

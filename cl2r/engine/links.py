@@ -32,6 +32,7 @@ Tensors = dict[str, Tensor]
 T = TypeVar("T")
 STATE, FEATURES, RECORD = "state.safetensors", "features.safetensors", "record.json"
 MANIFEST, PARTIAL = "manifest.json", "partial.json"
+MODEL = "model"  # entry of a record, see `Plan.model_facts`; links of earlier versions lack it
 CACHED_BYTES = 2**29  # of files from an object store, kept in memory: a chain reads its features after every task
 
 

@@ -1,6 +1,7 @@
 """Everything about a run that is known before training: data, tasks, pairs and link keys. Bad input is found here."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from cl2r.config.keys import link_keys
 from cl2r.config.schema import Config
@@ -31,6 +32,24 @@ class Plan:
     report_images: SearchImages | None
     """Images of the search that is reported; None if recall is undefined."""
 
+    def model_facts(self, task: int) -> dict[str, Any]:
+        """Return, as plain JSON, what the use of the model after `task` needs besides its weights and its config.
+
+        Links keep it, so that a model can be used where the training data are not.
+        """
+        own = self.config.eval.normalise == "own"
+        mean, std = self.dataset.open_moments if own else self.dataset.moments
+        return {
+            "keys": self.keys[:task],
+            "num_outputs": self.num_outputs,
+            "classes": [len(known.labels) for known in self.scenario.tasks[:task]],
+            "image_size": list(self.dataset.image_size),
+            "channels": self.dataset.channels,
+            "fit": self.dataset.x_train.crop,
+            "mean": list(mean),
+            "std": list(std),
+        }
+
 
 def plan_run(config: Config) -> Plan:
     """Load the data, divide it into tasks, draw pairs, compute link keys. Raise InputError if the run cannot work."""
@@ -45,12 +64,13 @@ def plan_run(config: Config) -> Plan:
             raise InputError(f"task {task.index} has {len(task.rows)} image, but batch norm needs 2: use fewer tasks")
     outputs = config.head.k_max or dataset.num_classes
     if outputs < dataset.num_classes:
-        raise InputError(f"head.k_max={outputs} is below the {dataset.num_classes} classes of {dataset.name}")
+        raise InputError(f"head.k_max={outputs} is below the {dataset.num_classes} classes of {dataset.name}; raise it")
     if spec.stop_after is not None and spec.stop_after > len(scenario.tasks):
-        raise InputError(f"scenario.stop_after={spec.stop_after} exceeds the {len(scenario.tasks)} tasks")
+        raise InputError(f"scenario.stop_after={spec.stop_after} exceeds the {len(scenario.tasks)} tasks; lower it")
     classes = [task.classes for task in scenario.tasks[: spec.stop_after]]
     keys = link_keys(config, dataset.fingerprint, classes, outputs)
     if config.adapter.name != "none" and config.head.projection != "none" and outputs - 1 > FACTORED_ABOVE:
-        raise InputError(f"adapter.name={config.adapter.name} cannot take features of {outputs - 1} dimensions")
+        fault = f"adapter.name={config.adapter.name} cannot take features of {outputs - 1} dimensions"
+        raise InputError(f"{fault}; leave the adapter out")
     tuning, report = evaluation_pairs(dataset, config.eval)
     return Plan(config, dataset, scenario, outputs, keys, tuning, report, *search_images(dataset, config.eval))

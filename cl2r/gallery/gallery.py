@@ -116,9 +116,12 @@ class Gallery:
         try:
             found = json.loads((root / MARK).read_bytes())["format"]
         except (ValueError, TypeError, KeyError, RecursionError) as error:
-            raise InputError(f"{root / MARK} does not parse; it should state format {FORMAT}") from error
+            raise InputError(
+                f"{root / MARK} does not parse; it should state format {FORMAT}; restore it from a copy"
+            ) from error
         if found != FORMAT:
-            raise InputError(f"{root}: a gallery of format {found}; this version of cl2r reads format {FORMAT}")
+            here = f"a gallery of format {found}, but this version of cl2r reads format {FORMAT}"
+            raise InputError(f"{root}: {here}; use the version that made it, or index its images again elsewhere")
         self.commit = self._newest()
 
     @classmethod
@@ -182,11 +185,13 @@ class Gallery:
         for version in self.commit.by_task:
             here = f"the gallery at {self.root} has vectors by {version.name}"
             if version.key == model.key and version.digest != model.digest:
-                raise InputError(f"{here}; {model.name} is the same link trained elsewhere, with other weights")
+                other = f"{model.name} is the same link trained elsewhere, with other weights"
+                raise InputError(f"{here}; {other}: use the model that made them, or another gallery")
             if model.key in version.keys[:-1]:
                 raise InputError(f"{here}, a later model than {model.name}; use it or one after it")
             if version.key not in model.keys:
-                raise InputError(f"{here}, which is not in the chain of {model.name}")
+                own = f"a model of its run, {version.name.rpartition('@')[0]}@t"
+                raise InputError(f"{here}, which is not in the chain of {model.name}; give {own}, or another gallery")
 
 
 def commit_name(number: int) -> str:

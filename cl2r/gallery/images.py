@@ -27,15 +27,19 @@ def list_images(root: StoragePath | Path, prefix: str = "") -> pd.DataFrame:
     if root.file_info() is not None:
         raise InputError(f"{root}: a file; give the folder of the images")
     if not root.remote and not root.exists():
-        raise InputError(f"{root}: no such folder")
+        raise InputError(f"{root}: no such folder; give the folder of the images")
     try:
         found = sorted(file for file in root.walk_files() if _is_image(file.path))
     except OSError as error:
         if root.remote:
             raise
-        raise InputError(f"{error.filename}: cannot be read ({error.strerror})") from error
+        raise InputError(
+            f"{error.filename}: cannot be read ({error.strerror}); make it readable or move it away"
+        ) from error
     if not found:
-        raise InputError(f"{root}: no images ({', '.join(sorted(EXTENSIONS))}) in it or below")
+        raise InputError(
+            f"{root}: no images ({', '.join(sorted(EXTENSIONS))}) in it or below; give a folder that has some"
+        )
     paths = [file.path for file in found]
     for path in paths:
         try:

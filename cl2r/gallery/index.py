@@ -63,7 +63,9 @@ class IndexOptions:
             if name != "kind" and (type(value) is not int or value < least):
                 raise InputError(f"--index-option {name}={value}: use a whole number above 0")
         if self.nlist and self.nprobe > self.nlist:
-            raise InputError(f"--index-option nprobe={self.nprobe}: there are only {self.nlist} cells")
+            raise InputError(
+                f"--index-option nprobe={self.nprobe}: there are only {self.nlist} cells; give at most that"
+            )
 
     def chosen(self, rows: int, dim: int) -> "IndexOptions":
         """Return the options with every open number filled in for a gallery of this size."""
@@ -133,11 +135,13 @@ def build(blocks: Sequence[Vectors], options: IndexOptions) -> Any:
         recipe = f"IVF{chosen.nlist},Flat"
     elif chosen.kind == "pq":
         if rows < CENTROIDS:
-            raise InputError(f"--index pq: {rows} vectors; codes are learned from at least {CENTROIDS}")
+            raise InputError(
+                f"--index pq: {rows} vectors; codes are learned from at least {CENTROIDS}; use --index hnsw or exact"
+            )
         padded = -(-dim // chosen.code_bytes) * chosen.code_bytes
         recipe = f"Pad{padded},IVF{chosen.nlist},PQ{chosen.code_bytes}np"  # np: codes are never compared bit by bit
     else:
-        raise InputError(f"--index {chosen.kind}: an exact search needs no index")
+        raise InputError(f"--index {chosen.kind}: an exact search needs no index; use ivf, hnsw or pq")
     index: Any = faiss.index_factory(dim, recipe, faiss.METRIC_INNER_PRODUCT)
     if chosen.kind == "hnsw":
         index.hnsw.efConstruction = chosen.ef_construction

@@ -151,7 +151,7 @@ def embed_plan(model: Model, plan: ShardPlan, images: Images, bad: list[BadImage
     """Embed the readable images of a plan and write the shard."""
     vectors = model.embed(images)
     if not np.isfinite(vectors).all():
-        raise InputError(f"{model.card.name}: its vectors are not finite")
+        raise InputError(f"{model.card.name}: its vectors are not finite; its training diverged, use another model")
     items = plan.items[~plan.items["id"].isin([name for name, _ in bad])].reset_index(drop=True)
     store = ShardStore(at(plan.gallery) / "shards")
     return store.write(plan.name, plan.version, vectors, items, bad, plan.stored_dtype)
@@ -164,30 +164,34 @@ def read_table(path: StoragePath, option: str) -> pd.DataFrame:
         table = pd.read_parquet(content) if path.name.endswith(".parquet") else pd.read_csv(content, dtype="string")
         return table.astype({"id": "string"}) if "id" in table else table
     except FileNotFoundError as error:
-        raise InputError(f"{option} {path}: no such file") from error
+        raise InputError(f"{option} {path}: no such file; give a CSV or Parquet file") from error
     except (ValueError, TypeError, LookupError, pa.ArrowException) as error:
-        raise InputError(f"{option} {path}: does not parse ({reason(error)})") from error
+        raise InputError(
+            f"{option} {path}: does not parse ({reason(error)}); write it as CSV in UTF-8, or as Parquet"
+        ) from error
 
 
 def checked_metadata(metadata: pd.DataFrame, ids: "pd.Series[str]") -> pd.DataFrame:
     """Return the user's columns with types that allow missing values; raise InputError if they cannot be joined."""
     for twice in metadata.columns[metadata.columns.duplicated()]:
-        raise InputError(f"--metadata: the column {twice!r} is there twice")
+        raise InputError(f"--metadata: the column {twice!r} is there twice; rename one")
     if "id" not in metadata or metadata["id"].duplicated().any():
-        raise InputError("--metadata: it needs a column `id`, with every id once")
+        raise InputError("--metadata: it needs a column `id`, with every id once; ids are paths below IMAGES")
     taken = {*COLUMNS[1:], "version", "task", "model"} & set(metadata.columns)
     if taken:
         raise InputError(f"--metadata: the column {min(taken)!r} is the gallery's own; rename it")
     missing = set(metadata["id"]) - set(ids)
     if missing:
-        raise InputError(f"--metadata: {len(missing)} ids are no images here, e.g. {min(missing, key=str)!r}")
+        there = f"{len(missing)} ids are no images here, e.g. {min(missing, key=str)!r}"
+        raise InputError(f"--metadata: {there}; ids are paths like {ids.iloc[0]}, correct or remove the others")
     for name in metadata.columns:
         if not isinstance(name, str):
-            raise InputError(f"--metadata: the column {name!r} has no name")
+            raise InputError(f"--metadata: the column {name!r} has no name; give it one")
         try:  # now, not when the first shard is written
             pa.array(metadata[name], from_pandas=True)
         except (pa.ArrowException, ValueError, TypeError) as error:
-            raise InputError(f"--metadata: the column {name!r} mixes kinds of values ({reason(error)})") from error
+            mixed = f"the column {name!r} mixes kinds of values ({reason(error)})"
+            raise InputError(f"--metadata: {mixed}; store it as one kind") from error
     kinds = {"i": "Int64", "u": "UInt64", "b": "boolean"}
     found = {name: metadata[name].dtype.kind for name in metadata.columns}
     return metadata.astype({name: kinds[kind] for name, kind in found.items() if kind in kinds})

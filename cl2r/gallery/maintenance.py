@@ -67,7 +67,7 @@ def verify(gallery: Gallery, prune: bool) -> list[str]:
 def export(gallery: Gallery, out: StoragePath) -> int:
     """Write one Parquet file with one row per image, its vector a list of float32; return the number of images."""
     if not gallery.commit.items:
-        raise InputError(f"{gallery.root}: the gallery is empty")
+        raise InputError(f"{gallery.root}: the gallery is empty; `cl2r index` adds images")
     columns = list(gallery.items().columns)
     with out.parent.staging() as here:
         aside, writer = here / f".{out.name}.part", None
@@ -92,7 +92,9 @@ def adapt(gallery: Gallery, model: Model) -> Iterator[tuple[int, float]]:
     Each shard is a commit, so the work can be stopped at any time and resumed.
     """
     if not model.maps_gallery:
-        raise InputError(f"{model.card.name}: {model.card.method} leaves galleries as they are; nothing to map")
+        raise InputError(
+            f"{model.card.name}: {model.card.method} leaves galleries as they are; search it without mapping"
+        )
     version, mapped, work = model.version, 0, 0.0
     with gallery.writing():
         gallery.check_model(version)

@@ -1,6 +1,6 @@
 """A model φ_t, from the links of a run or from a folder that `cl2r export` wrote, and what it does for a search.
 
-    RUN@5               a run below the storage, also one of a study; RUN may be a prefix of its name, no @t: the last
+    RUN@5               a run below the storage, also one of a study (`runs.py`); without @t its last model
     results/runs/RUN@5  the same as a path
     DIR                 an exported model, on disk or in an object store
 
@@ -25,7 +25,6 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 import torch
-import yaml
 from pydantic import PositiveInt, model_validator
 from safetensors import SafetensorError
 from safetensors.torch import load as tensors_from_bytes
@@ -35,17 +34,16 @@ from torch.nn import functional
 
 from cl2r.adapters import QueryAdapter, Support
 from cl2r.augment import Normalise
-from cl2r.config.layers import from_dotted, merge_layers, resolve
 from cl2r.config.methods import method_info
 from cl2r.config.schema import Config
 from cl2r.data.images import MODES, Crop
-from cl2r.engine.links import DamagedError, Link, LinkStore, Tensors
+from cl2r.engine.links import MODEL, DamagedError, Link, LinkStore, Tensors
 from cl2r.engine.plan import Plan, plan_run
-from cl2r.errors import InputError, nearest
+from cl2r.errors import InputError
 from cl2r.gallery.gallery import Name, Record, Version, reason
+from cl2r.gallery.runs import StoredRun, find_runs
 from cl2r.methods.base import Method, TaskInfo, build_method
 from cl2r.storage.path import StoragePath, at, sha256
-from cl2r.study.folder import finished_runs
 
 Images = npt.NDArray[np.uint8]
 Vectors = npt.NDArray[np.float32]
@@ -53,6 +51,7 @@ CARD, STATE, SUPPORTS, FORMAT = "model.json", "task{}.safetensors", "supports.sa
 SUPPORT_KEYS = ("support", "support_old")
 BATCH = 256
 MAPPED_AT_ONCE = 8192  # gallery vectors
+OLDER = "this link was trained by an older version of cl2r, so that its training data are needed"
 
 
 class ModelCard(Record):
@@ -120,81 +119,90 @@ class ModelFiles:
     """For adapters: the images at hand at update j, as seen by φ_j and by φ_{j-1}."""
 
 
-def find_model(text: str, storage: StoragePath | Path) -> ModelFiles:
+def find_model(text: str, storage: StoragePath | Path, option: str = "--model") -> ModelFiles:
     """Return the model called `text`; raise InputError if there is none or a file of it is damaged."""
-    exported = at(text)
-    if (exported / CARD).exists():
-        return read_export(exported)
-    address, question, query = text.partition("?") if "://" in text else (text, "", "")
-    run, mark, number = address.rpartition("@")  # the query of an address (`?region=…`) follows the task
-    if mark and (not number.isdecimal() or int(number) < 1 or not run):
-        raise InputError(f"--model {text}: give RUN@t with a task t from 1 on, or the folder of an exported model")
-    root, name, config = _find_run(run + question + query if mark else text, at(storage))
-    return from_links(plan_run(config), name, int(number) if mark else None, LinkStore(root))
+    return find_models({option: text}, storage)[0]
 
 
-def _find_run(run: str, storage: StoragePath) -> tuple[StoragePath, str, Config]:
-    """Return storage, name and config of a run, given by its folder or by its name in the storage or a study."""
-    folder = at(run)
-    if (folder / "config.yaml").exists():
-        folder = folder.resolve()  # `.`, or the name alone
-        storage = folder.parent.parent
-    else:
-        known = {path.parent.name: path.parent for path in (storage / "runs").list("*/config.yaml")}
-        in_studies = finished_runs(storage)
-        names = sorted({*known, *in_studies})
-        found = [run] if run in names else [name for name in names if name.startswith(run)]
-        if not found:
-            there = f"; runs there: {', '.join(names[:4])}{', …' * (len(names) > 4)}" if names else ""
-            raise InputError(f"--model {run}: no run below {storage} and no exported model{nearest(run, names)}{there}")
-        if len(found) > 1:
-            raise InputError(f"--model {run}: {len(found)} runs begin like this: {', '.join(found[:4])}")
-        if found[0] not in known:
-            fields = in_studies[found[0]].read()["config"]
-            return storage, found[0], resolve([merge_layers(from_dotted(*field) for field in fields.items())])
-        folder = known[found[0]]
+def find_models(texts: Mapping[str, str], storage: StoragePath | Path) -> list[ModelFiles]:
+    """Return the models that options name, of one run if their names allow it. No training data are needed."""
+    exported = {option: read_export(at(text)) for option, text in texts.items() if (at(text) / CARD).exists()}
+    runs, tasks = dict[str, str](), dict[str, int | None]()
+    for option, text in texts.items():
+        if option in exported:
+            continue
+        address, question, query = text.partition("?") if "://" in text else (text, "", "")
+        run, mark, number = address.rpartition("@")  # the query of an address (`?region=…`) follows the task
+        if mark and (not number.isdecimal() or int(number) < 1 or not run):
+            raise InputError(f"{option} {text}: give RUN@t with a task t from 1 on, or the folder of an exported model")
+        runs[option], tasks[option] = (run + question + query, int(number)) if mark else (text, None)
+    found = find_runs(runs, at(storage), {files.card.run for files in exported.values()})
+    return [
+        exported.get(option) or _from_run(f"{option} {text}", found[option], tasks[option])
+        for option, text in texts.items()
+    ]
+
+
+def _from_run(asked: str, run: StoredRun, task: int | None) -> ModelFiles:
+    """Return the model after `task` (None: the last one) of a run; errors begin with what was `asked` for."""
+    store = LinkStore(run.storage)
+    keys = run.keys or _plan_again(asked, run).keys
+    task = task or len(keys)
+    if task > len(keys):
+        raise InputError(f"{asked}: {run.name} has {len(keys)} tasks; give a task from 1 to {len(keys)}")
     try:
-        return storage, folder.name, resolve([yaml.safe_load((folder / "config.yaml").read_bytes())])
-    except (yaml.YAMLError, AttributeError) as error:
-        raise InputError(f"{folder / 'config.yaml'} does not parse ({reason(error)})") from error
+        facts = store.record(keys[task - 1]).get(MODEL)
+    except DamagedError as error:
+        raise _unusable(asked, store, task, keys[task - 1], error) from error
+    if facts is None:
+        plan = _plan_again(asked, run)
+        if plan.keys[:task] != keys[:task]:
+            there = f"the images at {run.config.data.name} are not those that it was trained on"
+            raise InputError(f"{asked}: {OLDER}, and {there}; put those back, or train it again")
+        facts = plan.model_facts(task)
+    return from_links(run.name, run.config, facts, store, asked)
 
 
-def from_links(plan: Plan, run: str, task: int | None, store: LinkStore) -> ModelFiles:
-    """Return the model after `task` (None: the last one) of a run whose links are in `store`."""
-    task = task or len(plan.keys)
-    if task > len(plan.keys):
-        raise InputError(f"--model {run}@{task}: this run has {len(plan.keys)} tasks")
-    height, width = plan.dataset.image_size
-    if height != width:
-        raise InputError(f"{run}: its images are {height} × {width}; only models of square images can search")
-    mean, std = plan.dataset.open_moments if plan.config.eval.normalise == "own" else plan.dataset.moments
-    card = ModelCard(
-        run=run,
-        task=task,
-        keys=tuple(plan.keys[:task]),
-        config=plan.config.model_dump(mode="json"),
-        num_outputs=plan.num_outputs,
-        classes=tuple(len(info.labels) for info in plan.scenario.tasks[:task]),
-        size=height,
-        channels=plan.dataset.channels,
-        fit=plan.dataset.x_train.crop,
-        mean=tuple(mean),
-        std=tuple(std),
-    )
+def _plan_again(asked: str, run: StoredRun) -> Plan:
+    try:
+        return plan_run(run.config)
+    except InputError as error:
+        raise InputError(f"{asked}: {OLDER}: {error}; put them back there, or train it again") from error
+
+
+def _unusable(asked: str, store: LinkStore, task: int, key: str, error: DamagedError) -> InputError:
+    fault = f"damaged ({error})" if key in store else "missing"
+    return InputError(f"{asked}: link {key} of task {task} is {fault}; run the command that trained it again")
+
+
+def from_links(run: str, config: Config, facts: Mapping[str, Any], store: LinkStore, asked: str = "") -> ModelFiles:
+    """Return a model of a run whose links are in `store`; `facts` are `Plan.model_facts`."""
+    asked = asked or run
+    try:
+        known = dict(facts)
+        height, width = known.pop("image_size")
+        if height != width:
+            found = f"its images are {height} × {width}, and only models of square images can search"
+            raise InputError(f"{asked}: {found}; train one on square images")
+        card = {"run": run, "task": len(known["keys"]), "config": config.model_dump(mode="json"), "size": height}
+        checked = ModelCard.model_validate_json(json.dumps(card | known))
+    except InputError:
+        raise
+    except (ValueError, TypeError, KeyError) as error:
+        fault = f"what its link says about the model makes no sense ({reason(error)})"
+        raise InputError(f"{asked}: {fault}; run the command that trained it again") from error
     states, supports = {}, {}
-    for index in sorted({*card.needed_states, *card.needed_supports}):
-        key = card.keys[index - 1]
+    for index in sorted({*checked.needed_states, *checked.needed_supports}):
+        key = checked.keys[index - 1]
         try:
             link = Link(store.state(key), store.features(key), store.record(key))
         except DamagedError as error:
-            fault = f"damaged ({error})" if key in store else "missing"
-            again = "run the command that trained it again"
-            raise InputError(f"--model {card.name}: link {key} of task {index} is {fault}; {again}") from error
-        if index in card.needed_states:
+            raise _unusable(asked, store, index, key, error) from error
+        if index in checked.needed_states:
             states[index] = link.state
-        if index in card.needed_supports:
+        if index in checked.needed_supports:
             supports[index] = {name: link.features[name] for name in SUPPORT_KEYS}
-    return ModelFiles(card, states, supports)
+    return ModelFiles(checked, states, supports)
 
 
 def write_export(model: ModelFiles, folder: StoragePath) -> None:
@@ -235,9 +243,10 @@ def read_export(folder: StoragePath) -> ModelFiles:
     except InputError:
         raise
     except FileNotFoundError as error:
-        raise InputError(f"{folder}: a file of the exported model is missing ({error})") from error
+        raise InputError(f"{folder}: a file of the exported model is missing ({error}); export it again") from error
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, SafetensorError) as error:
-        raise InputError(f"{folder}: not an exported model ({type(error).__name__}: {reason(error)})") from error
+        why = f"{type(error).__name__}: {reason(error)}"
+        raise InputError(f"{folder}: not an exported model, or a damaged one ({why}); export it again") from error
     return ModelFiles(card, states, supports)
 
 
@@ -326,7 +335,10 @@ class Model:
 
     def _refuse_later(self, task: int) -> None:
         if not 1 <= task <= self.card.task:
-            raise InputError(f"{self.card.name}: searches galleries of φ_1..φ_{self.card.task}, not of φ_{task}")
+            own = self.card.task
+            raise InputError(
+                f"{self.card.name}: searches galleries of φ_1..φ_{own}, not of φ_{task}; use a later model"
+            )
 
     @cached_property
     def _adapter(self) -> QueryAdapter:
@@ -347,7 +359,8 @@ class Model:
                 info = TaskInfo(task, sum(card.classes[: task - 1]), card.classes[task - 1], len(state.pop("memory")))
                 method.restore({name.removeprefix("method/"): tensor for name, tensor in state.items()}, info)
             except (RuntimeError, KeyError) as error:
-                raise InputError(f"{card.name}: its tensors do not fit its config ({reason(error)})") from error
+                why = f"its tensors do not fit its config ({reason(error)})"
+                raise InputError(f"{card.name}: {why}; train it again, or export it again") from error
             method.network.eval()
             self._methods[task] = method
         return self._methods[task]

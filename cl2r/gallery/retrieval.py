@@ -55,11 +55,15 @@ def report_images(plan: Plan) -> SearchImages:
     """Return the images of the run's report. Raise InputError if there is nothing to search, or no upgrade."""
     name = plan.dataset.name
     if plan.dataset.templates is not None:
-        raise InputError(f"{name} compares templates of unnamed people: there is nothing to search for")
+        raise InputError(
+            f"{name} compares templates of unnamed people: there is nothing to search for, use another data set"
+        )
     if plan.dataset.pairs is not None:
-        raise InputError(f"{name} has a list of pairs and no images to report a search on")
+        raise InputError(f"{name} has a list of pairs and no images to report a search on; use a data set without one")
     if len(plan.keys) < 2:
         raise InputError(f"{name} in one task: an upgrade needs two models, use --tasks 2 or more")
     if plan.report_images is None:
-        raise InputError(f"{name}: no class of the open images has two of them: there is nothing to search for")
+        raise InputError(
+            f"{name}: no class of the open images has two of them: there is nothing to search for, add images"
+        )
     return plan.report_images

@@ -72,7 +72,7 @@ class Searcher:
     def __init__(self, gallery: Gallery, model: Model, exact: bool = False) -> None:
         self.gallery, self.model = gallery, model
         if not gallery.commit.items:
-            raise InputError(f"{gallery.root}: the gallery is empty")
+            raise InputError(f"{gallery.root}: the gallery is empty; `cl2r index` adds images")
         gallery.check_model(model.version)
         self.parts = [VersionSearch(gallery, version, model, exact) for version in gallery.commit.by_task]
 
@@ -89,7 +89,7 @@ class Searcher:
     def rows_of(self, queries: Vectors, top: int, images: Images | None = None) -> Hits:
         """Return scores and rows of `items` for vectors by the model; slerp needs their images too."""
         if top < 1:
-            raise InputError(f"--top {top}: at least 1")
+            raise InputError(f"--top {top}: give at least 1")
         if queries.shape[1:] != (self.model.dim,):
             name, dim = self.model.card.name, self.model.dim
             raise InputError(f"{name}: queries have {dim} dimensions, found vectors of shape {queries.shape}")

@@ -148,9 +148,9 @@ class ServiceOptions:
 
     def __post_init__(self) -> None:
         if not 1 <= self.top <= MOST_HITS:
-            raise InputError(f"--top {self.top}: a number from 1 to {MOST_HITS}")
+            raise InputError(f"--top {self.top}: give a number from 1 to {MOST_HITS}")
         if self.most_bytes < 1:
-            raise InputError(f"--max-bytes {self.most_bytes}: at least 1")
+            raise InputError(f"--max-bytes {self.most_bytes}: give at least 1")
 
     @property
     def loopback(self) -> bool:

@@ -13,12 +13,13 @@ lies above −tolerance, not safe if it lies below, and otherwise not known.
 import io
 import time
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from cl2r.errors import InputError
+from cl2r.errors import NOT_KNOWN, NOT_SAFE, InputError
 from cl2r.gallery.gallery import Gallery
 from cl2r.gallery.images import decode
 from cl2r.gallery.indexing import read_table
@@ -31,6 +32,8 @@ from cl2r.verification import mean_fold_accuracy, pair_correctness, squared_dist
 
 SAMPLES, FOLDS, MOST_PAIRS = 2000, 10, 100_000
 COLUMNS = ("query", "gallery", "same")
+Verdict = Literal["safe", "not safe", "not known"]
+EXIT_CODES: dict[Verdict, int] = {"safe": 0, "not safe": NOT_SAFE, "not known": NOT_KNOWN}
 Matrix = dict[tuple[int, int], float]  # accuracy by (t, k)
 
 
@@ -58,8 +61,8 @@ class Sample:
     gain: Difference
     images_per_second: float  # decoding and φ_t, on this machine
 
-    def verdict(self, tolerance: float) -> str:
-        """Return `safe`, `not safe` or `not known`."""
+    def verdict(self, tolerance: float) -> Verdict:
+        """Return whether the interval of the change is above -tolerance, below it, or neither."""
         if self.change.low > -tolerance:
             return "safe"
         return "not safe" if self.change.high < -tolerance else "not known"
@@ -77,10 +80,12 @@ class UpgradeCheck:
         old, new, commit = self.old.card, self.new.card, self.gallery.commit
         self.gallery.check_model(self.new.version)
         if old.key not in new.keys or old.task >= new.task:
-            raise InputError(f"--new {new.name}: not a later model of the chain of {old.name}")
+            wanted = "give --old RUN@k and --new RUN@t of one run, with k below t"
+            raise InputError(f"--new {new.name}: not a later model of the chain of {old.name}; {wanted}")
         if old.key not in commit.versions:
             there = ", ".join(version.name for version in commit.by_task)
-            raise InputError(f"--old {old.name}: no vectors by it in {self.gallery.root}, which has {there}")
+            here = f"no vectors by it in {self.gallery.root}, which has {there or 'none at all'}"
+            raise InputError(f"--old {old.name}: {here}; give a model that indexed it")
 
     def sample(self, pairs: pd.DataFrame) -> Sample:
         """Return the accuracies on pairs (query, gallery, same) of images in the gallery."""
@@ -88,11 +93,13 @@ class UpgradeCheck:
         items = self.gallery.items().drop_duplicates("id").set_index("id")
         missing = [name for name in ids if name not in items.index]
         if missing:
-            raise InputError(f"--pairs: {len(missing)} images are not in the gallery, e.g. {missing[0]!r}")
+            outside = f"{len(missing)} images are not in the gallery, e.g. {missing[0]!r}"
+            raise InputError(f"--pairs: {outside}; give ids such as {items.index[0]!r}")
         began = time.perf_counter()
         images, bad = decode(items.loc[list(ids)].reset_index(), self.new.card)
         if bad:
-            raise InputError(f"{len(bad)} images can no longer be read, e.g. {bad[0][0]}: {bad[0][1]}")
+            gone = f"{len(bad)} images can no longer be read, e.g. {bad[0][0]}: {bad[0][1]}"
+            raise InputError(f"{gone}; restore them, or choose other pairs by --pairs")
         by_new = self.new.embed(images)
         seconds = time.perf_counter() - began
         by_old, k = self.old.embed(images), self.old.card.task
@@ -163,7 +170,9 @@ def draw_pairs(gallery: Gallery, count: int, seed: int = 0) -> pd.DataFrame:
     labelled = items[items["label"] != ""]
     groups = [group.to_numpy() for _, group in labelled.groupby("label")["id"] if len(group) > 1]
     if len(groups) < 2:
-        raise InputError("--pairs: needed, because fewer than two labels of the gallery have two images")
+        raise InputError(
+            "--pairs: needed, because fewer than two labels of the gallery have two images; give labelled pairs"
+        )
     rng, rows = numpy_stream(seed, "upgrade_pairs"), []
     for number in range(2 * (count // 2)):
         if number % 2:
@@ -182,7 +191,7 @@ def _checked(pairs: pd.DataFrame, option: str) -> pd.DataFrame:
         raise InputError(f"{option}: {found}; at least 2 of each are needed, and at most {MOST_PAIRS} in all")
     own = pairs["query"] == pairs["gallery"]
     if own.any():
-        raise InputError(f"{option}: {pairs.loc[own, 'query'].iloc[0]!r} is paired with itself")
+        raise InputError(f"{option}: {pairs.loc[own, 'query'].iloc[0]!r} is paired with itself; remove that pair")
     return pairs.reset_index(drop=True)
 
 

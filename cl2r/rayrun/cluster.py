@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from cl2r.errors import REQUEUE, InputError
+from cl2r.rayrun.probes import check_head
 from cl2r.study.resources import Node, Resources, amounts_text
 
 Say = Callable[[str], None]
@@ -24,6 +25,7 @@ _ALWAYS = {
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.1",  # each report waits for the next poll; the default is 2 s
     "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": str(7 * 24 * 3600),  # workers wait for CPUs, or for a cluster to grow
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",  # one process less per trial; SIGTERM is handled by the driver
+    "RAY_prestart_worker_first_driver": "0",  # trials have an environment of their own and could not use such workers
     "RAY_CHDIR_TO_TRIAL_DIR": "0",  # relative paths keep their meaning
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # the ledger has the same, and they keep every trial in memory
     "TUNE_DISABLE_SIGINT_HANDLER": "1",  # Ctrl-C stops at once; the links make that safe
@@ -52,13 +54,12 @@ def cluster(resources: Resources, verbose: bool, say: Say | None = None) -> Iter
     """Connect to Ray and yield how many trials run at a time.
 
     With RAY_ADDRESS (set inside a Ray job) that cluster is joined; otherwise a Ray for this process alone is started.
-    The address file of another cluster on this machine is never followed.
+    The address file of another cluster on this machine is never followed. Raise InputError within 10 s if there is no
+    such cluster, or if it asks for another token.
     """
     import ray
 
-    address = os.environ.get("RAY_ADDRESS", "local")
-    if address.startswith("http"):
-        raise InputError(f"RAY_ADDRESS={address} is for `ray job submit`; a study joins `auto` or HOST:PORT")
+    address = os.environ.get("RAY_ADDRESS") or "local"
     options: dict[str, Any] = {"address": address, "log_to_driver": verbose}
     if not verbose:
         options["logging_level"] = logging.CRITICAL  # failures are in the ledger, in fewer words
@@ -67,7 +68,13 @@ def cluster(resources: Resources, verbose: bool, say: Say | None = None) -> Iter
         options |= {"include_dashboard": resources.workers > 1, "object_store_memory": 256 * 2**20}
     started = not ray.is_initialized()
     if started:
-        ray.init(**options)
+        check_head(address)
+        try:
+            ray.init(**options)
+        except RuntimeError as error:
+            if "Version mismatch" not in str(error):
+                raise
+            raise InputError(f"RAY_ADDRESS={address}: {' '.join(str(error).split())}") from error
     watcher = RoomWatcher(resources, say or functools.partial(print, file=sys.stderr, flush=True))
     try:
         yield _concurrency(resources, alive_nodes(), address == "local", watcher)

@@ -1,6 +1,9 @@
 """The driver of a study: run what the ledger does not have yet, and join the frames."""
 
+import importlib
+import logging
 import os
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -8,13 +11,15 @@ from dataclasses import asdict, dataclass, field
 import pandas as pd
 
 from cl2r.errors import StoppedError
-from cl2r.rayrun.cluster import HeadWatch, cluster, set_environment
+from cl2r.rayrun.cluster import HeadWatch, Say, cluster, set_environment
 from cl2r.runtime.stop import Marker
 from cl2r.runtime.text import clock
 from cl2r.study.frames import write_frames
 from cl2r.study.jobs import Job, prefix_jobs
 from cl2r.study.live import LiveView
 from cl2r.study.session import StudySession
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -94,19 +99,25 @@ def run_jobs(session: StudySession) -> bool:
         return session.stop.requested
     queue = prefix_jobs([*unfinished, *session.examples], session.store.keys()) + unfinished
     view = LiveView(session.folder.live, totals(session, [] if source else unfinished))
+    say: Say = log.info if session.quiet else view.say
+    address = os.environ.get("RAY_ADDRESS")
+    say(f"joining Ray at {address}…" if address else "starting Ray…")
+    import ray
+
+    # Tune is imported while Ray's processes start; the import below waits for it.
+    threading.Thread(target=importlib.import_module, args=("cl2r.rayrun.tune",), daemon=True).start()
     with cluster(session.resources, session.verbose, view.say) as concurrent:
         session.stop.listen()  # ray.init has replaced the handler
         if isinstance(source, RaceSource):
-            source.enter(concurrent, view.say)
-        import ray
-
+            source.enter(concurrent, say)
         from cl2r.rayrun.tune import tune_jobs
 
         watch = HeadWatch(view.say, ray.get_runtime_context().gcs_address)
-        view.start()
+        if not session.quiet:
+            view.start()
         watch.start()
         try:
-            tune_jobs(session, queue, source, concurrent, view.say)
+            tune_jobs(session, queue, source, concurrent, say)
         finally:
             watch.done.set()
             view.stop()

@@ -7,6 +7,7 @@ process, and finds links and epochs in the store. Batches are dealt by `cl2r.bat
 """
 
 import logging
+import os
 import socket
 import uuid
 from collections.abc import Callable, Sequence
@@ -16,9 +17,11 @@ import torch
 import torch.distributed as dist
 from ray import tune
 from ray.exceptions import RayActorError
+from ray.util import get_node_ip_address
 
+from cl2r.data import load_dataset
 from cl2r.engine.workers import Workers
-from cl2r.errors import ProcessDiedError
+from cl2r.errors import InputError, ProcessDiedError
 from cl2r.runtime.logs import configure, errors_without_secrets
 from cl2r.runtime.stop import Marker
 from cl2r.study.jobs import Job
@@ -43,8 +46,7 @@ def run_trial(config: dict[str, Any]) -> None:
         raise OSError(f"{folder.storage} is not the driver's storage: {socket.gethostname()} does not share it")
     try:
         if resources.workers == 1:
-            torch.set_num_threads(resources.cpus_per_worker)
-            train_job(job, folder, config["trained_by"], Workers(device=resources.device()), tune.report)
+            train_job(job, folder, config["trained_by"], Workers(device=prepare(job, resources)), tune.report)
         else:
             from ray.tune.integration.ray_train import TuneReportCallback
 
@@ -52,10 +54,26 @@ def run_trial(config: dict[str, Any]) -> None:
             fit_workers(_work, config, resources, job.label, scratch, [TuneReportCallback()])
     except OSError:
         raise
+    except InputError as error:
+        record_failed(job, folder, str(error))
     except Exception as error:
         log.info("an unexpected error ends this trial", exc_info=True)  # a warning would be a note in the ledger
         record_failed(job, folder, f"{type(error).__name__}: {' '.join(str(error).split())[:500]}")
     tune.report({"stopped": True} if Marker(folder.path)() else {"ended": True})
+
+
+def prepare(job: Job, resources: Resources) -> torch.device:
+    """Set the threads of a training process, load its data and return its device.
+
+    Raise InputError with the node's address if the node, unlike the driver's, lacks the data or a GPU.
+    """
+    torch.set_num_threads(resources.cpus_per_worker)
+    try:
+        for data in {run.config.data for run in job.runs}:
+            load_dataset(data.name, data.size, data.channels, data.root)
+        return resources.device()
+    except InputError as error:
+        raise InputError(f"node {get_node_ip_address()}: {error}") from error
 
 
 def fit_workers(
@@ -86,6 +104,8 @@ def fit_workers(
             storage_path=storage,
             failure_config=train.FailureConfig(max_failures=0, controller_failure_limit=resources.retries),
             callbacks=list(callbacks),
+            # Workers load torch before this package, on nodes whose Ray may have been started without the variable.
+            worker_runtime_env={"env_vars": {"OMP_WAIT_POLICY": os.environ["OMP_WAIT_POLICY"]}},
             logging_config=train.LoggingConfig(log_level="ERROR"),
         ),
         torch_config=TorchConfig(backend=resources.backend, timeout_s=COLLECTIVE_TIMEOUT_S),
@@ -121,7 +141,6 @@ def _work(config: dict[str, Any]) -> None:
     job, resources = Job.from_json(config["job"]), Resources(**config["resources"])
     context = train.get_context()
     configure(f"{job.label}: ")
-    torch.set_num_threads(resources.cpus_per_worker)
     rank, world = context.get_world_rank(), context.get_world_size()
-    workers = Workers(rank, world, resources.sync_batchnorm, resources.device())
+    workers = Workers(rank, world, resources.sync_batchnorm, prepare(job, resources))
     train_job(job, study_folder(config["study"]), config["trained_by"], workers, train.report)

@@ -9,8 +9,10 @@ from typing import Any
 from ray import tune
 from ray.tune.schedulers import FIFOScheduler
 
+from cl2r.errors import InputError
 from cl2r.metrics import COMPATIBILITY, REINDEXED_ACCURACY, SERVICE_ACCURACY
 from cl2r.rayrun.cluster import Say
+from cl2r.rayrun.probes import NodeChecks
 from cl2r.rayrun.searcher import EarlyStopping, JobSearcher, NotPickled, Source
 from cl2r.rayrun.trial import run_trial
 from cl2r.runtime.logs import without_secrets
@@ -28,10 +30,14 @@ FRAMES_EVERY_S = 10.0
 
 def tune_jobs(session: StudySession, jobs: Sequence[Job], source: Source | None, concurrent: int, say: Say) -> None:
     """Run the jobs, then those that `source` gives. Tune's own files are removed: a new command reads the ledger."""
+    first = session.spec.config(session.spec.points()[0], session.spec.seeds[0])
+    nodes = NodeChecks(session.resources, {first.data} | {run.config.data for job in jobs for run in job.runs}, say)
+    if problems := nodes.problems():
+        raise InputError(problems)
     scratch = session.folder.path / "ray"
     scratch.remove_tree()  # left behind by a driver that was killed
     searcher = JobSearcher(session, jobs, source, concurrent)
-    monitor = TrialMonitor(session, searcher, say)
+    monitor = TrialMonitor(session, searcher, say, nodes)
     scheduler = FIFOScheduler()
     if source is not None and session.spec.search.pruner != "none":
         scheduler = EarlyStopping(searcher, source)
@@ -61,8 +67,8 @@ def tune_jobs(session: StudySession, jobs: Sequence[Job], source: Source | None,
 class TrialMonitor(NotPickled, tune.Callback):  # type: ignore[misc]  # Ray has no types
     """Reports how trials end, records crashed ones as failed, and writes the frames from time to time."""
 
-    def __init__(self, session: StudySession, searcher: JobSearcher, say: Say) -> None:
-        self.session, self.searcher, self.say = session, searcher, say
+    def __init__(self, session: StudySession, searcher: JobSearcher, say: Say, nodes: NodeChecks) -> None:
+        self.session, self.searcher, self.say, self.nodes = session, searcher, say, nodes
         self._seen = {event.path for event in session.ledger.events()}
         self._next_frames = time.monotonic() + FRAMES_EVERY_S
 
@@ -84,6 +90,8 @@ class TrialMonitor(NotPickled, tune.Callback):  # type: ignore[misc]  # Ray has 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         # The searcher was asked before this callback and has decided whether the job is tried again.
         job, reason = Job.from_json(trial.config["job"]), failure_reason(trial)
+        if reason == DIED:
+            reason = self.nodes.problems() or DIED
         if trial.trial_id in self.searcher.retried:
             self.say(f"{job.runs[0].title}: {reason}; it resumes from its last saved epoch")
             return

@@ -1,4 +1,4 @@
-"""The environment of a process: version of the files, command, machine, packages, memory."""
+"""The environment of a process: version of the files, command, machine and how busy it is, packages, memory."""
 
 import contextlib
 import os
@@ -7,6 +7,7 @@ import re
 import resource
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
@@ -15,6 +16,11 @@ from typing import Any
 from cl2r.runtime.logs import anonymous_words
 
 PACKAGES = ("torch", "torchvision", "ray", "optuna", "numpy", "pandas", "continuum", "scipy", "matplotlib", "plotly")
+BUSY_SHARE, BUSY_SECONDS = (
+    0.5,
+    0.2,
+)  # share of the cores from which a machine is called busy, and how long it is watched
+STAT = Path("/proc/stat")
 ROOT = Path(__file__).resolve().parents[2]  # the checkout, or the folder that the packages are installed in
 
 
@@ -63,7 +69,7 @@ def environment() -> dict[str, Any]:
         "python": platform.python_version(),
         "platform": platform.platform(),
         "processor": processor[1] if processor else platform.machine(),
-        "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cpus": cores(),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "gpus": gpus,
         "packages": installed,
@@ -74,3 +80,33 @@ def peak_bytes() -> int:
     """Return the largest resident memory of this process so far."""
     held = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return held if sys.platform == "darwin" else 1024 * held
+
+
+def cores() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def busy_note() -> str | None:
+    """Return a note if others use half of the cores that this process may use, or more; it watches them for 0.2 s."""
+    load = os.getloadavg()[0]
+    before = _core_times()
+    if before:
+        time.sleep(BUSY_SECONDS)
+        spent = [(now[0] - then[0], now[1] - then[1]) for then, now in zip(before, _core_times(), strict=True)]
+        used = sum(busy / total for busy, total in spent if total)
+    else:  # not Linux: the mean of the last minute
+        used = load
+    if used < BUSY_SHARE * cores():
+        return None
+    return f"note: the machine is busy (load {max(load, used):.1f} on {cores()} cores); times will be longer"
+
+
+def _core_times() -> list[tuple[int, int]]:
+    """Return busy and total time so far of each core that this process may use; nothing if the system does not say."""
+    if not STAT.exists():
+        return []
+    allowed = {f"cpu{number}" for number in os.sched_getaffinity(0)}
+    found = [line.split() for line in STAT.read_text().splitlines()]
+    times = [[int(word) for word in words[1:9]] for words in found if words and words[0] in allowed]
+    return [(sum(spent) - spent[3] - spent[4], sum(spent)) for spent in times]  # without idle and waiting for a disk

@@ -19,7 +19,7 @@ import torch
 from cl2r.config.schema import Config
 from cl2r.engine.plan import Plan, plan_run
 from cl2r.errors import InputError
-from cl2r.runtime.environment import peak_bytes
+from cl2r.runtime.environment import cores, peak_bytes
 from cl2r.runtime.text import clock, megabytes
 from cl2r.study.cost import CPU, WARM_UP, StepTimer, link_costs, measure_flops
 
@@ -119,11 +119,6 @@ class TrialLayout:
     def seconds(self, runs: int) -> float:
         """Return the time for equal runs of one unit of work; the last round may leave trials idle."""
         return math.ceil(runs / self.trials) * self.trials / self.rate
-
-
-def cores() -> int:
-    """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def candidates(cores: int, runs: int) -> list[tuple[int, int]]:

@@ -145,8 +145,6 @@ def _flat(entry: Any, prefix: str = "") -> dict[str, str]:
 
 def finished_runs(storage: StoragePath) -> dict[str, Event]:
     """Return the last `finished` event of every run of the studies in `storage`, by run name."""
-    return {
-        name: event
-        for path in (storage / "studies").list("*/ledger")
-        for name, event in StudyFolder(storage, path.parent.name).ledger.last("finished").items()
-    }
+    folders = [StudyFolder(storage, path.parent.name) for path in (storage / "studies").list("*/ledger")]
+    events = [event for folder in folders for event in folder.ledger.last("finished").values()]
+    return {event.subject: event for event in sorted(events, key=lambda event: event.time_ns)}

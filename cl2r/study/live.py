@@ -11,8 +11,8 @@ import math
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
-from typing import NamedTuple, TextIO, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TextIO, TypeVar
 
 from cl2r.runtime.logs import without_secrets
 from cl2r.runtime.progress import EpochReport, TimeLeft, epoch_values, progress_text
@@ -32,6 +32,8 @@ class LiveRow(NamedTuple):
     title: str
     text: str
     stale: bool
+    progress: Mapping[str, Any] = {}
+    """The values that `text` shows."""
 
 
 class LiveFile(TimeLeft):
@@ -75,7 +77,7 @@ def read_live(folder: StoragePath) -> list[LiveRow]:
             silent = time.time() - info.mtime_ns / 1e9
             stale = silent > STALE_SECONDS
             text = progress_text(entry["progress"]) + (f" · silent for {clock(silent)}" if stale else "")
-            rows.append(LiveRow(entry["title"], text, stale))
+            rows.append(LiveRow(entry["title"], text, stale, entry["progress"]))
     return rows
 
 
@@ -91,8 +93,9 @@ class LiveView(threading.Thread):
     """Shows a study from its own thread, with rich.
 
     A terminal shows one row per running trial, then `totals()`, and said lines above them. Any other stream gets the
-    said lines, and the totals every `heartbeat` seconds. The study outlives its view: an error in here is reported
-    once, and a stream that is gone (a closed terminal) is written to no more; `lost` then holds the error.
+    said lines, and the totals with one running trial: as soon as there is one, then every `heartbeat` seconds. The
+    study outlives its view: an error in here is reported once, and a stream that is gone (a closed terminal) is written
+    to no more; `lost` then holds the error.
     """
 
     def __init__(
@@ -101,7 +104,7 @@ class LiveView(threading.Thread):
         totals: Callable[[], str],
         stream: TextIO | None = None,
         interval: float | None = None,
-        heartbeat: float = 60.0,
+        heartbeat: float = 30.0,
     ) -> None:
         from rich.console import Console  # training processes import this module too, and only write files
         from rich.live import Live
@@ -115,7 +118,7 @@ class LiveView(threading.Thread):
             console=self.console, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False
         )
         self._reported: set[str] = set()
-        self._beat = time.monotonic()
+        self._beat, self._begun = time.monotonic(), False  # the last line of totals; whether it named a trial
         self._stopping, self._writing = threading.Event(), threading.Lock()
 
     def run(self) -> None:
@@ -135,19 +138,23 @@ class LiveView(threading.Thread):
         self._write(lambda: self.console.print(without_secrets(line), soft_wrap=True))
 
     def refresh(self) -> None:
-        """Redraw the rows on a terminal; elsewhere print the totals if the time of the heartbeat has come."""
+        """Redraw the rows on a terminal; elsewhere print the totals if it is time."""
         from rich.console import Group
         from rich.text import Text
 
-        terminal = self.console.is_terminal
-        if not terminal and time.monotonic() - self._beat < self.heartbeat:
+        terminal, due = self.console.is_terminal, time.monotonic() - self._beat >= self.heartbeat
+        if not terminal and self._begun and not due:
+            return
+        rows = self._shown("its running trials", lambda: read_live(self.folder), list[LiveRow]())
+        if not terminal and not rows and not due:
             return
         totals = self._shown("its totals", lambda: self.totals().replace("\n", " "), "totals unknown")
         if not terminal:
-            self._beat = time.monotonic()
-            self.say(totals)
+            self._beat, self._begun = time.monotonic(), self._begun or bool(rows)
+            others = f" and {len(rows) - 1} more" if len(rows) > 1 else ""
+            self.say(" · ".join([totals, *(f"{row.title}: {row.text}{others}" for row in rows[:1])]))
             return
-        lines = self._shown("its running trials", lambda: aligned(read_live(self.folder)), list[str]())
+        lines = aligned(rows)
         room = max(0, self.console.height - 3)
         more = [f"… and {len(lines) - room} more"] if len(lines) > room else []
         block = Group(*(Text(line, no_wrap=True, overflow="ellipsis") for line in [*lines[:room], *more, totals]))

@@ -371,8 +371,7 @@ def _points(space: Space, count: int, seed: int) -> list[dict[str, Any]]:
 
 def plan_lines(race: Race) -> list[str]:
     """Return the rounds of a race with their predicted times, those that were decided first."""
-    decided = race.rounds()
-    rounds = [*decided, *race.forecast()[min(len(decided), 3) :]]
+    decided, rounds = _rounds(race)
     lines = []
     for own in rounds:
         size = f"{len(own.candidates)} candidates" if own.candidates else f"{own.points} finalists and the references"
@@ -384,3 +383,23 @@ def plan_lines(race: Race) -> list[str]:
     used, total = race.used(), sum(own.seconds for own in rounds[len(decided) :])
     lines.append(f"time        {duration(used)} used, about {duration(total)} to come, of {race.race.hours:g} h")
     return [*race.notes, race.split_note(), *lines]
+
+
+def plan_json(race: Race) -> dict[str, Any]:
+    """Return the same as plain values."""
+    decided, rounds = _rounds(race)
+    return {
+        "hours": race.race.hours,
+        "seconds_used": race.used(),
+        "seconds": sum(own.seconds for own in rounds[len(decided) :]),
+        "rounds": [
+            {"name": own.name, "decided": own in decided, "seeds": len(own.seeds), "seconds": own.seconds}
+            for own in rounds
+        ],
+    }
+
+
+def _rounds(race: Race) -> tuple[Sequence[Round], Sequence[Round]]:
+    """Return the rounds that were decided, and all of them."""
+    decided = race.rounds()
+    return decided, [*decided, *race.forecast()[min(len(decided), 3) :]]

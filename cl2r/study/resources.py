@@ -39,7 +39,8 @@ class Resources:
         if self.gpus_per_worker < 0 or self.retries < 0:
             raise InputError("--gpus-per-worker and --retries must not be negative")
         if self.accelerator and not self.gpus_per_worker:
-            raise InputError(f"--accelerator {self.accelerator} needs --gpus-per-worker")
+            hint = "--accelerator '' takes any node"
+            raise InputError(f"--accelerator {self.accelerator} needs --gpus-per-worker; {hint}")
         if self.workers > 1 and self.gpus_per_worker % 1:
             raise InputError(f"--gpus-per-worker {self.gpus_per_worker:g}: workers of one run cannot share a GPU")
         if self.sync_batchnorm and not (self.workers > 1 and self.gpus_per_worker):
@@ -52,9 +53,12 @@ class Resources:
         A field whose option is None or absent is read from the environment, e.g. $CL2R_WORKERS, or has its default.
         """
         given: dict[str, Any] = {}
+        sources = dict[str, str]()
         for name in (field.name for field in dataclasses.fields(cls)):
-            value = options.get(name)
-            value = os.environ.get(f"CL2R_{name.upper()}") if value is None else value
+            value, sources[name] = options.get(name), f"--{name.replace('_', '-')}"
+            if value is None:
+                sources[name] = f"CL2R_{name.upper()}"
+                value = os.environ.get(sources[name]) or None
             given |= {} if value is None else {name: value}
         try:
             return TypeAdapter(cls).validate_python(given)
@@ -62,8 +66,7 @@ class Resources:
             first = error.errors()[0]
             if not first["loc"]:  # raised by __post_init__
                 raise InputError(first["msg"].removeprefix("Value error, ")) from error
-            name = str(first["loc"][0])
-            raise InputError(f"--{name.replace('_', '-')}: {first['msg']} (got {first['input']!r})") from error
+            raise InputError(f"{sources[str(first['loc'][0])]}: {first['msg']} (got {first['input']!r})") from error
 
     def device(self) -> "torch.device":
         """Return where a worker trains: a GPU only if one was asked for, because Ray does not hide other GPUs."""

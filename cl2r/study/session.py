@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Self
 
 from cl2r.config.schema import Config
-from cl2r.data import load_dataset
+from cl2r.data import load_dataset, stand_ins
 from cl2r.engine.links import LinkStore, check_writable
 from cl2r.engine.plan import plan_run
 from cl2r.errors import InputError
@@ -40,6 +40,7 @@ class StudySession:
     trained_by: str = ""  # id of the study, written into the links that it trains; empty if it has not begun
     stop: Termination = field(default_factory=Termination)
     verbose: bool = False
+    quiet: bool = False
     log: Sequence[str] = (TENSORBOARD,)  # trackers that the runs are logged to
 
     @classmethod
@@ -55,6 +56,7 @@ class StudySession:
         measure_layout: bool = False,
         stop: Termination | None = None,
         verbose: bool = False,
+        quiet: bool = False,
         log: Sequence[str] = (TENSORBOARD,),
     ) -> Iterator[Self]:
         """Plan and check every run, name the study, and hold its lock until the end of the block.
@@ -89,11 +91,12 @@ class StudySession:
         identity = spec.identity(sorted(fingerprints))
         data = Path(runs[0].config.data.name).stem
         folder = StudyFolder(storage, name or f"{spec.stem}-{data}-{digest(identity)}")
-        session = cls(spec, folder, resources, jobs, examples, stop=stop or Termination(), verbose=verbose, log=log)
+        stopping = stop or Termination()
+        session = cls(spec, folder, resources, jobs, examples, "", stopping, verbose, quiet, log)
         if spec.race is not None and not os.environ.get("RAY_ADDRESS"):  # how much a cluster runs at a time shows later
             session.race.check()
         if not lock:
-            session.trained_by = folder.check_name(identity)
+            session.trained_by = "" if stand_ins() else folder.check_name(identity)
             yield session
             return
         check_writable(storage)

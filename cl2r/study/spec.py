@@ -16,7 +16,19 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, PrivateAttr, ValidationError, model_validator
 
 from cl2r.config.keys import LINK_FORMAT
-from cl2r.config.layers import error_line, from_dotted, merge_layers, override, read_layer, resolve
+from cl2r.config.layers import (
+    DEFAULT_PRESET,
+    STUDY_KEYS,
+    error_line,
+    from_dotted,
+    is_whole,
+    merge_layers,
+    override,
+    preset_layers,
+    read_yaml,
+    resolve,
+    unknown_key,
+)
 from cl2r.config.methods import OWN_FIELDS
 from cl2r.config.schema import Config, field_keys
 from cl2r.config.section import Section
@@ -40,7 +52,7 @@ class ConfirmSpec(Section):
     @model_validator(mode="after")
     def _different(self) -> Self:
         if len({*self.seeds}) != len(self.seeds):
-            raise ValueError(f"seeds must differ, got {list(self.seeds)}")
+            raise ValueError(f"seeds must differ: name each once (got {list(self.seeds)})")
         return self
 
 
@@ -53,7 +65,8 @@ class SearchSpec(Section):
     constraints: dict[str, str] = Field(default_factory=lambda: {"reindexed_accuracy": ">= er - 0.01"})
     """By metric, e.g. `>= 0.7`, or relative to a reference run, which is trained once; {}: none."""
     sampler: Literal["tpe", "nsga2", "random"] = "tpe"
-    startup: Annotated[int, Field(ge=1)] = 8  # random points before the sampler learns from results
+    startup: Annotated[int, Field(ge=1)] = 8
+    """Random points before the sampler learns from results."""
     seed: Annotated[int, Field(ge=0)] = 0
     pruner: Literal["none", "median", "halving", "hyperband"] = "none"
     """Optuna's pruner that stops poor trials early, by the objective over the first t tasks."""
@@ -68,9 +81,10 @@ class SearchSpec(Section):
                 raise ValueError(f"no objective {name!r}{nearest(name, OBJECTIVES)}; there are {', '.join(OBJECTIVES)}")
         if self.pruner != "none":
             if len(self.objectives) > 1:
-                raise ValueError("pruner needs one objective")
+                raise ValueError("pruner needs one objective: name one in search.objectives, or set pruner: none")
             if METRICS.objectives()[self.objectives[0]].compute is None:
-                raise ValueError(f"pruner: {self.objectives[0]} is not known after each task")
+                unknown = f"{self.objectives[0]} is not known after each task"
+                raise ValueError(f"pruner: {unknown}; choose another objective, or set pruner: none")
         try:
             self.parsed_constraints()
         except InputError as error:
@@ -101,12 +115,17 @@ class Point:
 class StudySpec(Section):
     """What to run, as a YAML file or a mapping gives it. `load` makes one; `points` and `config` say what it means."""
 
-    preset: str = "icons"
-    set: dict[str, Any] = Field(default_factory=dict)  # overrides of every run, by dotted name
+    preset: str = DEFAULT_PRESET
+    set: dict[str, Any] = Field(default_factory=dict)
+    """Overrides of every run, by dotted name."""
     seeds: Annotated[tuple[Annotated[int, Field(ge=0, lt=2**63)], ...], Field(min_length=1)] = (0,)
-    variants: dict[str, dict[str, Any]] = Field(default_factory=dict)  # overrides by name; each runs the whole grid
+    """Each seed runs everything."""
+    variants: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    """Named overrides; each variant runs the whole grid."""
     grid: dict[str, Annotated[list[Any], Field(min_length=1)]] = Field(default_factory=dict)
+    """Values by dotted name; every combination of them is run."""
     space: Space = Field(default_factory=dict)
+    """What a search chooses from: a list of choices, or a range from low to high."""
     search: SearchSpec = SearchSpec()
     race: RaceSpec | None = None
     _stem: str = PrivateAttr("study")
@@ -119,14 +138,14 @@ class StudySpec(Section):
             if self.space or self.grid or self.variants:
                 raise ValueError("race: a race chooses methods and settings itself; leave out grid, variants and space")
             if len(self.search.objectives) > 1 or METRICS.objectives()[self.search.objectives[0]].compute is None:
-                raise ValueError("race: search.objectives: a race needs one objective, computed from the matrix")
+                raise ValueError("race: search.objectives: name one objective, computed from the matrix, e.g. BC")
             if chosen := [name for name in ("method.name", "adapter.name") if name in self.set]:
                 raise ValueError(f"{chosen[0]}: the race chooses it; use race.methods and race.adapters")
             for one in self.search.parsed_constraints():
                 if "+" in (one.reference or ""):
                     raise ValueError(f"race: constraint {one}: give a method without an adapter")
         if len({*self.seeds}) != len(self.seeds):
-            raise ValueError(f"seeds must differ, got {list(self.seeds)}")
+            raise ValueError(f"seeds must differ: name each once (got {list(self.seeds)})")
         for key, entry in self.space.items():
             if is_context(key) and isinstance(entry, Range):
                 raise ValueError(f"space: give {key} as a list: each value is searched by itself")
@@ -134,27 +153,28 @@ class StudySpec(Section):
             raise ValueError(f"space: there is nothing to choose; use a grid of {', '.join(self.space)}")
         for key, entry in self.space.items():
             if isinstance(entry, list) and len({*map(repr, entry)}) != len(entry):
-                raise ValueError(f"space: {key} lists a value twice")
+                raise ValueError(f"space: {key} lists a value twice; name each once")
         known = field_keys()
         for key in itertools.chain(self.set, self.grid, self.space, *self.variants.values()):
             if key == "seed":
-                raise ValueError("seed: use seeds")
+                raise ValueError("seed: use seeds, e.g. seeds: [0, 1, 2]")
             if key not in known:
-                raise ValueError(f"unknown key {key!r}{nearest(key, known)}")
+                raise ValueError(unknown_key(key, known))
         return self
 
     @classmethod
     def load(cls, source: Path | Mapping[str, Any], overrides: Sequence[str] = (), /, **changes: Any) -> Self:
         """Return the checked specification of a YAML file or of a mapping; InputError names the file and the key.
 
-        `overrides` are `KEY=VALUE` texts for every run. `changes` replace entries, key by key in `grid`, `search` and
-        `race`; constraints add to those of the file, unless they are {}; None changes nothing. `tasks=T` gives every
-        run T tasks, also if the file lists several numbers to choose from.
+        Sections of fields, as the file of a run has them, count as entries of `set`. `overrides` are `KEY=VALUE` texts
+        for every run. `changes` replace entries, key by key in `grid`, `search` and `race`; constraints add to those of
+        the file, unless they are {}; None changes nothing. `tasks=T` gives every run T tasks, also if the file lists
+        several numbers to choose from.
         """
         where = str(source) if isinstance(source, Path) else "study"
         if isinstance(source, Path) and not source.is_file():
-            raise InputError(f"no study {source}")
-        content = read_layer(str(source.absolute())) if isinstance(source, Path) else dict(source)
+            raise InputError(f"no study {source}; give the path of its YAML file, or a name that `cl2r study` lists")
+        content = read_yaml(source) if isinstance(source, Path) else dict(source)
         tasks = changes.pop("tasks", None)
         for key, value in changes.items():
             if key not in ("grid", "search", "race") or not isinstance(value, Mapping):
@@ -169,6 +189,7 @@ class StudySpec(Section):
                 if isinstance(entry := content.get(part), Mapping):
                     content[part] = {key: value for key, value in entry.items() if key != "scenario.n_tasks"}
             overrides = [*overrides, f"scenario.n_tasks={tasks}"]
+        content = _with_settings(content, where)
         try:
             spec = cls.model_validate(content)
         except ValidationError as error:
@@ -203,9 +224,9 @@ class StudySpec(Section):
         return self.is_sweep or self.race is not None
 
     @cached_property
-    def base(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The two layers below every run's own: the preset, and the overrides of every run."""
-        return read_layer(self.preset), merge_layers(itertools.starmap(from_dotted, self.set.items()))
+    def base(self) -> tuple[dict[str, Any], ...]:
+        """The layers below every run's own: those of the preset, and, as the last one, the overrides of every run."""
+        return *preset_layers(self.preset), merge_layers(itertools.starmap(from_dotted, self.set.items()))
 
     @property
     def knobs(self) -> Space:
@@ -240,7 +261,7 @@ class StudySpec(Section):
                 layers.append({"data": {"root": str(data_root(data.get("root")).absolute())}})
         elif isinstance(name, str) and (path := Path(name).expanduser()).exists():
             layers.append({"data": {"name": str(path.absolute())}})
-        return resolve(layers)
+        return resolve(layers, base=len(self.base) - 1)
 
     def identity(self, fingerprints: Sequence[str]) -> dict[str, Any]:
         """Return what a study's name stands for.
@@ -261,6 +282,25 @@ class StudySpec(Section):
         return {"format": LINK_FORMAT, "data": fingerprints, "base": base, **spec}
 
 
+def _with_settings(content: dict[str, Any], where: str) -> dict[str, Any]:
+    """Return the content of a study with its sections of fields as entries of `set`; refuse the file of one run."""
+    names = {key.partition(".")[0] for key in field_keys() if "." in key}
+    found = [name for name in content if name in names or name == "threads"]
+    if is_whole(content) or (found and not any(content.get(key) for key in STUDY_KEYS)):
+        more = f"start it with `cl2r run {where}`, or add what varies: {', '.join(STUDY_KEYS[:4])} or race"
+        raise InputError(f"{where}: the settings of one run; {more}")
+    settings: dict[str, Any] = {}
+    for name in found:
+        section = content[name]
+        if name != "threads" and not isinstance(section, Mapping):
+            raise InputError(f"{where}: {name}: give a mapping of its fields, not {section!r}")
+        settings |= {f"{name}.{key}": value for key, value in section.items()} if name in names else {name: section}
+    given = content.get("set", {})
+    if isinstance(given, Mapping) and settings:  # anything else is refused by the model
+        content = {key: value for key, value in content.items() if key not in found} | {"set": {**settings, **given}}
+    return content
+
+
 def _overridden(spec: StudySpec, overrides: Sequence[str]) -> dict[str, Any]:
     """Return `spec.set` with the overrides of the command line, which win.
 
@@ -278,9 +318,9 @@ def _overridden(spec: StudySpec, overrides: Sequence[str]) -> dict[str, Any]:
             flat = {f"{section}.{key}": value for key, value in values.items()} if isinstance(values, dict) else None
             for key, value in ({section: values} if flat is None else flat).items():
                 if key in own:
-                    raise InputError(f"--set {text}: the study sets this field itself")
+                    raise InputError(f"--set {text}: the study sets this field itself; leave it out, or edit its file")
                 if key not in known:
-                    raise InputError(f"--set {text}: unknown key {key!r}{nearest(key, known)}")
+                    raise InputError(f"--set {text}: {unknown_key(key, known)}")
                 settings.pop(key, None)  # now the last: of n_tasks and initial, the later one counts
                 settings[key] = value
     return settings

@@ -1,12 +1,14 @@
 """The state of studies, read from their ledgers. Needs neither torch nor Ray, and changes nothing."""
 
 import time
-from typing import Literal
+from datetime import UTC, datetime
+from typing import Any, Literal
 
 from cl2r.errors import InputError, nearest
 from cl2r.runtime.text import clock
 from cl2r.storage.path import StoragePath
 from cl2r.study.folder import StudyFolder
+from cl2r.study.ledger import Event
 from cl2r.study.live import STALE_SECONDS, aligned, read_live
 
 
@@ -17,24 +19,72 @@ def studies(storage: StoragePath) -> list[StudyFolder]:
 
 def overview(storage: StoragePath) -> str:
     """Return one line per study."""
-    found = studies(storage)
-    if not found:
-        raise InputError(f"no studies below {storage / 'studies'}")
+    found = _known(storage)
     width = max(len(folder.name) for folder in found)
     return "\n".join(f"{folder.name:<{width}}  {_state(folder)}" for folder in found)
 
 
 def status(storage: StoragePath, name: str) -> str:
     """Return the state of one study: counts, running trials, and failed runs with their reasons."""
+    folder = _study(storage, name)
+    lines = [f"{name}: {_state(folder)}", *(f"  {line}" for line in running(folder))]
+    return "\n".join([*lines, *(f"  {run} {event.kind}: {event.read()['reason']}" for run, event in _ended(folder))])
+
+
+def status_json(storage: StoragePath, name: str | None) -> dict[str, Any]:
+    """Return the same as plain values: of all studies, or of one in detail."""
+    if name is None:
+        return {"studies": [_summary(folder) for folder in _known(storage)]}
+    folder = _study(storage, name)
+    return _summary(folder) | {
+        "running": [{"title": row.title, **row.progress, "stale": row.stale} for row in read_live(folder.live)],
+        "unfinished": [
+            {"run": run, "outcome": event.kind, "reason": event.read()["reason"]} for run, event in _ended(folder)
+        ],
+    }
+
+
+def _known(storage: StoragePath) -> list[StudyFolder]:
+    found = studies(storage)
+    if not found:
+        raise InputError(f"no studies below {storage / 'studies'}")
+    return found
+
+
+def _study(storage: StoragePath, name: str) -> StudyFolder:
     known = {folder.name: folder for folder in studies(storage)}
     if name not in known:
         raise InputError(f"no study {name!r} below {storage / 'studies'}{nearest(name, known)}")
-    folder = known[name]
-    lines = [f"{name}: {_state(folder)}", *(f"  {line}" for line in running(folder))]
-    for run, event in folder.ledger.outcomes().items():
-        if event.kind != "finished":
-            lines.append(f"  {run} {event.kind}: {event.read()['reason']}")
-    return "\n".join(lines)
+    return known[name]
+
+
+def _ended(folder: StudyFolder) -> list[tuple[str, Event]]:
+    """Return the runs that ended without a result."""
+    return [(run, event) for run, event in folder.ledger.outcomes().items() if event.kind != "finished"]
+
+
+def _summary(folder: StudyFolder) -> dict[str, Any]:
+    outcomes = [event.kind for event in folder.ledger.outcomes().values()]
+    last = _last_event(folder)
+    return {
+        "study": folder.name,
+        "state": phase(folder),
+        "runs": _total(folder, len(outcomes)),
+        "finished": outcomes.count("finished"),
+        "failed": outcomes.count("failed"),
+        "stopped_early": outcomes.count("pruned"),
+        "last_event": datetime.fromtimestamp(last, UTC).isoformat(timespec="seconds") if last else None,
+    }
+
+
+def _total(folder: StudyFolder, ended: int) -> int:
+    opened = folder.ledger.events("opened")
+    return max(opened[-1].read()["runs"] if opened else 0, ended)
+
+
+def _last_event(folder: StudyFolder) -> float:
+    """Return the time of the last event, 0 if there is none."""
+    return max((event.time_ns for event in folder.ledger.events()), default=0) / 1e9
 
 
 def running(folder: StudyFolder) -> list[str]:
@@ -55,17 +105,14 @@ def phase(folder: StudyFolder) -> Literal["running", "closed", "interrupted"]:
         return "closed"
     if not folder.driver_is_elsewhere():
         return "interrupted"
-    last = max((event.time_ns for event in folder.ledger.events()), default=0)
-    recent = time.time() - last / 1e9 < STALE_SECONDS or any(not row.stale for row in read_live(folder.live))
+    recent = time.time() - _last_event(folder) < STALE_SECONDS or any(not row.stale for row in read_live(folder.live))
     return "running" if recent else "interrupted"
 
 
 def counts(folder: StudyFolder) -> str:
     """Return how many runs have which outcome, and whether the study is running or interrupted."""
     outcomes = [event.kind for event in folder.ledger.outcomes().values()]
-    opened = folder.ledger.events("opened")
-    total = max(opened[-1].read()["runs"] if opened else 0, len(outcomes))
-    parts = [f"{outcomes.count('finished')} of {total} runs finished"]
+    parts = [f"{outcomes.count('finished')} of {_total(folder, len(outcomes))} runs finished"]
     words = {"failed": "failed", "pruned": "stopped early"}
     parts += [f"{outcomes.count(kind)} {word}" for kind, word in words.items() if kind in outcomes]
     state = {"running": ["running"], "interrupted": ["interrupted: run the same command again to resume"]}
@@ -73,6 +120,6 @@ def counts(folder: StudyFolder) -> str:
 
 
 def _state(folder: StudyFolder) -> str:
-    last = max((event.time_ns for event in folder.ledger.events()), default=0)
-    ago = clock(max(0.0, time.time() - last / 1e9))
+    last = _last_event(folder)
+    ago = clock(max(0.0, time.time() - last))
     return counts(folder) + (f"; last event {ago} ago" if last else "")

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.fake_nodes import A100, H100, FakeNodes, wait_for
+from tests.support.cluster_rules import environment, read
 from tests.support.small_study import write_preset
 
 pytestmark = pytest.mark.slow
@@ -53,6 +54,26 @@ def test_two_workers_per_trial(ray: FakeNodes, words: list[str], tmp_path: Path)
     assert {actor["node"] for actor in workers} <= {"a", "b"}
     assert {actor["node"] for actor in others} == {"head"}
     assert {actor["kind"] for actor in others} >= {"ImplicitFunc", "TrainController"}
+
+
+def test_the_environment_of_a100_yaml_gives_every_trial_an_a100(tiny: Path, tmp_path: Path) -> None:
+    """No options: what the containers of the file have in their environment decides."""
+    variables = {name: value for name, value in environment(read("a100.yaml")).items() if name.startswith("CL2R_")}
+    variables |= {"CL2R_STORAGE": str(tmp_path), "OMP_THREAD_LIMIT": "1"}
+    path = write_preset(tmp_path, tiny, scenario={"n_tasks": 2})
+    with FakeNodes() as nodes:
+        for name in ("a", "b"):
+            nodes.add(name, num_cpus=96, num_gpus=8, resources={"accelerator_type:A100": 1})
+        nodes.add("other", num_cpus=96, num_gpus=8, resources={"accelerator_type:H100": 1})
+        nodes.environment |= variables
+        driver = nodes.drive(["--preset", str(path), "--cells", "er", "cl2r"])
+        _, said = driver.communicate()
+        assert driver.returncode == 0, said
+        groups = nodes.groups()
+        assert groups
+        assert all(group["bundles"] == [{**ONE_A100, "CPU": 11.0}] for group in groups)
+        assert {node for group in groups for node in group["nodes"]} <= {"a", "b"}
+        assert len({(epoch.run, epoch.rank) for epoch in nodes.epochs}) == 2
 
 
 def test_a_study_waits_for_its_accelerator(ray: FakeNodes, words: list[str], tmp_path: Path) -> None:

@@ -1,10 +1,17 @@
-"""Studies submitted with `ray job submit` to a real `ray start --head` on loopback."""
+"""The two commands of cluster/a100.yaml on one machine: its head, and `ray job submit -- python studies/ablation.py`.
+
+Taken from the file: the commands that start the head, the environment of its containers, the folder they run in. Only
+what this machine cannot have is different: the project's folder is a copy, bucket and NVMe are folders, ports are free
+ones, nobody starts further nodes, `ray stop` (which would end the Rays of others) is left out, and the head instead of
+another node has two A100s, which are names: CL2R_BACKEND=gloo trains on CPUs. So that the bare command takes seconds,
+the copy's `studies/ablation.yaml` names a small preset and two methods. The client's folder has nothing in it.
+"""
 
 import json
 import os
+import re
 import secrets
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -14,61 +21,144 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import pytest
+import yaml
 
 from analysis import load_study
+from cl2r.storage.path import at
+from cl2r.study.folder import StudyFolder
+from tests.support.cluster_rules import environment, read
 from tests.support.galleries import free_port
 
 ROOT = Path(__file__).parents[2]
 RAY = str(Path(sys.executable).with_name("ray"))
+PROJECT = "/home/ray/cl2r"  # in the containers
 MEGABYTE = 2**20
+TWO_A100 = {"CPU": 24, "GPU": 2, "accelerator_type:A100": 1}
+BARE = ("python", "studies/ablation.py")
 
 
 @dataclass(frozen=True)
 class Head:
-    """A running head node."""
+    """A running head node, and what a client knows of it."""
 
-    address: str
     folder: Path
-    environment: dict[str, str]
+    client: dict[str, str]
 
-    def submit(self, *entrypoint: str) -> subprocess.CompletedProcess[str]:
-        command = [RAY, "job", "submit", "--address", self.address, "--working-dir", ".", "--", *entrypoint]
+    @property
+    def storage(self) -> Path:
+        """What stands for the bucket."""
+        return self.folder / "bucket" / "cl2r"
+
+    def submit(self, *words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+        """`ray job submit` with these words, in a folder that has nothing to do with the project."""
+        elsewhere = self.folder / "client"
         return subprocess.run(
-            command, cwd=ROOT, env=self.environment, capture_output=True, text=True, check=False, timeout=300
+            [RAY, "job", "submit", *words],
+            cwd=cwd or elsewhere,
+            env=self.client,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=300,
         )
+
+    def exit_codes(self) -> list[int | None]:
+        """The exit code of every job's driver, as `ray job list` has it."""
+        done = subprocess.run(
+            [sys.executable, "-c", _LIST], env=self.client, capture_output=True, text=True, check=True, timeout=60
+        )
+        return list(json.loads(done.stdout))
+
+
+_LIST = """
+import json
+from ray.job_submission import JobSubmissionClient
+print(json.dumps([job.driver_exit_code for job in JobSubmissionClient().list_jobs() if job.submission_id]))
+"""
+
+
+def copy_project(folder: Path, preset: Path) -> Path:
+    """Copy what runs of the project, with a small default study."""
+    copy = folder / "project"
+    for part in ("cl2r", "analysis", "studies"):
+        shutil.copytree(ROOT / part, copy / part, ignore=shutil.ignore_patterns("__pycache__", "results"))
+    small = {"preset": str(preset), "seeds": [0], "grid": {"method.name": ["er", "cl2r"]}}
+    (copy / "studies" / "ablation.yaml").write_text(yaml.safe_dump(small))
+    return copy
+
+
+def head_command(config: dict[str, object], project: Path) -> tuple[str, int]:
+    """Return the command of the file that starts the head, for this machine, and the port of its dashboard."""
+    stop, start = config["head_start_ray_commands"]
+    assert stop == "ray stop"
+    ports = {name: free_port() for name in ("port", "object-manager-port", "dashboard-port", "ray-client-server-port")}
+    ports |= {name: free_port() for name in ("dashboard-agent-listen-port", "dashboard-agent-grpc-port")}
+    own = {"--port=6379": "", "--object-manager-port=8076": "", "--autoscaling-config=~/ray_bootstrap_config.yaml": ""}
+    for words, instead in (own | {PROJECT: str(project)}).items():
+        assert words in start
+        start = start.replace(words, instead)
+    start += " --block --node-ip-address=127.0.0.1" + "".join(f" --{name}={port}" for name, port in ports.items())
+    start += f" --metrics-export-port={free_port()} --object-store-memory={100 * MEGABYTE}"
+    # As Ray's updater runs it, with the resources of the node type.
+    resources = f"export RAY_OVERRIDE_RESOURCES='{json.dumps(TWO_A100)}';"
+    return f"export OMP_NUM_THREADS=1 PYTHONWARNINGS=ignore && ({resources}{start})", ports["dashboard-port"]
 
 
 @pytest.fixture(scope="module")
-def head() -> Iterator[Head]:
-    """`ray start --head --block` with its own ports; everything ends with it."""
+def head(preset: Path) -> Iterator[Head]:
+    """The head of a100.yaml; everything ends with it."""
     folder = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))
-    dashboard = free_port()
-    ports = ("port", "ray-client-server-port", "dashboard-agent-listen-port", "dashboard-agent-grpc-port")
-    options = {name: str(free_port()) for name in (*ports, "metrics-export-port")}
-    options |= {"num-cpus": "2", "temp-dir": str(folder), "node-ip-address": "127.0.0.1"}
-    options |= {"dashboard-host": "127.0.0.1", "dashboard-port": str(dashboard)}
-    options |= {"object-store-memory": str(100 * MEGABYTE)}
-    command = [RAY, "start", "--head", "--block", "--disable-usage-stats"]
-    command += [f"--{name}={value}" for name, value in options.items()]
-    names = [name for name in os.environ if name.startswith("RAY_")]
-    environment = {key: value for key, value in os.environ.items() if key not in names}
-    environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
-    environment |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(16)}
-    with (folder / "head.log").open("w") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
-    running = Head(f"http://127.0.0.1:{dashboard}", folder, environment)
+    for name in ("client", "home", "bucket"):
+        (folder / name).mkdir()
+    token = folder / "auth_token"
+    token.write_text(secrets.token_hex(32))
+    config, project = read("a100.yaml"), copy_project(folder, preset)
+    command, port = head_command(config, project)
+    plain = {key: value for key, value in os.environ.items() if not key.startswith(("RAY_", "CL2R_"))}
+    plain["PATH"] = f"{Path(sys.executable).parent}:{plain['PATH']}"
+    container = environment(config)
+    for name, words, instead in (
+        ("CL2R_STORAGE", "s3://my-cl2r-bucket", str(folder / "bucket")),
+        ("CL2R_DATA", "/mnt/cl2r/data", str(folder / "data")),
+        ("RAY_AUTH_TOKEN_PATH", "/home/ray/.cl2r-token/auth_token", str(token)),
+    ):
+        assert container[name].startswith(words)
+        container[name] = container[name].replace(words, instead)
+    # PYTHONPATH stands for the editable install; 11 threads per trial would only wait for two cores.
+    container |= {
+        "PYTHONPATH": str(project),
+        "CL2R_BACKEND": "gloo",
+        "OMP_THREAD_LIMIT": "1",
+        "RAY_TMPDIR": str(folder),
+    }
+    log = folder / "head.log"
+    with log.open("w") as file:
+        process = subprocess.Popen(
+            ["bash", "-c", command],
+            cwd=folder / "home",
+            env=plain | container,
+            stdout=file,
+            stderr=file,
+            start_new_session=True,
+        )
+    client = plain | {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token)}
+    client |= {
+        "RAY_API_SERVER_ADDRESS": f"http://127.0.0.1:{port}"
+    }  # `ray dashboard` would forward to 8265, the default
     deadline = time.monotonic() + 90
-    while not _answers(dashboard):
-        assert process.poll() is None, (folder / "head.log").read_text()
-        assert time.monotonic() < deadline, (folder / "head.log").read_text()
+    while not (_answers(port) and (folder / "ray" / "ray_current_cluster").exists()):
+        assert process.poll() is None, log.read_text()
+        assert time.monotonic() < deadline, log.read_text()
         time.sleep(0.3)
-    yield running
-    process.send_signal(signal.SIGTERM)
-    try:
-        process.wait(45)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
+    yield Head(folder, client)
+    processes = psutil.Process(process.pid).children(recursive=True)
+    (start,) = (one for one in processes if one.cmdline()[1:4] == [RAY, "start", "--head"])
+    start.terminate()  # it ends its own; Ray drains for up to 30 s
+    for one in psutil.wait_procs(processes, timeout=45)[1]:
+        one.kill()
+    process.wait(10)
     shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -78,45 +168,63 @@ def _answers(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def test_a_study_as_a_job(head: Head, preset: Path, tmp_path: Path) -> None:
-    words = ["--preset", str(preset), "--storage", str(tmp_path), "--name", "job", "--cells", "er", "cl2r"]
-    done = head.submit("python", "studies/ablation.py", *words, "--set", "optim.epochs=2")
+def test_the_bare_command_runs_the_study_on_the_clusters_terms(head: Head) -> None:
+    """No option says where results go or what a trial may use: that is in the environment of the head."""
+    done = head.submit("--", *BARE)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "2 runs finished, 0 failed" in done.stdout
-    assert ["Fixed", "FD^M"] in [line.split()[:2] for line in done.stdout.splitlines()]
-    study = load_study(tmp_path / "studies" / "job")
+    lines = done.stdout.splitlines()
+    top = max(number for number, line in enumerate(lines) if {"seeds", "AC", "BC"} <= set(line.split()))
+    rows = [line for line in lines[top + 1 : top + 5] if re.search(r"\b0\.\d\d", line)]
+    assert len(rows) >= 2, done.stdout
+    (path,) = (head.storage / "studies").iterdir()
+    study = load_study(path)
     assert list(study.runs["status"]) == ["finished", "finished"]
     assert (~study.tasks["reused"]).sum() == 6
-    # Code was uploaded, but no results, environments or history.
-    packages = list(head.folder.glob("session_2*/runtime_resources/working_dir_files/_ray_pkg_*"))
-    folders = [path for path in packages if path.is_dir()]
-    assert folders
-    for folder in folders:
-        assert (folder / "studies" / "ablation.py").exists()
-        assert not (folder / ".git").exists()
-        assert not (folder / "results").exists()
-        assert not (folder / ".venv").exists()
-        size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-        assert size < 12 * MEGABYTE
+    (opened,) = StudyFolder(at(str(head.storage)), path.name).ledger.events("opened")
+    wanted = {"workers": 1, "gpus_per_worker": 1, "cpus_per_worker": 11, "accelerator": "A100", "max_concurrent": 16}
+    assert opened.read()["resources"].items() >= wanted.items()
 
 
-def test_a_failing_job(head: Head, preset: Path, tmp_path: Path) -> None:
-    """A failed run ends the script with 1, bad input with 2; `ray job submit` reports both as failures."""
-    words = ["--preset", str(preset), "--storage", str(tmp_path), "--name", "sick", "--cells", "er"]
-    sick = head.submit("python", "studies/ablation.py", *words, "--set", "optim.lr=1e30")
+def test_a_failed_run_and_bad_input(head: Head) -> None:
+    """A failed run ends the script with 1, bad input with 2; `ray job submit` reports both as failures.
+
+    The failing one uploads the client's own code (`--working-dir`): no results, environments or history are in it.
+    """
+    words = ("--name", "sick", "--cells", "er", "--set", "optim.lr=1e30")
+    sick = head.submit("--working-dir", ".", "--", *BARE, *words, "--preset", _preset(head), cwd=ROOT)
     assert sick.returncode == 1
     assert "loss term 'ce' is" in sick.stdout
-    wrong = head.submit("python", "studies/ablation.py", *words, "--set", "optim.speed=1")
+    packages = list(head.folder.glob("ray/session_2*/runtime_resources/working_dir_files/_ray_pkg_*"))
+    (folder,) = (path for path in packages if path.is_dir())
+    assert (folder / "studies" / "ablation.py").exists()
+    assert not [name for name in (".git", "results", ".venv") if (folder / name).exists()]
+    assert sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) < 12 * MEGABYTE
+    wrong = head.submit("--", *BARE, "--set", "optim.speed=1")
     assert wrong.returncode == 1
     assert "unknown key 'optim.speed'" in wrong.stdout + wrong.stderr
-    listed = subprocess.run(
-        [sys.executable, "-c", _LIST, head.address], env=head.environment, capture_output=True, text=True, check=True
-    )
-    assert set(json.loads(listed.stdout)) >= {1, 2}
+    assert sorted(code for code in head.exit_codes() if code) == [1, 2]
 
 
-_LIST = """
-import json, sys
-from ray.job_submission import JobSubmissionClient
-print(json.dumps([job.driver_exit_code for job in JobSubmissionClient(sys.argv[1]).list_jobs() if job.submission_id]))
-"""
+def _preset(head: Head) -> str:
+    return str(yaml.safe_load((head.folder / "project" / "studies" / "ablation.yaml").read_text())["preset"])
+
+
+def test_a_driver_without_the_token_or_the_head_is_told(head: Head) -> None:
+    """A driver outside a job: one line instead of Ray's traceback, or of minutes of waiting."""
+    address = (head.folder / "ray" / "ray_current_cluster").read_text().strip()
+    plain = {key: value for key, value in head.client.items() if not key.startswith("RAY_")}
+    for given, words in ((address, ("RAY_AUTH_MODE=token", "RAY_AUTH_TOKEN_PATH")), ("127.0.0.1:1", ("no Ray head",))):
+        done = subprocess.run(
+            [sys.executable, "studies/ablation.py", "--storage", str(head.folder / "other"), "--cells", "er"],
+            cwd=head.folder / "project",
+            env=plain | {"RAY_ADDRESS": given, "PYTHONPATH": str(head.folder / "project")},
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        line = done.stderr.strip().splitlines()[-1]  # after notes, such as that the machine is busy
+        assert done.returncode == 2, done.stderr
+        assert "Traceback" not in done.stderr
+        assert f"RAY_ADDRESS={given}" in line
+        assert all(word in line for word in words)

@@ -1,11 +1,13 @@
 """What cluster files must have beyond what Ray checks: closed to the world, no cost when idle, versions that agree."""
 
+import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 from ray.autoscaler._private.node_provider_availability_tracker import NodeAvailabilitySummary
 from ray.autoscaler._private.resource_demand_scheduler import _default_utilization_scorer, get_nodes_for
@@ -13,6 +15,7 @@ from ray.autoscaler._private.util import prepare_config, validate_config
 
 from cl2r.runtime.environment import ROOT
 from cl2r.runtime.stop import GRACE_SECONDS
+from cl2r.study.resources import Resources
 
 CLUSTER = ROOT / "cluster"
 WORLD = {"0.0.0.0/0", "::/0"}
@@ -54,7 +57,23 @@ def start_faults(config: Mapping[str, Any]) -> list[str]:
     setup, head = config["setup_commands"], config["head_start_ray_commands"][-1]
     pinned = any("-c" in line and "requirements.txt" in line for line in setup)
     hosts = re.findall(r"--dashboard-host[= ](\S+)", head)
-    return faults(("the dashboard must listen on 127.0.0.1", hosts != ["127.0.0.1"]), ("install the pins", not pinned))
+    (project,) = (remote for remote, local in config["file_mounts"].items() if local == ".")
+    starts = [line for key in ("head", "worker") for line in config[f"{key}_start_ray_commands"] if "ray start" in line]
+    return faults(
+        ("the dashboard must listen on 127.0.0.1", hosts != ["127.0.0.1"]),
+        ("install the pins", not pinned),
+        ("jobs would not find the studies", not all(f"cd {project} && ray start" in line for line in starts)),
+    )
+
+
+def study_resources(variables: Mapping[str, str]) -> Resources:
+    """Return what a trial may use if no option says so, in an environment with these variables."""
+    with pytest.MonkeyPatch.context() as patch:
+        for field in dataclasses.fields(Resources):
+            patch.delenv(f"CL2R_{field.name.upper()}", raising=False)
+        for name, value in variables.items():
+            patch.setenv(name, value)
+        return Resources.from_options({})
 
 
 def variable_faults(variables: Mapping[str, str], mounts: Mapping[str, str]) -> list[str]:

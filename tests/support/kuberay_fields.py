@@ -12,6 +12,7 @@ Fields = Mapping[str, Any]
 CONTAINER: Fields = {
     "name": str,
     "image": str,
+    "workingDir": str,
     "securityContext": {"allowPrivilegeEscalation": bool, "capabilities": {"drop": [str]}},
     "env": [{"name": str, "value": str, "valueFrom": {"secretKeyRef": {"name": str, "key": str, "optional": bool}}}],
     "resources": {"limits": dict, "requests": dict},

@@ -29,7 +29,7 @@ def small_study(data: Path, overrides: Sequence[str] = (), **entries: Any) -> St
 def write_preset(folder: Path, data: Path, **sections: Any) -> Path:
     """Write the quick config on `data` to a file for `--preset`; `sections` replace its own."""
     path = folder / "tiny.yaml"
-    path.write_text(yaml.safe_dump({**QUICK, "data": {"name": str(data)}, **sections}))
+    path.write_text(yaml.safe_dump({"preset": "none", **QUICK, "data": {"name": str(data)}, **sections}))
     return path
 
 

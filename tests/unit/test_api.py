@@ -25,7 +25,7 @@ SEARCHED = {**os.environ, "PYTHONPATH": str(ROOT)}
 def small(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty working directory with a preset of one's own, small.yaml."""
     optim = {"epochs": 1, "milestones": []}
-    preset = {**QUICK, "data": {"name": str(tiny)}, "optim": optim}
+    preset = {"preset": "none", **QUICK, "data": {"name": str(tiny)}, "optim": optim}
     (tmp_path / "small.yaml").write_text(yaml.safe_dump(preset))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("cl2r.study.plan.measure_flops", lambda *_: 1000.0)

@@ -73,7 +73,7 @@ def test_the_matrix_of_the_first_of_several_rates_counts() -> None:
 
 def test_the_ablation_has_one_table_per_number_of_tasks() -> None:
     found = rows_of("table ablation", frames([run("er", 10, AC=0.1), run("cl2r", 10, AC=0.4)]))
-    assert [row[:4] for row in found] == [["Trainable", "none", "1", "0.100"], ["Fixed", "FD^M", "1", "0.400"]]
+    assert [row[:3] for row in found] == [["ER (trainable)", "1", "0.100"], ["CL²R (fixed, FD^M)", "1", "0.400"]]
     two = item_tables(ITEMS["table ablation"], frames([run("er", 5, AC=0.1), run("er", 10, AC=0.4)]))
     assert [table.column("AC")[0].text for table in two] == ["0.100", "0.400"], "never a mean over numbers of tasks"
 

@@ -21,14 +21,19 @@ from tests.support.command_line import Command, quick_options, refused
         ("datasets check cifar10 .", ["cifar10", "'cifar100'"]),
         ("datasets download imagenet900 .", ["imagenet900"]),
         ("datasets open-images icons a b c", ["OUT"]),
-        ("run iconz", ["iconz", "'icons'"]),
-        ("run --colour red", ["--colour"]),
-        ("run --seed x", ["--seed", "'x'"]),
+        ("run iconz", ["iconz", "'icons'", "path of a YAML file"]),
+        ("run ablation", ["ablation is a study", "`cl2r study ablation`"]),
+        ("study icons", ["icons is a preset", "`cl2r run icons`"]),
+        ("schema runs", ["runs", "'run'", "'study'"]),
+        ("run --colour red", ["--colour", "`cl2r run --help`"]),
+        ("run --seed x", ["--seed", "'x'", "`cl2r run --help`"]),
+        ("run --quiet --show-config", ["--show-config", "--quiet", "one of the two"]),
+        ("run --json -v", ["--verbose", "--json", "one of the two"]),
         ("study ablatoin", ["ablatoin", "'ablation'"]),
         ("plan ablatoin", ["ablatoin", "'ablation'"]),
         ("plan scaling", ["scaling"]),
-        ("study nowhere.yaml", ["nowhere.yaml"]),
-        ("plan nowhere.yaml", ["nowhere.yaml"]),
+        ("study nowhere.yaml", ["nowhere.yaml", "path of its YAML file"]),
+        ("plan nowhere.yaml", ["nowhere.yaml", "`cl2r study`"]),
         ("study --seeds", ["--seeds"]),
         ("study ablation --cells lwf", ["--cells", "lwf"]),
         ("study ablation --colour red", ["--colour"]),
@@ -47,13 +52,16 @@ from tests.support.command_line import Command, quick_options, refused
         ("run --tasks 13", ["n_tasks", "13", "12"]),
         ("run --tasks 0", ["scenario.n_tasks"]),
         ("run --set method.lambda_base=-1", ["method.lambda_base"]),
-        ("run --set eval.positives=5000", ["eval.positives"]),
+        ("run --set eval.positives=5", ["eval.positives"]),
         ("run --set eval.folds=61", ["eval.folds", "61"]),
-        ("run --set head.k_max=3", ["head.k_max"]),
+        ("run --set head.k_max=3", ["head.k_max", "raise it"]),
+        ("run --set scenario.stop_after=9", ["scenario.stop_after", "lower it"]),
+        ("run --set zzzz=3", ["'zzzz'", "seed, threads, data"]),
+        ("run --set data=icons", ["data", "mapping of its fields"]),
         ("run --set nonsense", ["nonsense", "KEY=VALUE"]),
         ("run --method lfw", ["lfw", "'lwf'"]),
         ("run --method er+slurp", ["slurp"]),
-        ("run --method er --set lucir.top=5", ["er", "lucir"]),
+        ("run --method er --set lucir.top=5", ["er", "lucir", "choose --method lucir"]),
         ("run --method lucir --set head.preallocate=true", ["head.preallocate"]),
         ("run --seed -1", ["seed"]),
         ("run --data nowhere", ["nowhere"]),
@@ -61,10 +69,10 @@ from tests.support.command_line import Command, quick_options, refused
         ("run --data iconz", ["iconz", "'icons'"]),
         ("study ablation --tasks 13", ["n_tasks", "13", "12"]),
         ("study ablation --set optim.epoch=3", ["optim.epoch'", "'optim.epochs'"]),
-        ("study ablation --set method.name=er", ["method.name=er"]),
+        ("study ablation --set method.name=er", ["method.name=er", "leave it out"]),
         ("study ablation --set seed=3", ["seed=3"]),
         ("study ablation --set method.fd=all", ["method.fd=all"]),
-        ("study ablation --seeds 0 0", ["seeds"]),
+        ("study ablation --seeds 0 0", ["seeds", "each once"]),
         ("study ablation --data nowhere.npz", ["nowhere.npz"]),
         ("study ablation --preset iconz", ["iconz", "'icons'"]),
         ("study ablation --workers 0", ["--workers 0"]),
@@ -93,6 +101,32 @@ def test_words(cl2r: Command, tiny: Path, tmp_path: Path, words: str, faults: li
     assert all(fault in line for fault in faults), line
 
 
+@pytest.mark.parametrize(
+    ("command", "text", "faults"),
+    [
+        ("run", "grid: {method.name: [er, cl2r]}", ["mine.yaml", "'grid'", "`cl2r study mine.yaml`"]),
+        ("run", "space: {optim.lr: [0.1, 0.2]}", ["'space'", "`cl2r study mine.yaml`"]),
+        ("run", "preset: nowhere.yaml", ["nowhere.yaml", "presets: "]),
+        ("run", "preset: mine.yaml", ["mine.yaml", "another base"]),
+        ("run", "preset: [icons]", ["mine.yaml: preset", "none"]),
+        ("run", "optim: {epoch: 3}", ["'optim.epochs'"]),
+        ("run", "a: [", ["mine.yaml", "not valid YAML"]),
+        ("run", "- a", ["mine.yaml", "mapping", "optim: {epochs: 3}"]),
+        ("study", "optim: {epochs: 3}", ["mine.yaml", "`cl2r run mine.yaml`", "grid"]),
+        ("study", "preset: 3\nseeds: [0, 1]", ["mine.yaml: preset", "3"]),
+        ("study", "zzzz: 3\nseeds: [0, 1]", ["'zzzz'", "preset, set, seeds"]),
+        ("study", "seed: 3\nseeds: [0, 1]", ["'seed'", "'seeds'"]),
+        ("study", "search: {pruner: median, objectives: [AC, BC]}", ["pruner", "search.objectives"]),
+        ("plan", "optim: {epochs: 3}", ["`cl2r run mine.yaml`"]),
+    ],
+)
+@pytest.mark.usefixtures("no_ray")
+def test_files(cl2r: Command, tmp_path: Path, command: str, text: str, faults: list[str]) -> None:
+    Path("mine.yaml").write_text(text)
+    line = refused(cl2r, tmp_path, command, "mine.yaml")
+    assert all(fault in line for fault in faults), line
+
+
 def no_open_images(images: Path) -> str:
     shutil.rmtree(images / "open")
     return "open"
@@ -115,7 +149,56 @@ def one_fold(images: Path) -> str:
     return "fold"
 
 
-@pytest.mark.parametrize("damage", [no_open_images, broken_image, pair_of_a_missing_image, one_fold])
+def keep_open(images: Path, classes: int, per_class: int) -> None:
+    """Remove the list of pairs, and all but some of the open images."""
+    (images / "pairs.txt").unlink()
+    for place, folder in enumerate(sorted((images / "open").iterdir())):
+        for image in sorted(folder.iterdir())[per_class if place < classes else 0 :]:
+            image.unlink()
+        if place >= classes:
+            folder.rmdir()
+
+
+def one_open_class(images: Path) -> str:
+    keep_open(images, 1, 12)
+    return "negative pairs need at least two open classes, there is one; add a second class folder"
+
+
+def one_image_per_open_class(images: Path) -> str:
+    keep_open(images, 4, 1)
+    return "each has one; give every open class at least 4 images"
+
+
+def two_images_per_open_class(images: Path) -> str:
+    keep_open(images, 4, 2)
+    return "no open class has two images to report; give every open class at least 4 images, or set eval.tuning_share=0"
+
+
+def fewer_pairs_than_folds(images: Path) -> str:
+    keep_open(images, 4, 4)
+    return "eval.folds = 5: there are 4 positive and 4 negative pairs to report"
+
+
+def empty_open_folder(images: Path) -> str:
+    keep_open(images, 0, 0)
+    return f"{images / 'open'}: no folders of images in it; put one folder per class there"
+
+
+def one_open_image(images: Path) -> str:
+    keep_open(images, 1, 1)
+    return "x_open has 1 images, a pair needs at least 2; add images of classes that are not trained on"
+
+
+def list_of_pairs_by_path(images: Path) -> str:
+    (images / "pairs.txt").write_text("w/w_0001.png,w/w_0002.png,1\nw/w_0001.png,x/x_0099.png,0\n")
+    return f"{images / 'pairs.txt'}: line 2: no image 'x/x_0099.png'"
+
+
+DAMAGES = [no_open_images, broken_image, pair_of_a_missing_image, one_fold, one_open_class, one_image_per_open_class]
+DAMAGES += [two_images_per_open_class, fewer_pairs_than_folds, empty_open_folder, one_open_image, list_of_pairs_by_path]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_folder_of_images(cl2r: Command, tmp_path: Path, images: Path, damage: Callable[[Path], str]) -> None:
     fault = damage(images)
     assert fault in refused(cl2r, tmp_path, "run", *quick_options(images))

@@ -157,24 +157,40 @@ INDEX = "index {images} --model {run}@1 --gallery {gallery}"
 @pytest.mark.parametrize(
     ("command", "part"),
     [
-        ("search {gallery} --query {images}/no.png --model {run}@3", "--query {images}/no.png"),
+        (
+            "search {gallery} --query {images}/no.png --model {run}@3",
+            "--query {images}/no.png: no such image; give an image file",
+        ),
         ("search {gallery} --query {images} --model {run}@3", "--query {images}"),
         ("search {images} --query {image} --model {run}@3", "{images}: no gallery"),
         ("search {gallery} --query {image} --model {run}@3 --top 0", "--top 0"),
         ("search {gallery} --query {image} --model nobody@3", "--model nobody"),
         ("search {gallery} --query {large} --model {run}@3", "{large}: more than 89 million pixels"),
-        ("search {gallery} --query {image} --model {other}@3", "not in the chain of {other}@3"),
+        (
+            "search {gallery} --query {image} --model {other}@3",
+            "not in the chain of {other}@3; give a model of its run, {run}@t",
+        ),
         ("index {images} --model {run}@1 --gallery {images}", "{images}: no gallery, and not empty"),
         ("index {image} --model {run}@1 --gallery {gallery}", "{image}: a file"),
         (f"{INDEX} --index tree", "--index tree"),
         (f"{INDEX} --index-option depth=3", "--index-option depth=3"),
         (f"{INDEX} --metadata {{image}}", "--metadata {image}"),
-        (f"{INDEX} --metadata {{images}}/none.csv", "--metadata {images}/none.csv"),
+        (
+            f"{INDEX} --metadata {{images}}/none.csv",
+            "--metadata {images}/none.csv: no such file; give a CSV or Parquet file",
+        ),
         ("gallery adapt {gallery} --model {run}@3", "{run}@3"),
-        ("upgrade-check {gallery} --old {run}@3 --new {run}@2", "--new {run}@2"),
-        ("upgrade-check {gallery} --old {run}@2 --new {run}@3", "--old {run}@2"),
-        ("upgrade-check {gallery} --old {run}@1 --new {run}@3 --price -1", "--price"),
+        ("upgrade-check {gallery} --old {run}@3 --new {run}@2", "--new {run}@2: not a later model"),
+        ("upgrade-check {gallery} --old {run}@2 --new {run}@3", "which has {run}@1; give a model that indexed it"),
+        (
+            "upgrade-check {gallery} --old {run}@1 --new {run}@3 --price -1",
+            "--price -1.0: give a number that is not below 0",
+        ),
+        ("upgrade-check {gallery} --old {run}@1 --new {run}@3 --tolerance nan", "--tolerance nan: give a number"),
+        ("upgrade-check {gallery} --old nobody@1 --new {run}@3", "--old nobody: no run below"),
+        ("upgrade-check {gallery} --old {run}@1 --new {run}@4", "--new {run}@4: {run} has 3 tasks; give a task from 1"),
         ("export {run}@3 {images}", "{images}: not empty"),
+        ("export {run}@4 {gallery}", "model {run}@4: {run} has 3 tasks"),
     ],
 )
 def test_bad_input_is_refused_with_one_line(

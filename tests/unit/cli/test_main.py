@@ -72,7 +72,8 @@ def test_page_and_tables_need_neither_torch_nor_ray(tmp_path: Path) -> None:
     folder = write_made(made_study(name="made"), tmp_path / "results" / "studies" / "made")
     lines = [["report", "made"], ["report", "made", "--tables", "csv"], ["status"]]
     done = started(tmp_path, "-c", IMPORTS.format(words=lines, heavy={"torch", "ray"}))
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.returncode == 0, done.stderr
+    assert all(line.endswith("…") for line in done.stderr.splitlines()), "what takes a while, and nothing else"
     assert "</html>" in (folder / "report.html").read_text()
     assert "BC" in done.stdout
 
@@ -89,7 +90,7 @@ def test_modules_of_the_user_are_not_taken_for_those_of_the_project(tmp_path: Pa
         path.write_text("raise SystemExit('the module of the user was imported')")
     for words in (["study", "ablation", "--help"], ["report", "made", "--tables", "csv"]):
         done = started(folder, *start, *words)
-        assert (done.returncode, done.stderr) == (0, ""), words
+        assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -1,5 +1,7 @@
 """`cl2r study` and `cl2r plan`: options, plans, and what a study prints when it ends."""
 
+import dataclasses
+import json
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,9 +17,10 @@ from cl2r.cli.study import Recipe, compare_methods, list_option, load_command, p
 from cl2r.config.methods import METHODS
 from cl2r.rayrun.driver import Outcome
 from cl2r.study.frames import write_frames
+from cl2r.study.plan import Estimate
 from cl2r.study.resources import Resources
 from cl2r.study.spec import StudySpec
-from tests.support.command_line import Command, quick_options
+from tests.support.command_line import Command, quick_options, refused
 from tests.support.made_ledger import Page, enter, made_folder
 from tests.support.made_study import made_study, made_sweep
 from tests.support.small_study import tree
@@ -66,9 +69,14 @@ def test_an_option_takes_several_values(
 def test_resources_come_from_options_then_from_the_environment(given: Given, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"WORKERS": "4", "GPUS_PER_WORKER": "1", "ACCELERATOR": "A100", "MAX_CONCURRENT": "3"}.items():
         monkeypatch.setenv(f"CL2R_{name}", value)
+    monkeypatch.setenv("CL2R_CPUS_PER_WORKER", "11")
+    monkeypatch.setenv("CL2R_STORAGE", "s3://bucket/folder")
     assert made(["--workers", "2"]) == 0
     resources = Resources.from_options(given[0][2])
-    assert resources == Resources(workers=2, gpus_per_worker=1, accelerator="A100", max_concurrent=3)
+    assert resources == Resources(2, 11, 1, "A100", 3)
+    assert str(given[0][2]["storage"]) == "s3://bucket/folder"
+    assert made(["--workers", "1", "--gpus-per-worker", "0", "--accelerator", ""]) == 0
+    assert Resources.from_options(given[1][2]).per_worker() == {"CPU": 11}
 
 
 @pytest.mark.parametrize("words", ["study", "study --help", "study -h", "plan", "plan --help"])
@@ -144,13 +152,14 @@ def end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     folder = made_folder(tmp_path, study)
     monkeypatch.setattr("analysis.plots.write_figures", lambda study, folder: [folder / "a"])
 
-    def ended(reason: str | None = None, **counts: int) -> tuple[int, str]:
+    def ended(reason: str | None = None, quiet: bool = False, **counts: int) -> tuple[int, str]:
         enter(folder, study, 0, failed=reason)
         (folder.storage / "links").mkdir()
         every = {"finished": 0, "failed": 0, "pruned": 0, "missing": 0, **counts}
         outcome = Outcome(**every, seconds=1.0, links_trained=3, frames=write_frames(folder))
         monkeypatch.setattr("cl2r.rayrun.driver.run", lambda _: outcome)
-        session: Any = SimpleNamespace(folder=folder, expected_runs=lambda: 4, loader_note=lambda: None)
+        session: Any = SimpleNamespace(folder=folder, expected_runs=lambda: 4, loader_note=lambda: None, quiet=quiet)
+        session.spec = SimpleNamespace(preset="icons")
         return command._run(session, lambda session, frames: "the table"), capsys.readouterr().out
 
     return ended
@@ -159,11 +168,49 @@ def end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 def test_a_study_ends_with_its_table_frames_figures_and_page(end: End, tmp_path: Path, pages: list[Page]) -> None:
     code, out = end(finished=1)
     assert code == 0
-    assert "study done: 4 runs" in out
+    assert "study done: 4 runs; base: preset icons" in out
     assert "the table" in out
     assert "1 runs finished, 0 failed, 0 stopped early; 3 links trained" in out
     assert all(f"{what}: {tmp_path / 'studies' / 'done'}" in out for what in ("frames", "figures", "report"))
     assert [(page.name, len(page.runs), page.live, page.refresh) for page in pages] == [("done", 1, [], None)]
+
+
+def test_a_quiet_study_prints_its_table_only(end: End, pages: list[Page]) -> None:
+    assert end(finished=1, quiet=True) == (0, "the table\n")
+    assert len(pages) == 1
+
+
+def test_options_that_exclude_each_other(cl2r: Command, tmp_path: Path) -> None:
+    assert "only a plan is printed as JSON" in refused(cl2r, tmp_path, "study", "ablation", "--json")
+    assert "--quiet or --verbose" in refused(cl2r, tmp_path, "study", "ablation", "-q", "-v")
+
+
+@pytest.mark.usefixtures("no_ray")
+def test_a_plan_as_json(cl2r: Command, tiny: Path, tmp_path: Path) -> None:
+    code, out, _ = cl2r("plan", "ablation", "--cells", "er", "cl2r", *quick_options(tiny), "--json")
+    assert code == 0
+    plan = json.loads(out)
+    assert list(plan) == [field.name for field in dataclasses.fields(Estimate)]
+    assert (plan["runs"], plan["finished"], plan["links"], plan["links_to_train"]) == (2, 0, 6, 6)
+    assert min(plan[name] for name in ("images", "seconds", "gpu_hours", "dollars", "bytes")) > 0
+
+
+@pytest.mark.usefixtures("no_ray")
+def test_a_plan_of_a_race_as_json(cl2r: Command, tiny: Path) -> None:
+    options = [
+        *quick_options(tiny, optim__epochs=4, optim__milestones="[]"),
+        "--hours",
+        "1",
+        "--methods",
+        "er",
+        "cl2r",
+        "--json",
+    ]
+    code, out, err = cl2r("plan", "recommend", *options)
+    assert code == 0, err
+    plan = json.loads(out)
+    assert list(plan) == ["study", "runs", "finished", "hours", "seconds_used", "seconds", "rounds", "notes"]
+    assert {tuple(entry) for entry in plan["rounds"]} == {("name", "decided", "seeds", "seconds")}
 
 
 @pytest.mark.parametrize("counts", [{"failed": 1}, {"missing": 2}])

@@ -1,13 +1,14 @@
 """Presets, methods and overrides are merged into one config."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
 from cl2r.config.keys import link_keys
-from cl2r.config.layers import override, presets, read_layer, resolve
+from cl2r.config.layers import describe_preset, override, preset_layers, presets, read_layer, resolve
 from cl2r.config.methods import METHODS
 from cl2r.config.schema import Config, fields, to_yaml
 from cl2r.errors import InputError
@@ -183,3 +184,100 @@ def test_a_saved_config_is_refused_for_another_method(former: str) -> None:
     with pytest.raises(InputError, match="saved") as caught:
         resolve([saved, override("method.name=bic")])
     assert former in str(caught.value)
+
+
+def write(path: Path, text: str) -> str:
+    path.write_text(text)
+    return str(path)
+
+
+def test_a_file_without_a_base_is_built_on_icons_and_says_so(tmp_path: Path) -> None:
+    mine = write(tmp_path / "mine.yaml", "optim: {epochs: 3}")
+    icons = resolve([read_layer("icons")])
+    assert resolve([read_layer(mine)]) == resolve([read_layer("icons"), override("optim.epochs=3")])
+    assert resolve([read_layer(mine)]).backbone == icons.backbone != resolve([]).backbone
+    assert describe_preset(mine) == f"{mine} on preset icons"
+    assert describe_preset("icons") == "preset icons"
+
+
+def test_a_base_is_a_preset_a_file_or_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file is looked for beside the one that names it, then in the working directory."""
+    (tmp_path / "cwd").mkdir()
+    monkeypatch.chdir(tmp_path / "cwd")
+    write(tmp_path / "faces.yaml", "preset: lfw\nseed: 4")
+    above = write(tmp_path / "mine.yaml", "preset: faces.yaml\noptim: {epochs: 3}")
+    found = [read_layer("lfw"), override("seed=4"), override("optim.epochs=3")]
+    assert resolve([read_layer(above)]) == resolve(found)
+    assert describe_preset(above) == f"{above} on {tmp_path / 'faces.yaml'} on preset lfw"
+    write(Path("here.yaml"), "seed: 5")
+    assert resolve([read_layer(write(tmp_path / "mine.yaml", "preset: here.yaml"))]).seed == 5
+    alone = write(tmp_path / "alone.yaml", "preset: none\nseed: 6")
+    assert resolve([read_layer(alone)]) == resolve([{"seed": 6}])
+    assert describe_preset(alone) == f"{alone} on the built-in defaults"
+    assert resolve([read_layer("none")]) == resolve([])
+
+
+def test_the_fields_of_a_file_win_over_what_a_method_brings(tmp_path: Path) -> None:
+    """As with `set` of a study: the base is the preset, everything above it is an explicit setting."""
+    mine = read_layer(write(tmp_path / "mine.yaml", "method: {name: lwf}\nhead: {projection: linear}"))
+    assert resolve([mine]).head.projection == "linear"
+    assert resolve([mine]).batches.batching == "natural", "lwf wins over icons"
+    er = resolve([mine, override("method.name=er")])
+    assert (er.batches.batching, er.memory.per_class, er.head.projection) == ("balanced", 4, "linear")
+
+
+def test_the_fields_of_a_base_yield_to_what_a_method_brings(tmp_path: Path) -> None:
+    """Except for those of a file that names the method."""
+    base = write(tmp_path / "base.yaml", "memory: {per_class: 7, selection: herding}")
+    lwf = override("method.name=lwf")
+    assert resolve([read_layer(base), lwf]).memory.per_class == 7, "it is no base here"
+    above = read_layer(write(tmp_path / "above.yaml", f"preset: {base}"))
+    assert (resolve([above]).memory.per_class, resolve([above, lwf]).memory.per_class) == (7, 0)
+    assert resolve([above, lwf]).memory.selection == "herding", "lwf brings none"
+    base = write(tmp_path / "base.yaml", "method: {name: lwf}\nmemory: {per_class: 7}")
+    assert resolve([above]).memory.per_class == 7, "the base means lwf"
+    assert resolve([above]).batches.batching == "natural", "but icons does not"
+    assert resolve([above, override("method.name=er")]).batches.batching == "balanced"
+    assert resolve(preset_layers(base), base=len(preset_layers(base))) == resolve([above])
+
+
+def test_a_file_may_set_fields_by_dotted_name(tmp_path: Path) -> None:
+    mine = write(tmp_path / "mine.yaml", "optim: {epochs: 3, lr: 0.2}\nset: {optim.lr: 0.3, scenario.initial: 50}")
+    config = resolve([read_layer(mine)])
+    assert (config.optim.epochs, config.optim.lr) == (3, 0.3)
+    assert (config.scenario.n_tasks, config.scenario.initial) == (None, 50)
+
+
+@pytest.mark.parametrize("name", presets())
+def test_a_saved_config_and_a_copy_of_a_preset_mean_themselves(name: str, tmp_path: Path) -> None:
+    """A config saved by an older version lacks later fields: they must not come from icons."""
+    config = resolve([read_layer(name)])
+    copied = write(tmp_path / "copy.yaml", presets()[name].read_text())
+    assert resolve([read_layer(copied)]) == config
+    fields_then = yaml.safe_load(to_yaml(config))
+    del fields_then["head"]["centre"]
+    saved = write(tmp_path / "config.yaml", yaml.safe_dump(fields_then))
+    assert resolve([read_layer(saved)]) == resolve([read_layer(name), override("head.centre=false")])
+    assert describe_preset(saved) == f"{saved}, a whole config"
+    assert len(preset_layers(saved)) == len(preset_layers(name)) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "faults"),
+    [
+        ("preset: 5", ["preset", "5", "YAML file"]),
+        ("preset: iconz", ["'iconz'", "'icons'"]),
+        ("preset: mine.yaml", ["mine.yaml", "another base"]),
+        ("preset: other.yaml", ["other.yaml", "another base"]),
+        ("set: 5", ["mine.yaml: set", "optim.epochs"]),
+        ("set: {optim.epoch: 5}", ["'optim.epochs'"]),
+        ("grid: {method.name: [er]}", ["mine.yaml: the file of a study", "'grid'", "cl2r study", "mine.yaml`"]),
+        ("seeds: [0]", ["'seeds'", "cl2r study"]),
+    ],
+)
+def test_a_bad_base_is_refused(tmp_path: Path, text: str, faults: list[str]) -> None:
+    write(tmp_path / "other.yaml", "preset: ./mine.yaml")
+    with pytest.raises(InputError) as caught:
+        resolve(preset_layers(write(tmp_path / "mine.yaml", text)))
+    assert all(fault in str(caught.value) for fault in faults), caught.value
+    assert "\n" not in str(caught.value)

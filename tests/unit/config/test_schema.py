@@ -90,6 +90,7 @@ REFUSED = [
         ("sede=3", "'seed'"),
         ("data.nmae=x", "'data.name'"),
         ("memory.perclass=3", "'memory.per_class'"),
+        ("optim.lambda_base=3", "'method.lambda_base'"),
     ],
 )
 def test_an_unknown_key_names_the_nearest(message: Callable[..., str], setting: str, near: str) -> None:
@@ -98,8 +99,35 @@ def test_an_unknown_key_names_the_nearest(message: Callable[..., str], setting: 
     assert f"did you mean {near}?" in text
 
 
-def test_an_unknown_key_without_a_near_one_is_named_all_the_same(message: Callable[..., str]) -> None:
-    assert message("zzzz=3") == "config: unknown key 'zzzz'"
+def test_an_unknown_key_without_a_near_one_names_those_in_its_place(message: Callable[..., str]) -> None:
+    assert message("zzzz=3").startswith("config: unknown key 'zzzz'; there are seed, threads, data, scenario, ")
+    assert message("memory.zzzz=3") == (
+        "config: unknown key 'memory.zzzz'; there are memory.per_class, memory.selection"
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "advice"),
+    [
+        (["data=icons"], "give a mapping of its fields: name, root, "),
+        (["method=er"], "{name: er}"),
+        (["optim.milestones=[5, 3]"], "ascending"),
+        (["head.projection=none"], "set head.projection=linear"),
+        (["method.name=lucir", "head.preallocate=true"], "leave them out"),
+        (["method.name=fan+slerp"], "leave the adapter out"),
+        (["eval.thresholds=grid", "eval.metric=tar"], "leave it out, or eval.metric=tar"),
+        (["eval.far=[0.1, 0.1]"], "each rate once"),
+        (["eval.order=official_order"], "set both"),
+        (["method.name=podnet", "method.fd=all"], "leave it out"),
+        (["method.name=er", "method.fd=all"], "use --method er_fd"),
+        (["method.name=er+slurp"], "adapters: aligner"),
+        (["method.name=fan", "method.budget=native"], "leave out method.budget"),
+        (["seed=true"], "give a number"),
+        (["optim.milestones=[3"], "quote it"),
+    ],
+)
+def test_every_refusal_says_what_to_do(message: Callable[..., str], settings: list[str], advice: str) -> None:
+    assert advice in message(*settings)
 
 
 @pytest.mark.parametrize("setting", REFUSED)

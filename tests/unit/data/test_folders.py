@@ -45,6 +45,17 @@ def test_sorted_classes_and_images(root: Path) -> None:
     assert data.pairs is None
 
 
+@pytest.mark.parametrize("place", ["pairs.csv", "open/pairs.csv", "pairs.txt"])
+def test_a_folder_may_hold_a_table_of_pairs(root: Path, place: str) -> None:
+    rows = ["Al_B/Al_B_0001.png,Al_B/Al_B_0003.png,1", "open/Cy/Cy_0001.png,Cy/Cy_0002.png,1"]
+    rows += ["Al_B/Al_B_0001.png,Cy/Cy_0001.png,0", "Di/Di_0001.png,Cy/Cy_0001.png,0"]
+    text = "\n".join(rows)
+    (root / place).write_text(text.replace("open/", "") if place.startswith("open") else text)
+    pairs = load_folder(root, size=4).pairs
+    assert pairs is not None
+    assert (pairs.query.tolist(), pairs.gallery.tolist()) == ([0, 3, 0, 5], [2, 4, 3, 3])
+
+
 def test_grey_images_have_one_channel(root: Path) -> None:
     data = load_folder(root, size=4, channels=1)
     assert data.x_train.shape == (4, 4, 4, 1)
@@ -82,6 +93,7 @@ def test_large_folders_are_decoded_when_used(root: Path, monkeypatch: pytest.Mon
         (lambda root: paint(root / "open" / "cat" / "c.png", (0, 0, 0)), r"'cat'"),
         (lambda root: (root / "train" / "cat").rename(root / "cat"), r"1 training classes"),
         (lambda root: [write(place / "pairs.txt", b"1\n") for place in (root, root / "open")], r"two pair lists"),
+        (lambda root: [write(root / name, b"1\n") for name in ("pairs.txt", "pairs.csv")], r"two pair lists"),
     ],
 )
 def test_broken_folders_are_refused(root: Path, damage: Callable[[Path], object], named: str) -> None:
@@ -92,7 +104,7 @@ def test_broken_folders_are_refused(root: Path, damage: Callable[[Path], object]
 def test_a_folder_without_class_folders_is_refused(root: Path) -> None:
     (root / "train").rename(root / "old")
     paint(root / "train" / "flat.png", (0, 0, 0))
-    assert re.search("train: .*expected DIR/train", refusal(lambda: load_folder(root)))
+    assert re.search("train: .*put one folder per class there: DIR/train", refusal(lambda: load_folder(root)))
 
 
 @pytest.mark.parametrize(("size", "channels"), [(0, 3), (32, 2)])

@@ -1,5 +1,6 @@
-"""LFW pair lists: folds, rows, and lines that are refused by number."""
+"""Pair lists, LFW's and comma-separated ones: folds, rows, and lines that are refused by number."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -93,3 +94,76 @@ def test_two_images_of_one_name_are_refused(root: Path) -> None:
     message = refusal(lambda: read(root))
     assert "Cy_0002.jpg" in message
     assert "Cy_0002.png" in message
+
+
+ANN, CY = ("Al_B/Al_B_0001.png", "Al_B/Al_B_0002.png", "Al_B/Al_B_0003.png"), ("Cy/Cy_0001.png", "Cy/Cy_0002.png")
+TABLE = f"path,path,same\n{ANN[0]},{ANN[2]},1\n{CY[1]},Di/Di_0001.png,0\n{CY[0]},{CY[1]},true\n{ANN[1]},{CY[0]},False\n"
+
+
+@pytest.mark.parametrize("name", ["pairs.txt", "pairs.csv"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda text: text,
+        lambda text: text.split("\n", 1)[1],
+        lambda text: text.replace("path,path,same", "Query, Gallery ,SAME"),
+        lambda text: "\ufeff" + text.replace("\n", "\r\n") + "\r\n \r\n",
+        lambda text: text.replace(",", " , "),
+        lambda text: text.replace("Al_B/Al_B_0001.png", '"Al_B/Al_B_0001.png"'),
+        lambda text: text.replace("Cy/", "./Di/../Cy/"),
+    ],
+)
+def test_a_table_of_pairs(root: Path, name: str, change: Callable[[str], str]) -> None:
+    (root / name).write_bytes(change(TABLE).encode())
+    pairs = official_pairs([root / name], people(root))
+    assert pairs is not None
+    assert pairs.query.tolist() == [0, 4, 3, 1]
+    assert pairs.gallery.tolist() == [2, 5, 4, 3]
+    assert pairs.same.tolist() == [True, False, True, False]
+    assert pairs.folds.tolist() == [0, 0, 1, 1], "as many as there are pairs of a kind"
+
+
+def test_paths_may_begin_at_the_folder_of_the_table(root: Path) -> None:
+    listing = people(root)
+    path = root.parent / "pairs.csv"
+    path.write_text(TABLE.replace("Cy/", f"{root.name}/Cy/"))
+    pairs = official_pairs([path], listing)
+    assert pairs is not None
+    assert pairs.query.tolist() == [0, 4, 3, 1]
+
+
+def test_a_long_table_has_ten_folds(root: Path) -> None:
+    for i in range(1, 13):
+        write(root / "Eve" / f"{i}.jpg", jpeg(i))
+    same = [f"Eve/{i}.jpg,Eve/{i + 1}.jpg,1" for i in range(1, 12)]
+    other = [f"Eve/{i}.jpg,Di/Di_0001.png,0" for i in range(1, 13)]
+    (root / "pairs.csv").write_text("\n".join(same + other))
+    pairs = official_pairs([root / "pairs.csv"], people(root))
+    assert pairs is not None
+    assert pairs.folds.tolist() == [*range(10), 0, *range(10), 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "named"),
+    [
+        ("Cy/Cy_0002.png,true", "Cy/Cy_0009.png,true", "line 4: no image 'Cy/Cy_0009.png' in ROOT; give its path"),
+        ("Cy/Cy_0002.png,true", "../secret.png,true", "line 4: no image '../secret.png' in ROOT"),
+        ("Cy/Cy_0002.png,true", "/etc/passwd,true", "line 4: no image '/etc/passwd'"),
+        (",true", ",yes", "line 4: must be `path,path,same` with 0 or 1"),
+        (",true", "", "line 4: must be `path,path,same`"),
+        (",true", ",1,0", "line 4: must be `path,path,same`"),
+        (",true", ",0", "line 4: same is 0, but the images are of one class (Cy)"),
+        ("0001.png,0", "0001.png,1", "line 3: same is 1, but the images are of two classes (Cy and Di)"),
+        ("Cy/Cy_0002.png,true", "Cy/Cy_0001.png,true", "line 4: Cy/Cy_0001.png is paired with itself; remove"),
+        (f"{ANN[1]},{CY[0]},False", f"{CY[1]},{CY[0]},1", "line 5: the pair is on line 4 already; remove"),
+        (f"{ANN[1]},{CY[0]},False", "", "2 pairs with same 1 and 1 with same 0; at least 2"),
+        ("path,path,same", "image,other,alike", "line 1: must be `path,path,same`"),
+        ("Cy/Cy_0001.png", '"Cy/Cy_0001.png', "line 5: not comma-separated values"),
+    ],
+)
+def test_broken_tables_are_refused_by_line(root: Path, old: str, new: str, named: str) -> None:
+    assert old in TABLE
+    (root / "pairs.csv").write_text(TABLE.replace(old, new, 1))
+    message = refusal(lambda: official_pairs([root / "pairs.csv"], people(root)))
+    assert message.startswith(f"{root / 'pairs.csv'}: ")
+    assert named.replace("ROOT", str(root)) in message

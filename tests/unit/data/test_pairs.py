@@ -97,17 +97,86 @@ def test_pair_numbers_of_large_sets() -> None:
     assert negatives.T.tolist() == [[0, 3], [1, 3], [2_000_002, 2_000_004]]
 
 
+@pytest.mark.parametrize("folds", [0, -1, 3])
+def test_folds_without_a_pair_of_each_kind_are_refused(folds: int) -> None:
+    labels = np.array([0, 0, 0, 1, 1], np.int64)
+    with pytest.raises(InputError, match=rf"eval\.folds = {folds}: .* 2 positive and 4 negative .*; lower eval\.folds"):
+        draw_pairs(labels, np.arange(5), 2, 4, folds, np.random.default_rng(0))
+
+
 @pytest.mark.parametrize(
-    ("positives", "negatives", "folds", "named"),
+    ("asked", "balanced", "drawn"),
     [
-        *((*counts, 1, r"eval\.positives.*allow 4 and 6 such pairs") for counts in ((5, 1), (1, 7), (5, 7))),
-        *((2, 4, folds, rf"eval\.folds = {folds}") for folds in (0, -1, 3)),
+        ((4, 6), True, (4, 6)),
+        ((8, 6), True, (4, 3)),
+        ((40, 40), True, (4, 4)),
+        ((4, 12), True, (2, 6)),
+        ((40, 40), False, (4, 6)),
+        ((3, 40), False, (3, 6)),
     ],
 )
-def test_too_many_pairs_or_folds_are_refused(positives: int, negatives: int, folds: int, named: str) -> None:
+def test_no_more_pairs_are_drawn_than_there_are(asked: tuple[int, int], balanced: bool, drawn: tuple[int, int]) -> None:
+    """Five images have four positive and six negative pairs; a balance that was asked for is kept."""
     labels = np.array([0, 0, 0, 1, 1], np.int64)
-    with pytest.raises(InputError, match=named):
-        draw_pairs(labels, np.arange(5), positives, negatives, folds, np.random.default_rng(0))
+    pairs = draw_pairs(labels, np.arange(5), *asked, 2, np.random.default_rng(0), balanced)
+    check_pairs(pairs, labels, *drawn, 2)
+
+
+def notes(labels: Labels, caplog: pytest.LogCaptureFixture, *asked: int, **settings: object) -> list[str]:
+    """Return what is said while pairs are drawn twice."""
+    caplog.set_level("INFO", "cl2r")
+    pairs_module._say_once.cache_clear()
+    for _ in range(2):
+        tuning_and_report_pairs(open_set(labels), *asked, folds=10, seed=0, **settings)  # type: ignore[arg-type]
+    found = list(caplog.messages)
+    caplog.clear()
+    return found
+
+
+def test_a_note_says_once_that_there_are_fewer_pairs(caplog: pytest.LogCaptureFixture) -> None:
+    five = np.repeat(np.arange(5), 30)
+    fewer = "note: 525 of 3,000 positive pairs: the open classes have no more"
+    assert notes(five, caplog, 3000, 3000) == [f"{fewer}; 525 of 3,000 negative pairs: to keep the balance"]
+    assert notes(five, caplog, 3000, 2000, balanced=False) == [fewer]
+    assert notes(five, caplog, 525, 525) == []
+    odd = "note: 600 (to report) and 525 (to tune on) of 3,000 positive pairs: the open classes have no more"
+    assert notes(np.repeat(np.arange(5), 31), caplog, 3000, 2000, balanced=False) == [odd]
+    lopsided = np.repeat([0, 1], [200, 4])
+    assert notes(lopsided, caplog, 300, 300) == [
+        "note: 200 of 300 positive pairs: to keep the balance; 200 of 300 negative pairs: the open classes have no more"
+    ]
+    assert notes(five, caplog, 3000, 3000, tuning_share=0)[0].startswith("note: 2,175 of 3,000 positive pairs")
+
+
+def test_capped_pairs_are_the_same_every_time_and_share_no_image() -> None:
+    labels = np.repeat(np.arange(5), 30)
+    (tuning, report), again = (tuning_and_report_pairs(open_set(labels), 3000, 3000, 10, 0) for _ in range(2))
+    assert tuning is not None
+    for pairs, other in zip((tuning, report), again, strict=True):
+        check_pairs(pairs, labels, 525, 525, 10)
+        assert other is not None
+        assert (pairs.query.tolist(), pairs.gallery.tolist()) == (other.query.tolist(), other.gallery.tolist())
+    assert not images(tuning) & images(report)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "settings", "advice"),
+    [
+        ([30], {}, "need at least two open classes, there is one; add a second class folder"),
+        ([30], {"tuning_share": 0}, "need at least two open classes, there is one; add a second class folder"),
+        ([1, 1, 1], {}, "need two images of an open class, each has one; give every open class at least 4 images"),
+        ([2, 2, 2], {}, "no open class has two images to report; give every open class"),
+        ([3] * 12, {}, r"no open class has two images to tune on; .* at least 4 images, or set eval\.tuning_share=0"),
+        ([30, 1], {}, "the open images to tune on are of one class only; give every open class at least 4 images"),
+        ([4, 4], {}, r"eval\.folds = 10: there are 2 positive and 2 negative pairs to report, .* more open images"),
+        ([30], {"split": "classes"}, r"eval\.split = classes.*1 of 1 open classes.*; add open classes"),
+    ],
+)
+def test_open_sets_without_pairs_get_advice(sizes: list[int], settings: dict[str, object], advice: str) -> None:
+    labels = np.repeat(np.arange(len(sizes)), sizes)
+    with pytest.raises(InputError, match=advice) as error:
+        tuning_and_report_pairs(open_set(labels), 3000, 3000, 10, 0, **settings)  # type: ignore[arg-type]
+    assert "\n" not in str(error.value)
 
 
 @settings(deadline=None, max_examples=40)
@@ -215,7 +284,9 @@ def test_share_zero_splits_no_class() -> None:
 
 @pytest.mark.parametrize(("classes", "share"), [(3, 0.5), (20, 0.05), (20, 0.95), (1, 0.5)])
 def test_a_side_with_fewer_than_two_classes_is_refused(classes: int, share: float) -> None:
-    with pytest.raises(InputError, match=r"eval\.split = classes.*at least 2$"):
+    with pytest.raises(
+        InputError, match=r"eval\.split = classes.*at least 2; add open classes, or set eval\.split=images"
+    ):
         tuning_and_report_images(open_set(np.repeat(np.arange(classes), 4)), 0, share, "classes")
 
 

@@ -16,7 +16,10 @@ from tests.support.quick import quick_config
     [
         ({"head": {"k_max": 11}}, r"head\.k_max=11 .*12 classes"),
         ({"scenario": {"stop_after": 4}}, r"scenario\.stop_after=4 .*3 tasks"),
-        ({"eval": {"metric": "tar", "far": [1e-4]}}, r"eval\.far=0\.0001 .*10000 negative pairs.* 60"),
+        (
+            {"eval": {"metric": "tar", "far": [1e-4]}},
+            r"eval\.far=0\.0001 .*10000 negative pairs.* 60; .*eval\.negatives",
+        ),
     ],
 )
 def test_settings_that_do_not_fit_the_data_are_refused(tiny: Path, layer: dict[str, Any], named: str) -> None:

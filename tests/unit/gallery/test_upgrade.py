@@ -89,22 +89,50 @@ def test_the_command_shows_matrix_and_sample(gallery: Gallery, chain: Trained, t
     upgrade.draw_pairs(gallery, 100).assign(same=lambda pairs: pairs["same"].astype(int)).to_csv(tmp_path / "p.csv")
     words = ["upgrade-check", gallery.root, "--old", f"{chain.run}@1", "--new", f"{chain.run}@3"]
     words += ["--storage", chain.storage, "--pairs", tmp_path / "p.csv"]
-    code, out, err = cl2r(*words, "--price", 10)
+    code, out, err = cl2r(*words, "--price", 10, "--tolerance", 1)
     assert (code, err) == (0, "")
     assert [line.split()[0] for line in out.splitlines()] == ["upgrade", "matrix", "sample", "change", "gain", "cost"]
     matrix = pd.read_parquet(chain.folder / "matrix.parquet").query("pairs == 'report'").set_index(["t", "k"])
     old, cross, new = (matrix.loc[cell, "accuracy"] for cell in ((1, 1), (3, 1), (3, 3)))
     assert f"old {old:.3f}  cross {cross:.3f}  new {new:.3f}" in out
     assert f"{gallery.commit.items:,} images" in out
-    code, out, _ = cl2r(*words, "--json")
-    assert json.loads(out)["verdict"] in ("safe", "not safe", "not known")
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+@pytest.mark.parametrize(
+    ("low", "high", "verdict", "expected"),
+    [(0.0, 0.1, "safe", 0), (-0.2, -0.1, "not safe", 3), (-0.2, 0.1, "not known", 4)],
+)
+def test_the_exit_code_is_the_verdict(
+    gallery: Gallery,
+    chain: Trained,
+    cl2r: Command,
+    monkeypatch: pytest.MonkeyPatch,
+    low: float,
+    high: float,
+    verdict: str,
+    expected: int,
+    as_json: bool,
+) -> None:
+    found = Sample(60, 0.4, 0.5, 0.6, Difference(0.0, low, high), Difference(0.0, 0.0, 0.0), 1.0)
+    monkeypatch.setattr(UpgradeCheck, "sample", lambda self, pairs: found)
+    words = ["upgrade-check", gallery.root, "--old", f"{chain.run}@1", "--new", f"{chain.run}@3"]
+    code, out, err = cl2r(*words, "--storage", chain.storage, *["--json"][: int(as_json)])
+    assert (code, err) == (expected, "")
+    if as_json:
+        entry = json.loads(out)
+        assert entry["verdict"] == verdict
+        assert (entry["old_model"], entry["new_model"]) == (f"{chain.run}@1", f"{chain.run}@3")
+        assert (entry["old"], entry["cross"], entry["new"]) == (0.4, 0.5, 0.6)
+    else:
+        assert out.splitlines()[0] == f"upgrade  {chain.run}@1 → {chain.run}@3: {verdict}"
 
 
 def test_an_exported_model_has_no_matrix(gallery: Gallery, chain: Trained, tmp_path: Path, cl2r: Command) -> None:
     for task in (1, 3):
         cl2r("export", f"{chain.run}@{task}", tmp_path / f"m{task}", "--storage", chain.storage)
     words = ["upgrade-check", gallery.root, "--old", tmp_path / "m1", "--new", tmp_path / "m3", "--sample", 60]
-    code, out, _ = cl2r(*words, "--storage", tmp_path / "none")
+    code, out, _ = cl2r(*words, "--storage", tmp_path / "none", "--tolerance", 1)
     assert code == 0
     assert "matrix   not at hand" in out.splitlines()[1]
 

@@ -15,9 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from cl2r.rayrun.cluster import RoomWatcher, _concurrency
 from cl2r.runtime.environment import ROOT
 from cl2r.study.resources import Resources
 from studies import ablation
@@ -30,12 +32,13 @@ from tests.support.cluster_rules import (
     ray_up,
     read,
     start_faults,
+    study_resources,
     variable_faults,
 )
 
 FILES = sorted(path for path in CLUSTER.iterdir() if path.is_file())
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-PACKAGES = {"PIL": "pillow", "faiss": "faiss-cpu", "yaml": "pyyaml"}
+PACKAGES = {"PIL": "pillow", "faiss": "faiss-cpu", "grpc": "grpcio", "mlflow": "mlflow-skinny", "yaml": "pyyaml"}
 """Whose name differs from the module's."""
 Change = Callable[[dict[str, Any]], object]
 
@@ -80,6 +83,28 @@ def test_aws_is_closed_and_costs_nothing_when_idle() -> None:
     assert environment(config)["CL2R_STORAGE"].startswith("s3://")
 
 
+def test_a_bare_study_uses_all_gpus_and_no_more() -> None:
+    """The environment of the containers, as a study without options reads it: 16 trials with an A100 each."""
+    config = ray_up(read("a100.yaml"))
+    resources = study_resources(environment(config))
+    assert resources == Resources(1, 11, 1, "A100", max_concurrent=16)
+    assert nodes_for(config, [resources.per_worker()] * 16) == ({"p4d": 2}, 0)
+    assert nodes_for(config, [resources.per_worker()] * 17) == ({"p4d": 2}, 1)
+    watcher = RoomWatcher(resources, pytest.fail)
+    try:  # on a cluster that is only a head yet
+        assert _concurrency(resources, [{"CPU": 0.0, "node:__internal_head__": 1.0}], False, watcher) == 16
+    finally:
+        watcher.stop()
+    assert environment(config)["CL2R_DATA"].startswith("/mnt/cl2r/")  # the NVMe
+
+
+def test_an_image_of_ones_own_is_one_commented_line() -> None:
+    text = (CLUSTER / "a100.yaml").read_text(encoding="utf-8")
+    (line,) = re.findall(r"^ *# image: .*$", text, re.MULTILINE)
+    own = yaml.safe_load(text.replace(line, line.replace("# image", "image")).replace("  image: rayproject", "  # "))
+    assert ray_up(own)["docker"]["image"] in (CLUSTER / "Dockerfile").read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize(
     ("change", "fault"),
     [
@@ -96,6 +121,7 @@ def test_aws_is_closed_and_costs_nothing_when_idle() -> None:
         (lambda c: c["docker"]["run_options"].append("-e RAY_JOB_STOP_WAIT_TIME_S=60"), "grace"),
         (lambda c: c.update(setup_commands=["pip install cl2r"]), "pins"),
         (lambda c: c["head_start_ray_commands"].append("ray start --dashboard-host=0.0.0.0"), "dashboard"),
+        (lambda c: c.update(worker_start_ray_commands=["ray start"]), "would not find the studies"),
     ],
 )
 def test_an_opened_or_costly_one_is_caught(change: Change, fault: str) -> None:
@@ -107,6 +133,7 @@ def test_own_machines_know_the_same() -> None:
     (block,) = [line for line in config["setup_commands"] if "cl2r.env <<" in line]
     variables = dict(re.findall(r"(\w+)=(\S+)", block))
     assert variable_faults(variables, config["file_mounts"]) == []
+    assert study_resources(variables) == Resources(1, 8, 1, max_concurrent=16)
     starts = [*config["head_start_ray_commands"], *config["worker_start_ray_commands"]]
     assert all(line.startswith(". ~/cl2r.env; ") for line in starts)
 
@@ -161,7 +188,8 @@ def test_pins_agree_with_each_other() -> None:
 
 
 def test_every_library_that_is_imported_is_pinned() -> None:
-    fixed = pins()
+    extras = (line for name, lines in PROJECT["optional-dependencies"].items() if name != "dev" for line in lines)
+    fixed = pins().keys() | {canonicalize_name(Requirement(line).name) for line in extras}
     for path in (path for part in ("cl2r", "analysis", "studies") for path in (ROOT / part).rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
@@ -184,21 +212,25 @@ def test_images_have_the_pinned_ray() -> None:
 
 
 def test_commands_are_accepted_and_fill_the_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every call of a study in the files and the README, as the study's own parser reads it."""
+    """Every call of a study in the files and the README, as the study's own parser reads it on the cluster."""
     given: list[Mapping[str, Any]] = []
     monkeypatch.setattr("cl2r.cli.study.run_recipe", lambda path, recipe, options: given.append(options) or 0)
+    config = ray_up(read("a100.yaml"))
+    for name, value in environment(config).items():
+        monkeypatch.setenv(name, value)
     calls = Counter[str]()
     for path in FILES:
         text = re.sub(r"\\\n#?", " ", path.read_text(encoding="utf-8"))
-        text = re.sub(r"(ablation\.py[^\n]*)\n +(--gpus-per-worker)", r"\1 \2", text)
-        for line in re.findall(r"python \S*studies/ablation\.py( --[^\n`|]*)", text):
-            assert ablation.main(shlex.split(line, comments=True)) == 0
-            assert given[-1]["seeds"] == (0, 1, 2)
+        for line in re.findall(r"python studies/ablation\.py((?: --?[a-z][^\n`|#]*)?)", text):
+            assert ablation.main(shlex.split(line)) == 0
             resources = Resources.from_options(given[-1])
             demand = [resources.per_worker()] * (resources.max_concurrent or 16)
-            assert nodes_for(ray_up(read("a100.yaml")), demand) == ({"p4d": 2}, 0)
+            nodes, waiting = nodes_for(config, demand)
+            assert set(nodes) == {"p4d"}
+            assert not waiting
             calls[path.name] += 1
-    assert calls == {"README.md": 2, "kuberay.yaml": 1, "slurm.sh": 1}
+        assert not re.search(r"python /\S*ablation", text), "jobs run in the project's folder"
+    assert calls.keys() == {"README.md", "a100.yaml", "onprem.yaml", "kuberay.yaml", "slurm.sh"}
 
 
 def test_the_readme_fills_in_every_placeholder() -> None:

@@ -12,11 +12,13 @@ from ray.autoscaler._private.util import validate_config
 
 from cl2r.runtime.stop import GRACE_SECONDS
 from cl2r.study.resources import Resources
-from tests.support.cluster_rules import CLUSTER, nodes_for, pins
+from tests.support.cluster_rules import CLUSTER, nodes_for, pins, study_resources
 from tests.support.kuberay_fields import SPECS, unknown
 
 DOCUMENTS = list(yaml.safe_load_all((CLUSTER / "kuberay.yaml").read_text(encoding="utf-8")))
 KINDS = ["RayCluster", "RayJob"]
+PROJECT = "/home/ray/cl2r"  # WORKDIR of the image
+ONE_A100 = Resources(1, 11, 1, "A100")
 
 
 def document(kind: str) -> Any:
@@ -33,12 +35,12 @@ def pods(entry: dict[str, Any]) -> list[Any]:
     return [group["template"]["spec"] for group in groups]
 
 
-def growth(entry: dict[str, Any], trials: int) -> tuple[dict[str, int], int]:
+def growth(entry: dict[str, Any], studies: list[Resources]) -> tuple[dict[str, int], int]:
     """Return the nodes that the autoscaler beside the head would start, and how many trials would wait for ever."""
     resource = {"kind": "RayCluster", "metadata": {"name": "cl2r", "namespace": "cl2r"}, "spec": cluster(entry)}
     config = _derive_autoscaling_config_from_ray_cr(resource)
     validate_config(config)
-    return nodes_for(config, [Resources(1, 11, 1, "A100").per_worker()] * trials)
+    return nodes_for(config, [study.per_worker() for study in studies for _ in range(study.max_concurrent or 1)])
 
 
 def faults(entry: dict[str, Any]) -> str:
@@ -57,6 +59,10 @@ def faults(entry: dict[str, Any]) -> str:
         graces = pod["terminationGracePeriodSeconds"], float(variables["RAY_JOB_STOP_WAIT_TIME_S"] or 0)
         root = not pod["securityContext"]["runAsNonRoot"] or container["securityContext"]["allowPrivilegeEscalation"]
         keys = [variables[name] for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")]
+        study = study_resources({name: value for name, value in variables.items() if name.startswith("CL2R_")})
+        found += [("jobs would not find the studies", container.get("workingDir") != PROJECT)]
+        found += [("a bare study would not use the GPUs", growth(entry, [study]) != ({"a100": 2}, 0))]
+        found += [("results would be lost", not str(variables.get("CL2R_STORAGE")).startswith("s3://"))]
         found += [("may be root", root), ("a key in the file", keys != [None, None])]
         found += [("killed before the driver's grace is over", min(graces) <= GRACE_SECONDS)]
     return "; ".join([*unknown(job, SPECS[entry["kind"]], "spec"), *(fault for fault, there in found if there)])
@@ -69,6 +75,7 @@ def test_nothing_is_unknown_open_or_costly(kind: str) -> None:
 
 
 KEY = {"name": "AWS_ACCESS_KEY_ID", "value": "x"}
+ONE_TRIAL = {"name": "CL2R_MAX_CONCURRENT", "value": "1"}
 
 
 @pytest.mark.parametrize(
@@ -87,6 +94,9 @@ KEY = {"name": "AWS_ACCESS_KEY_ID", "value": "x"}
         (lambda _, __, head, worker: worker.update(terminationGracePeriodSeconds=30), "grace"),
         (lambda _, __, head, worker: head["securityContext"].update(runAsNonRoot=False), "may be root"),
         (lambda _, __, head, worker: head["containers"][0]["env"].append(KEY), "a key in the file"),
+        (lambda _, __, head, worker: head["containers"][0].pop("workingDir"), "would not find the studies"),
+        (lambda _, __, head, worker: head["containers"][0]["env"].append(ONE_TRIAL), "would not use the GPUs"),
+        (lambda _, __, head, worker: head["containers"][0]["env"].pop(0), "results would be lost"),
     ],
 )
 def test_a_broken_one_is_caught(change: Callable[..., object], fault: str) -> None:
@@ -98,22 +108,20 @@ def test_a_broken_one_is_caught(change: Callable[..., object], fault: str) -> No
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("trials", "nodes", "waiting"), [(1, 1, 0), (8, 1, 0), (16, 2, 0), (17, 2, 1)])
 def test_how_far_it_grows(kind: str, trials: int, nodes: int, waiting: int) -> None:
-    assert growth(document(kind), trials) == ({"a100": nodes}, waiting)
+    assert growth(document(kind), [ONE_A100] * trials) == ({"a100": nodes}, waiting)
 
 
 def test_without_the_declared_accelerator_nothing_grows() -> None:
     entry = document("RayCluster")
     (group,) = entry["spec"]["workerGroupSpecs"]
     assert "accelerator_type:A100" in json.loads(json.loads(group["rayStartParams"].pop("resources")))
-    assert growth(entry, 1) == ({}, 1)
+    assert growth(entry, [ONE_A100]) == ({}, 1)
 
 
 def test_both_start_the_same_pods() -> None:
     first, second = map(document, KINDS)
-    for pod in [*pods(first), *pods(second)]:  # the job names its storage in its command
-        (container,) = pod["containers"]
-        container["env"] = [entry for entry in container["env"] if entry["name"] != "CL2R_STORAGE"]
     assert cluster(first) == cluster(second)
+    assert f"WORKDIR {PROJECT}\n" in (CLUSTER / "Dockerfile").read_text(encoding="utf-8")
 
 
 def test_pods_use_accounts_that_exist_and_only_their_namespace_gets_in() -> None:

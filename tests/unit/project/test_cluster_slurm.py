@@ -41,6 +41,7 @@ PROGRAMS = {
     + """if [ "$1" = -c ]; then test -z "${JOIN_FAILS:-}" -a -e "$CALLS.joined"; exit; fi
     trap 'echo TERM >> "$CALLS"; exit 75' TERM
     echo started >> "$CALLS"
+    echo "$PWD ${CL2R_GPUS_PER_WORKER:-none} ${CL2R_CPUS_PER_WORKER:-none}" > "$CALLS.study"
     [ -z "${LASTS:-}" ] || while :; do sleep 0.1; done
     exit "${CODE:-0}"
     """,
@@ -128,6 +129,20 @@ def test_ray_is_started_as_it_should(job: Job) -> None:
     assert (job.folder / "calls.token").read_text() == "token 600 64\n"
     assert "python studies/ablation.py --seeds 0 1" in job.calls()
     assert not any("ray stop" in call for call in job.calls())
+
+
+@pytest.mark.parametrize(
+    ("variables", "seen"),
+    [
+        ({"SLURM_GPUS_ON_NODE": 8}, "1 11"),
+        ({"SLURM_GPUS_ON_NODE": 8, "SLURM_CPUS_PER_TASK": 8}, "1 1"),
+        ({"SLURM_GPUS_ON_NODE": 8, "CL2R_GPUS_PER_WORKER": 0.5, "CL2R_CPUS_PER_WORKER": 5}, "0.5 5"),
+        ({}, "none none"),
+    ],
+)
+def test_a_study_without_options_has_a_gpu_per_trial(job: Job, variables: dict[str, object], seen: str) -> None:
+    job.run(**variables)
+    assert (job.folder / "calls.study").read_text() == f"{job.folder} {seen}\n"
 
 
 def test_one_node_is_enough(job: Job) -> None:

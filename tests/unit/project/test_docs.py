@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from cl2r.cli.main import cli
+from cl2r.errors import NOT_KNOWN, NOT_SAFE, REQUEUE
 
 ROOT = Path(__file__).parents[3]
 RESULTS = ROOT / "studies" / "results"
@@ -116,6 +117,11 @@ def test_the_table_of_the_readme_is_the_kept_one() -> None:
     shown = [row for row in table_rows(ROOT / "README.md", "What it shows") if "---" not in row]
     assert len(shown) == 7
     assert [row.removesuffix(" |") for row in shown] == kept, "the README leaves out the last column"
+
+
+def test_the_page_of_exit_codes_has_all_of_them() -> None:
+    rows = table_rows(ROOT / "cl2r" / "cli" / "README.md", "Exit codes")[2:]
+    assert [int(row.split("|")[1]) for row in rows] == [0, 1, 2, NOT_SAFE, NOT_KNOWN, REQUEUE, 130]
 
 
 def test_speeds_are_those_that_the_benchmark_wrote() -> None:

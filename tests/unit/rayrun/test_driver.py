@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from cl2r.engine.workers import ALONE
-from cl2r.errors import StoppedError
+from cl2r.errors import InputError, StoppedError
 from cl2r.rayrun import driver
 from cl2r.storage.path import at
 from cl2r.study.jobs import prefix_jobs
@@ -52,6 +52,23 @@ def test_the_outcome_has_the_frames_and_a_repeated_run_trains_nothing(
     again = driver.run(session)
     assert (again.finished, again.links_trained) == (2, 0)
     pd.testing.assert_frame_equal(again.frames["runs"], outcome.frames["runs"])
+
+
+def test_starting_ray_is_said_first(
+    session: StudySession, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+
+    def refuse(*_: object) -> None:
+        raise InputError("no room")
+
+    monkeypatch.setattr(driver, "cluster", refuse)
+    for address, line in [(None, "starting Ray…\n"), ("auto", "joining Ray at auto…\n")]:
+        monkeypatch.delenv("RAY_ADDRESS", raising=False)
+        if address:
+            monkeypatch.setenv("RAY_ADDRESS", address)
+        with pytest.raises(InputError, match="no room"):
+            driver.run_jobs(session)
+        assert capsys.readouterr().err == line
 
 
 def test_failed_and_missing_runs_are_counted(session: StudySession, monkeypatch: pytest.MonkeyPatch) -> None:

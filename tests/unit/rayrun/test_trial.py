@@ -9,13 +9,14 @@ import torch.distributed as dist
 from ray.exceptions import ActorDiedError, ActorUnavailableError
 
 from cl2r.engine.links import DamagedError
-from cl2r.errors import ProcessDiedError
+from cl2r.errors import InputError, ProcessDiedError
 from cl2r.rayrun import trial
 from cl2r.rayrun.trial import root_cause
 from cl2r.runtime.environment import ROOT
 from cl2r.study.folder import StudyFolder
 from cl2r.study.jobs import Job, plan_job
 from cl2r.study.ledger import DIED
+from cl2r.study.resources import Resources
 from cl2r.study.spec import Point
 from tests.support.small_study import small_study
 
@@ -68,6 +69,20 @@ def test_a_node_that_does_not_share_the_storage_is_named(
     folder.specification.unlink()
     with pytest.raises(OSError, match="is not the driver's storage"):
         run(job, folder, monkeypatch, None)
+
+
+@pytest.mark.parametrize("lacking", ["data", "GPU"])
+def test_a_node_that_lacks_the_data_or_a_gpu_is_named(
+    job: Job, folder: StudyFolder, monkeypatch: pytest.MonkeyPatch, lacking: str
+) -> None:
+    def missing(*_: Any) -> None:
+        raise InputError(f"there is no {lacking}")
+
+    monkeypatch.setattr(*{"data": (trial, "load_dataset"), "GPU": (Resources, "device")}[lacking], missing)
+    monkeypatch.setattr(trial, "get_node_ip_address", lambda: "192.0.2.7")
+    assert run(job, folder, monkeypatch, None) == [{"ended": True}]
+    reasons = {event.read()["reason"] for event in folder.ledger.outcomes().values()}
+    assert reasons == {f"node 192.0.2.7: there is no {lacking}"}
 
 
 def imported(module: str, seen: set[str]) -> set[str]:

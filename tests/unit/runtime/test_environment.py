@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from cl2r.runtime.environment import ROOT, commit, environment, peak_bytes, shareable_command
+from cl2r.runtime import environment as module
+from cl2r.runtime.environment import ROOT, busy_note, commit, environment, peak_bytes, shareable_command
 from tests.support.made_study import ABOUT
 from tests.support.quick import quick_config, train
 
@@ -23,6 +24,38 @@ def test_machine_and_packages() -> None:
     assert found["cpus"] >= 1
     assert found["memory_bytes"] > 2**28
     assert found["processor"]
+
+
+@pytest.mark.parametrize(
+    ("load", "note"),
+    [
+        (0.9, None),
+        (3.14, "note: the machine is busy (load 3.1 on 2 cores); times will be longer"),
+    ],
+)
+def test_a_busy_machine_by_its_load(monkeypatch: pytest.MonkeyPatch, load: float, note: str | None) -> None:
+    monkeypatch.setattr(module, "STAT", Path("/nowhere"))
+    monkeypatch.setattr(module, "cores", lambda: 2)
+    monkeypatch.setattr(module.os, "getloadavg", lambda: (load, 0.0, 0.0))
+    assert busy_note() == note
+
+
+@pytest.mark.parametrize(("busy", "noted"), [(0, False), (9, False), (20, True)])
+def test_a_busy_machine_by_its_cores(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, busy: int, noted: bool) -> None:
+    """Two of four cores may be used; what the others do does not matter, nor what happened earlier."""
+    stat, line = tmp_path / "stat", "cpu{} {} 0 0 {} 5 0 0 0 0 0"
+
+    def write(spent: int, passed: int = 20) -> None:
+        used = [spent, spent, passed, passed]
+        rows = [line.format(core, 1000 + used[core], 500 + passed - used[core]) for core in range(4)]
+        stat.write_text("\n".join(["cpu  9 9 9 9 9 9 9 9 9 9", *rows, "intr 7"]))
+
+    write(0, passed=0)
+    monkeypatch.setattr(module, "STAT", stat)
+    monkeypatch.setattr(module.os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
+    monkeypatch.setattr(module.os, "getloadavg", lambda: (0.5, 0.0, 0.0))
+    monkeypatch.setattr(module.time, "sleep", lambda _: write(busy))
+    assert (busy_note() is not None) == noted
 
 
 @pytest.mark.parametrize(

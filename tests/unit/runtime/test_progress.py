@@ -2,11 +2,14 @@
 
 import io
 import logging
+import threading
+from types import SimpleNamespace
 
 import pytest
 
+from cl2r.runtime import progress as module
 from cl2r.runtime.logs import configure
-from cl2r.runtime.progress import EpochReport, ProgressLine, TimeLeft
+from cl2r.runtime.progress import EpochReport, ProgressLine, TimeLeft, announced
 
 
 class Terminal(io.StringIO):
@@ -48,6 +51,30 @@ def test_the_line_is_rewritten_gives_way_to_log_lines_and_is_removed(monkeypatch
     progress.close()
     line, rest = terminal.getvalue().split("\n")
     assert (line.split("\r\033[K")[-1], rest) == ("kept", "\r\033[K")
+
+
+def test_a_log_gets_a_line_from_time_to_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(now=100.0, monotonic=lambda: clock.now)
+    monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr(module, "FIRST_LINE_S", 10.0)
+    log = io.StringIO()
+    progress = ProgressLine(1, log)
+    progress.begin([1])
+    for epoch, clock.now in enumerate([101.0, 111.0, 120.0, 140.9, 141.0], start=1):
+        progress.epoch(report(epoch=epoch))
+    progress.close()
+    assert [line.split(" · ")[1] for line in log.getvalue().splitlines()] == ["epoch 2/10", "epoch 5/10"]
+
+
+def test_what_takes_a_while_is_announced(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    said = threading.Event()
+    monkeypatch.setattr(module.log, "info", lambda *words: said.set() if words[-1] == "reading…" else None)
+    with announced("reading…"):
+        pass
+    assert not said.is_set()
+    monkeypatch.setattr(module, "SLOW_S", 0.0)
+    with announced("reading…"):
+        assert said.wait(60)
 
 
 def test_time_left_counts_the_tasks_to_train_only() -> None:

@@ -46,7 +46,7 @@ def study(tiny: Path) -> StudySpec:
 def preset(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A file for `--preset`."""
     path = tmp_path_factory.mktemp("preset") / "tiny.yaml"
-    path.write_text(yaml.safe_dump({**QUICK, "data": {"name": str(tiny)}}))
+    path.write_text(yaml.safe_dump({"preset": "none", **QUICK, "data": {"name": str(tiny)}}))
     return path
 
 

@@ -168,11 +168,37 @@ def test_a_log_gets_said_lines_and_a_heartbeat(tmp_path: Path, fake_time: Simple
         view.refresh()
         if now == 1030:
             view.say("kept")
-    assert log.getvalue() == "kept\ntotals at 1061\ntotals at 1121\n"
+    row = "a: task 1/5 · epoch 1/10 · 1,500 images/s · loss 1.250 · 1:38 left"
+    assert log.getvalue().splitlines() == [
+        f"totals at 1000 · {row}",
+        "kept",
+        f"totals at 1061 · {row}",
+        f"totals at 1121 · {row}",
+    ]
     log.close()
     view.say("unheard, because the stream is gone")
     view.stop()
     assert isinstance(view.lost, ValueError)
+
+
+def test_a_log_gets_a_line_when_the_first_trial_makes_progress(tmp_path: Path, fake_time: SimpleNamespace) -> None:
+    log = io.StringIO()
+    view = LiveView(tmp_path, lambda: f"totals at {fake_time.now:.0f}", log)
+    for now in range(1000, 1065, 5):
+        fake_time.now = now
+        if now == 1010:
+            write_progress(tmp_path, "a", "a")
+            write_progress(tmp_path, "b", "b")
+        view.refresh()
+    lines = log.getvalue().splitlines()
+    assert [line.split(" · ")[0] for line in lines] == ["totals at 1010", "totals at 1040"]
+    assert all(line.endswith(" left and 1 more") for line in lines)
+    idle = io.StringIO()
+    view = LiveView(tmp_path / "nothing", lambda: f"totals at {fake_time.now:.0f}", idle)
+    for now in range(2000, 2065, 5):
+        fake_time.now = now
+        view.refresh()
+    assert idle.getvalue().splitlines() == ["totals at 2000", "totals at 2030", "totals at 2060"]
 
 
 def test_what_cannot_be_shown_is_reported_once(tmp_path: Path) -> None:
@@ -188,8 +214,8 @@ def test_what_cannot_be_shown_is_reported_once(tmp_path: Path) -> None:
     view.refresh()
     *notes, last = screen.shown()
     assert len(notes) == 2
-    assert "totals: RuntimeError: no ledger" in notes[0]
-    assert "TypeError" in notes[1]
+    assert "TypeError" in notes[0]
+    assert "totals: RuntimeError: no ledger" in notes[1]
     assert last == "totals unknown"
 
 

@@ -7,11 +7,12 @@ import pytest
 import torch
 
 from cl2r.config.builtin import ABLATION_CELLS
-from cl2r.engine.plan import Plan
+from cl2r.data import published_sizes
+from cl2r.engine.plan import Plan, plan_run
 from cl2r.errors import InputError
 from cl2r.study.folder import StudyFolder
 from cl2r.study.jobs import Job, fixed_jobs, grid_jobs
-from cl2r.study.plan import plan_text
+from cl2r.study.plan import estimate, plan_text
 from cl2r.study.resources import Resources
 from cl2r.study.session import StudySession
 from cl2r.study.spec import StudySpec
@@ -131,6 +132,49 @@ def test_workers_share_a_run(study: StudySpec, tmp_path: Path, calibrated: list[
     assert hours[0] == pytest.approx(2 * hours[1], rel=0.01)
     assert "2 workers" in two
     assert "calibrated in 2 s" in two
+
+
+def test_a_plan_for_gpus_that_are_elsewhere(
+    study: StudySpec, tmp_path: Path, calibrated: list[Plan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    folder, jobs = StudyFolder(tmp_path, "name"), grid_jobs(study)
+    session = StudySession(study, folder, Resources(gpus_per_worker=1, accelerator="A100", max_concurrent=8), jobs)
+    lines = lines_of(plan_text(session, 4.1))
+    assert lines["this machine"] == "has no GPU: planned for others"
+    assert "with 8 at a time" in lines["A100"]
+    found = estimate(session, 4.1)
+    assert (found.seconds, found.concurrent) == (None, 8)
+    assert found.gpu_seconds == pytest.approx(3600 * found.gpu_hours / 8)
+    alone = estimate(StudySession(study, folder, Resources(gpus_per_worker=0.5), jobs), 4.1)
+    assert alone.concurrent == 1
+    assert alone.gpu_seconds == pytest.approx(2 * 3600 * alone.gpu_hours), "it has half of a GPU"
+    assert calibrated == []
+
+
+def test_a_benchmark_that_is_not_there_is_planned_from_its_published_size(
+    tmp_path: Path, calibrated: list[Plan]
+) -> None:
+    spec = StudySpec.load(
+        {"preset": "cifar100", "grid": {"method.name": ["er", "cl2r"], "scenario.n_tasks": [2]}},
+        [f"data.root={tmp_path / 'data'}", "optim.epochs=2", "optim.milestones=[]"],
+    )
+    with pytest.raises(InputError, match="cl2r datasets check"), StudySession.open(spec, tmp_path / "results"):
+        pass
+    with published_sizes(), StudySession.open(spec, tmp_path / "results", lock=False) as session:
+        found = estimate(session, 4.1)
+        text = plan_text(session, 4.1)
+    assert found.study == "study-cifar100", "its digest would be another one"
+    assert (found.runs, found.links) == (2, 4)
+    new, memory, batch = 25_000, 50 * 20, 128
+    assert found.images >= 2 * 2 * (2 * new - 2 * batch)
+    assert found.images <= 2 * 2 * (2 * (new + batch) + memory)
+    (note,) = found.notes
+    assert "100 classes of equal size, 60,000 images" in note
+    assert note in text
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(InputError, match="cl2r datasets check"):
+        plan_run(spec.config(spec.points()[0], 0))
 
 
 def test_workers_that_do_not_fit_into_this_machine_are_refused(

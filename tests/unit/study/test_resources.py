@@ -63,3 +63,16 @@ def test_a_gpu_is_used_only_if_it_was_asked_for(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(InputError, match="no GPU"):
         Resources(gpus_per_worker=1).device()
+
+
+def test_the_environment_is_below_arguments_and_above_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For `run_study` and `plan_study`; the options of commands read it themselves."""
+    for name, value in {"WORKERS": "2", "CPUS_PER_WORKER": "3", "GPUS_PER_WORKER": "1", "ACCELERATOR": ""}.items():
+        monkeypatch.setenv(f"CL2R_{name}", value)
+    monkeypatch.delenv("CL2R_MAX_CONCURRENT", raising=False)
+    assert Resources.from_options({"workers": 4, "retries": None}) == Resources(4, 3, 1)
+    monkeypatch.setenv("CL2R_MAX_CONCURRENT", "many")
+    with pytest.raises(InputError, match=r"^CL2R_MAX_CONCURRENT: .*'many'"):
+        Resources.from_options({})
+    with pytest.raises(InputError, match=r"^--max-concurrent: .*'few'"):
+        Resources.from_options({"max_concurrent": "few"})

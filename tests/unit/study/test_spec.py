@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from cl2r.config.layers import read_layer, resolve
+from cl2r.config.schema import to_yaml
 from cl2r.errors import InputError
 from cl2r.study.folder import digest
 from cl2r.study.space import corner_values
@@ -270,3 +271,61 @@ def test_seeds_of_the_search_do_not_confirm_it() -> None:
     assert StudySpec.load(space).confirm_seeds == (1, 2)
     assert StudySpec.load({**space, "seeds": [0, 1, 2]}).confirm_seeds == (3, 4)
     assert StudySpec.load({**space, "seeds": [1, 5]}).confirm_seeds == (0, 2)
+
+
+def test_the_file_of_a_study_is_that_of_a_run_and_what_varies(tmp_path: Path) -> None:
+    """Sections are overrides of every run, as `set` is; `set` wins."""
+    path = tmp_path / "mine.yaml"
+    path.write_text("preset: lfw\nthreads: 2\noptim: {epochs: 3, lr: 0.2}\nset: {optim.lr: 0.3}\nseeds: [1]\n")
+    study = StudySpec.load(path, ["optim.momentum=0.5"])
+    changes = {"threads": 2, "optim": {"epochs": 3, "lr": 0.3, "momentum": 0.5}, "seed": 1}
+    # The folder of the benchmarks is made absolute.
+    assert study.config(Point(None, {}), 1).optim == resolve([read_layer("lfw"), changes]).optim
+    assert study.config(Point(None, {}), 1).threads == 2
+    settings = {"threads": 2, "optim.epochs": 3, "optim.lr": 0.3, "optim.momentum": 0.5}
+    dotted = build(set=settings, preset="lfw", seeds=[1])
+    assert study.identity("d") == dotted.identity("d")
+
+
+def test_the_base_of_a_study_is_found_beside_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "cwd").mkdir()
+    monkeypatch.chdir(tmp_path / "cwd")
+    (tmp_path / "base.yaml").write_text("optim: {epochs: 7}")
+    (tmp_path / "mine.yaml").write_text("preset: base.yaml\nseeds: [0, 1]")
+    config = StudySpec.load(tmp_path / "mine.yaml").config(Point(None, {}), 0)
+    assert config == resolve([read_layer("icons"), {"optim": {"epochs": 7}}])
+
+
+@pytest.mark.parametrize(
+    ("text", "faults"),
+    [
+        ("optim: {epochs: 3}", ["cl2r run", "grid"]),
+        ("preset: lfw\nthreads: 3", ["cl2r run", "seeds"]),
+        (to_yaml(resolve([])) + "grid: {optim.lr: [0.1, 0.2]}", ["cl2r run"]),
+        ("optim: 3\ngrid: {optim.lr: [0.1, 0.2]}", ["optim", "mapping"]),
+        ("optim: {epoch: 3}\nseeds: [0, 1]", ["'optim.epochs'"]),
+        ("preset: mine.yaml\nseeds: [0, 1]", ["mine.yaml", "cl2r study"]),
+    ],
+)
+def test_the_file_of_a_run_is_no_study(tmp_path: Path, text: str, faults: list[str]) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(text)
+    with pytest.raises(InputError) as refused:
+        StudySpec.load(path)
+    assert all(fault in str(refused.value) for fault in [str(path), *faults]), refused.value
+
+
+def test_the_file_of_a_run_is_a_study_once_something_varies(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("optim: {epochs: 3}")
+    assert StudySpec.load(path, seeds=(0, 1)).seeds == (0, 1)
+    assert StudySpec.load(path, seeds=(0, 1)).config(Point(None, {}), 0).optim.epochs == 3
+
+
+def test_a_preset_of_ones_own_yields_to_what_methods_bring_and_sections_do_not(tmp_path: Path) -> None:
+    (tmp_path / "base.yaml").write_text("memory: {per_class: 7}")
+    (tmp_path / "mine.yaml").write_text("preset: base.yaml\nhead: {projection: linear}\ngrid: {method.name: [lwf, er]}")
+    study = StudySpec.load(tmp_path / "mine.yaml")
+    lwf, er = (study.config(point, 0) for point in study.points())
+    assert (lwf.memory.per_class, er.memory.per_class) == (0, 7)
+    assert lwf.head.projection == "linear"

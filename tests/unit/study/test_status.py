@@ -4,13 +4,14 @@ import json
 import re
 import subprocess
 import sys
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 
 from cl2r.errors import InputError
 from cl2r.study.folder import StudyFolder
-from cl2r.study.status import overview, status
+from cl2r.study.status import overview, status, status_json
 from tests.support.small_study import tree
 
 
@@ -103,6 +104,28 @@ def test_one_study_in_detail(folder: StudyFolder) -> None:
         "  two failed: task 1, epoch 1: loss term 'ce' is nan",
         "  three pruned: stopped early after task 2",
     ]
+
+
+def test_the_same_as_json(folder: StudyFolder) -> None:
+    assert status_json(folder.storage, None)["studies"][0]["last_event"] is None, "it never began"
+    open_it(folder, 4)
+    folder.ledger.write("finished", "one", {})
+    folder.ledger.write("failed", "two", {"reason": "its process died"})
+    folder.live.mkdir()
+    progress = {"task": 2, "tasks": 5, "epoch": 4, "epochs": 10, "images_per_second": 1500.0, "loss": 1.25}
+    row = {"title": "cl2r seed 0", "progress": {**progress, "seconds_left": 72.0}}
+    (folder.live / "four.json").write_text(json.dumps(row))
+    (found,) = status_json(folder.storage, None)["studies"]
+    assert datetime.fromisoformat(found.pop("last_event")).tzinfo is not None
+    counts = {"runs": 4, "finished": 1, "failed": 1, "stopped_early": 0}
+    assert found == {"study": "ablation-icons", "state": "interrupted", **counts}
+    one = status_json(folder.storage, folder.name)
+    assert found.items() <= one.items()
+    assert one["running"] == [{"title": "cl2r seed 0", **row["progress"], "stale": False}]
+    assert one["unfinished"] == [{"run": "two", "outcome": "failed", "reason": "its process died"}]
+    for name in (None, "other"):
+        with pytest.raises(InputError, match="no stud"):
+            status_json(folder.storage / "nowhere", name)
 
 
 def test_it_needs_neither_torch_nor_ray() -> None:

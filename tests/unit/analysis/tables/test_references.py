@@ -7,7 +7,7 @@ import pytest
 
 from analysis import ablation_table, comparison_tables, methods_table, render, study_tables
 from analysis.tables.references import NOTE
-from analysis.tables.runs import NO_RECALL
+from analysis.tables.runs import NO_COMPATIBILITY, NO_RECALL
 from cl2r.metrics import METRICS
 from tests.support.made_study import made_study
 
@@ -19,8 +19,8 @@ def test_never_upgrade_and_re_index_stand_below_the_methods() -> None:
     study = made_study(["er", "cl2r"], [0, 1, 2])
     er = study.runs[study.runs["method.name"] == "er"]
     first, last = er["first_accuracy"].mean(), er["reindexed_accuracy"].mean()
-    for table, name in ((ablation_table(study.runs), "classifier"), (methods_table(study.runs), "method")):
-        assert [cell.text for cell in table.column(name)][-2:] == NAMES
+    for table in (ablation_table(study.runs), methods_table(study.runs)):
+        assert [cell.text for cell in table.column("method")][-2:] == NAMES
         assert table.references == 2
         assert table.data["reference"].tolist() == [False, False, True, True]
         never, index = table.data.iloc[-2], table.data.iloc[-1]
@@ -107,10 +107,22 @@ def test_recall_of_pairs_is_empty_and_a_note_says_why() -> None:
     assert NO_RECALL in tables[-1].notes
 
 
+def test_compatibility_of_one_task_is_empty_and_a_note_says_why() -> None:
+    single = made_study(tasks=1)
+    for table in study_tables(single):
+        assert {cell.text for cell in table.column("BC")} == {"–"}
+        assert NO_COMPATIBILITY in table.notes
+        assert "nan" not in render(table, "terminal")
+    assert "one task has no older model" in NO_COMPATIBILITY
+    assert all(NO_COMPATIBILITY not in table.notes for table in study_tables(made_study()))
+    some = comparison_tables(made_study(grid={"scenario.n_tasks": [1, 3]}).runs, "scenario.n_tasks")
+    assert NO_COMPATIBILITY in some[-1].notes
+
+
 def test_wide_tables_fit_a_terminal() -> None:
     methods = ["er", "er_fd", "er_fdm", "fixed", "fixed_fd", "cl2r"]
     for table in study_tables(made_study(methods, [0, 1, 2])):
         text = render(table, "terminal")
         assert max(map(len, text.splitlines())) <= 140
-        assert len(table.columns) > 10
+        assert len(table.columns) >= 9
         assert "± 0." in text or "[0." in text, "deviations and intervals are still there"

@@ -1,0 +1,81 @@
+"""Three sentences about a comparison of methods: what was found, how sure, and why."""
+
+import math
+
+import pandas as pd
+import pytest
+
+from analysis.findings import upgrade_findings
+
+FIRST, LAST = 0.70, 0.80
+
+
+def runs_of(served: dict[str, list[float]], **columns: object) -> pd.DataFrame:
+    """Return one run per method and seed, with this service accuracy; φ_1 alone serves 0.70, re-indexing 0.80."""
+    rows = []
+    for name, values in served.items():
+        for seed, value in enumerate(values):
+            row = {"run": f"{name}{seed}", "method.name": name, "seed": seed, "status": "finished", "tasks": 4}
+            row |= {"first_accuracy": FIRST, "service_accuracy": value, "reindexed_accuracy": LAST}
+            rows.append({**row, "head.centre": True, **columns})
+    return pd.DataFrame(rows)
+
+
+def test_the_best_method_beside_its_first_model_and_re_indexing() -> None:
+    found, certainty, reason = upgrade_findings(
+        runs_of({"er": [0.70, 0.72, 0.71], "cl2r": [0.73, 0.74, 0.75], "er_fdm": [0.76, 0.77, 0.78]})
+    )
+    assert found.startswith("Trainable, FD^M serves best without re-indexing, with accuracy 0.770; its first model")
+    assert "alone would serve 0.700, and re-indexing the gallery 0.800." in found
+    assert "CL²R is second of 3 with 0.740." in found
+    # 0.06, 0.07, 0.08 have mean 0.07, s = 0.01, and t(2) = 4.303: half the interval is 4.303 · 0.01/√3 = 0.025.
+    assert "Over 3 seeds" in certainty
+    assert "to its first model is +0.070 [+0.045, +0.095]" in certainty
+    assert "to CL²R is +0.030 for every seed" in certainty
+    assert "CL²R is not first here" in reason
+    assert "one of 4 equal tasks here" in reason
+    assert "they are)" in reason
+
+
+def test_cl2r_first_is_compared_with_er() -> None:
+    runs = runs_of({"er": [0.70, 0.72, 0.71], "cl2r": [0.75, 0.74, 0.76]}, **{"scenario.initial": 40})
+    found, certainty, reason = upgrade_findings(runs)
+    assert found.startswith("CL²R serves best")
+    assert "second" not in found
+    assert "to ER is +0.040 [" in certainty
+    assert reason.startswith("CL²R is first here")
+    assert "40 classes here" in reason
+
+
+def test_an_upgrade_that_does_not_pay_is_called_so() -> None:
+    found = upgrade_findings(runs_of({"er": [0.65, 0.66], "cl2r": [0.69, 0.70]}))[0]
+    assert found.startswith("No upgrade pays without re-indexing: the best, CL²R, serves 0.695;")
+
+
+def test_one_seed_asks_for_more() -> None:
+    assert "--seeds 0 1 2" in upgrade_findings(runs_of({"er": [0.71], "cl2r": [0.72]}))[1]
+
+
+def test_runs_that_failed_or_have_no_value_do_not_count() -> None:
+    runs = runs_of({"er": [0.71, 0.72], "cl2r": [0.75, 0.75], "er_fdm": [0.9, 0.9]})
+    runs.loc[runs["method.name"] == "er_fdm", "status"] = "failed"
+    runs.loc[3, "service_accuracy"] = math.nan
+    found, certainty, _ = upgrade_findings(runs)
+    assert found.startswith("CL²R serves best without re-indexing, with accuracy 0.750")
+    assert "One seed" in certainty
+
+
+@pytest.mark.parametrize(
+    "runs",
+    [
+        runs_of({"er": [0.7]}),
+        runs_of({"er": [0.7], "cl2r": [0.7]}).drop(columns="service_accuracy"),
+        pd.concat([runs_of({"er": [0.7], "cl2r": [0.8]}, tasks=count) for count in (2, 3)], ignore_index=True),
+        pd.concat(
+            [runs_of({"er": [0.7], "cl2r": [0.8]}, **{"memory.per_class": size}) for size in (2, 3)], ignore_index=True
+        ),
+    ],
+    ids=["one method", "an older frame", "two numbers of tasks", "two settings per method"],
+)
+def test_other_studies_have_no_such_sentences(runs: pd.DataFrame) -> None:
+    assert upgrade_findings(runs) == []
