@@ -122,9 +122,10 @@ class TensorBoard:
     def __init__(self, place: Place) -> None:
         self.folder = place.home / "tensorboard"
         self._finished = {path.parent.name for path in self.folder.list("*/events.*.final")}
+        self._tasks: dict[str, int] = {}  # that this command wrote; a resumed run writes all of them again
 
     def state(self, run: str) -> tuple[int, str]:
-        return 0, "finished" if run in self._finished else ""
+        return self._tasks.get(run, 0), "finished" if run in self._finished else ""
 
     def open(self, run: str, config: Mapping[str, Any]) -> None:
         pass  # a run is a folder, which the first file makes
@@ -132,6 +133,7 @@ class TensorBoard:
     def task(self, run: str, entry: TaskLog) -> None:
         values = numbers("task/", entry.scalars)
         self._write(run, f".task{entry.task:04d}", [*entry.epochs(), (entry.task, values)])
+        self._tasks[run] = entry.task
 
     def finish(self, run: str, tasks: int, metrics: Mapping[str, float]) -> None:
         self._write(run, ".final", [(tasks, numbers("final/", metrics))])
