@@ -137,3 +137,20 @@ def test_an_error_of_the_disk_or_a_bug_is_named() -> None:
     assert root_cause([full, CLOSED]) is full
     assert root_cause([damaged, damaged]) is damaged
     assert root_cause([bug]) is bug
+
+
+def test_workers_get_the_wait_policy_before_they_load_torch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    given: list[Any] = []
+
+    class Trainer:
+        def __init__(self, loop: Any, *, run_config: Any, **_: Any) -> None:
+            given.append(run_config.worker_runtime_env)
+
+        def fit(self) -> None:
+            """Train nothing."""
+
+    monkeypatch.setattr("ray.train.torch.TorchTrainer", Trainer)
+    for policy in ("PASSIVE", "ACTIVE"):
+        monkeypatch.setenv("OMP_WAIT_POLICY", policy)
+        trial.fit_workers(lambda config: None, {}, Resources(workers=2), "name", str(tmp_path))
+    assert given == [{"env_vars": {"OMP_WAIT_POLICY": policy}} for policy in ("PASSIVE", "ACTIVE")]
