@@ -27,7 +27,7 @@ def started(folder: Path, *words: str, **variables: str) -> "subprocess.Complete
 @pytest.mark.parametrize(
     "words",
     [
-        "run icons",
+        "run icons --quiet",
         "study ablation",
         "recommend --hours 1",
         "plan ablation",
@@ -42,6 +42,14 @@ def test_loading_torch_is_said_before_it_is_loaded(tmp_path: Path, words: str) -
     Image.new("L", (8, 8)).save(tmp_path / "images" / "a.png")
     done = started(tmp_path, "-c", "from cl2r.cli.main import main; main()", *words.split())
     assert (done.returncode, done.stdout) == (7, "")
+    said = [] if "--quiet" in words else ["loading torch…"]
+    assert done.stderr.splitlines() == [*said, "torch is imported"]
+
+
+def test_a_run_says_what_it_trains_first(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text(TORCH)
+    done = started(tmp_path, "-c", "from cl2r.cli.main import main; main()", "run", "icons")
+    assert done.stdout.startswith("method cl2r, data icons,")
     assert done.stderr.splitlines() == ["loading torch…", "torch is imported"]
 
 

@@ -159,12 +159,13 @@ def test_the_headline_tells_tasks_of_every_form() -> None:
     def line(*settings: str) -> str:
         return headline(resolve([read_layer("icons"), *map(override, settings)]))
 
-    assert line() == f"method cl2r, data icons, {resolve([read_layer('icons')]).scenario.n_tasks} tasks, seed 0"
+    assert line() == "method cl2r, data icons, tasks of 30 and then 14 classes, seed 0"
+    assert line("scenario.n_tasks=5") == "method cl2r, data icons, 5 tasks, seed 0"
     assert ", 1 task, seed 3" in line("scenario.n_tasks=1", "seed=3")
     assert "tasks of 50 and then 10 classes (the first 2 of them)" in line(
         "scenario.initial=50", "scenario.increment=10", "scenario.stop_after=2"
     )
-    assert ", tasks of 20 classes," in line("scenario.increment=20")
+    assert ", tasks of 20 classes," in line("scenario.initial=null", "scenario.increment=20")
 
 
 def test_the_base_of_a_file_is_said(cl2r: Command, tiny: Path, tmp_path: Path) -> None:

@@ -110,7 +110,7 @@ def test_with_an_early_range_or_too_many_combinations_links_are_shared_as_they_c
     ("space", "entries", "fault"),
     [
         ({"scenario.n_tasks": [2, 13], "memory.per_class": MEMORY}, {}, "n_tasks = 13"),
-        ({"eval.positives": [20, 5000], "memory.per_class": MEMORY}, {}, "eval.positives = 5000"),
+        ({"eval.folds": [5, 5000], "memory.per_class": MEMORY}, {}, "eval.folds = 5000"),
         ({"optim.lr": [0.1, -1.0]}, {}, "optim.lr"),
         ({"memory.per_class": MEMORY}, {"set": {"eval.tuning_share": 0}}, "no tuning pairs"),
         (
