@@ -78,7 +78,7 @@ def test_it_runs_in_the_checkout_and_in_its_own_folder(
     assert "'newest'" in outputs(notebook, "text/plain")[0]
     assert len(outputs(notebook, "image/png")) == 3
     assert all(output.output_type != "error" for cell in notebook.cells for output in cell.get("outputs", []))
-    assert "Trainable" in outputs(notebook, "text/markdown")[0]
+    assert "service accuracy" in outputs(notebook, "text/markdown")[0]
     assert "mean_accuracy" in outputs(notebook, "text/html")[0]
     assert all(name in outputs(notebook, "text/html")[1] for name in ("low", "high", "cl2r"))
 

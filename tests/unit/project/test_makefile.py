@@ -50,8 +50,9 @@ def make(place: Path, *words: str, **variables: str) -> tuple[int, str, str]:
 
 
 def recipe(tmp_path: Path, goal: str, *words: str) -> str:
-    """Return what make would do in a checkout without an environment."""
+    """Return what make would do in a folder with an old pyproject.toml."""
     (tmp_path / "pyproject.toml").touch()
+    os.utime(tmp_path / "pyproject.toml", (1e9, 1e9))
     command = ["make", "--dry-run", "-f", str(ROOT / "Makefile"), goal, *words]
     kept = {key: value for key, value in os.environ.items() if key not in ("MAKEFLAGS", "TORCH_INDEX")}
     return subprocess.run(command, cwd=tmp_path, env=kept, capture_output=True, text=True, check=True).stdout
