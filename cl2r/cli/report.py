@@ -81,7 +81,8 @@ def report(
         raise InputError(f"--tables {tables} prints; --watch and --out are for the page")
     if watch and figures:
         raise InputError("--figures: draw them without --watch")
-    path = find_path(study, storage)
+    with announced(f"looking for {study or 'the study'}…"):
+        path = find_path(study, storage)
     page = page_path(path, out)
     if watch:
         return watch_study(path, page, interval)

@@ -405,4 +405,9 @@ def plan() -> None:
     cl2r plan my.yaml
     cl2r plan paper --table 7 --gpus-per-worker 1 --max-concurrent 8     # for a cluster, without its data
     cl2r plan ablation --json
+    \b
+    JSON: study, runs, finished, drawn_points (of a sweep), links, links_to_train, images, images_to_extract,
+      concurrent, workers, seconds (on this machine; null if it lacks the GPUs), speed, gpu, gpu_hours,
+      gpu_seconds (with as many at a time), dollars, gpu_price, bytes, notes
+    of a race: study, runs, finished, hours, seconds_used, seconds, rounds [{name, decided, seeds, seconds}], notes
     """

@@ -43,7 +43,7 @@ SIZES = {
 
 @dataclass(frozen=True, eq=False)
 class Noise(Images):
-    """Random images that take no memory: each is the same noise, shifted by one value."""
+    """Random images that take a byte each: all are windows into the same noise, each shifted by one value."""
 
     count: int
     height: int

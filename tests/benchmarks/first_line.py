@@ -93,7 +93,7 @@ def commands(storage: Path, folder: Path) -> list[tuple[str, list[str], str, boo
         (
             "upgrade-check",
             ["upgrade-check", gallery, "--old", f"{model}1", "--new", f"{model}2", *where],
-            "accuracy",
+            "safe|not known",
             False,
         ),
         ("export", ["export", f"{model}2", str(folder / "exported"), *where], "exported", False),
@@ -101,7 +101,7 @@ def commands(storage: Path, folder: Path) -> list[tuple[str, list[str], str, boo
         ("status", ["status", *where], "runs finished", False),
         ("report", ["report", "one", *where], "report: ", False),
         ("study (default)", ["study", "ablation", "--storage", str(folder / "other")], EPOCH, True),
-        ("recommend", ["recommend", "--hours", "1", "--storage", str(folder / "race")], EPOCH, True),
+        ("recommend", ["recommend", "--hours", "12", "--storage", str(folder / "race")], EPOCH, True),
     ]
 
 
