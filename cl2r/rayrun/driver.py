@@ -101,7 +101,7 @@ def run_jobs(session: StudySession) -> bool:
     view = LiveView(session.folder.live, totals(session, [] if source else unfinished))
     say: Say = log.info if session.quiet else view.say
     address = os.environ.get("RAY_ADDRESS")
-    say(f"joining Ray at {address}…" if address else "starting Ray…")
+    say(f"joining Ray at {address}…" if address and address != "local" else "starting Ray…")
     import ray
 
     # Tune is imported while Ray's processes start; the import below waits for it.

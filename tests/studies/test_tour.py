@@ -14,7 +14,7 @@ TOUR = (ROOT / "studies" / "TOUR.md").read_text(encoding="utf-8")
 FENCE = re.compile(r"^```\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SHORT = ["--set", "optim.epochs=1", "--set", "optim.milestones=[]"]
 ADDED = {
-    "make study": SHORT,
+    "make study": [*SHORT, "--seeds", "0"],
     "cl2r run": SHORT,
     "cl2r study": SHORT,
     "cl2r plan": SHORT,
