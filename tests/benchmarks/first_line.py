@@ -1,8 +1,8 @@
 """Seconds until every command shows its first line and its first progress, quiet and with all cores busy.
 
-    python tests/benchmarks/first_line.py                    # two to five minutes for each of the two columns
-    python tests/benchmarks/first_line.py --only quiet
-    python tests/benchmarks/first_line.py --source ../old    # another checkout of the project
+    python -m tests.benchmarks.first_line                    # two to five minutes for each of the two columns
+    python -m tests.benchmarks.first_line --only quiet
+    python -m tests.benchmarks.first_line --source ../old    # another checkout of the project
 
 The commands see a terminal, as users have one. Progress is an epoch of training or, where nothing is trained, the
 result. A study is stopped there. "quiet" means little if other programs run meanwhile: the load is printed.
