@@ -73,5 +73,5 @@ def completion(shell: str) -> None:
 
 
 def main() -> None:
-    """Run the program and exit: 2 for bad input, 1 for a failed run, 130 for Ctrl-C."""
+    """Run the program and exit with one of the codes in README.md."""
     run_program(cli, "cl2r")

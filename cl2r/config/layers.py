@@ -4,7 +4,8 @@ The file of a run and the file of a study share one grammar. Both name their bas
 another YAML file, or `none` for the built-in defaults of every field. Without it the base is the preset `icons`, except
 for a whole config such as a run saves, which has no base. Sections of fields follow (`optim: {epochs: 3}`), and `set`
 with the same fields by dotted name; both override the base. What a method brings overrides the base too, but yields to
-the file's own fields. A study's file adds what varies (`STUDY_KEYS`).
+the file's own fields. With `preset: none` the sections are the base themselves, as in a preset; `set` overrides them.
+A study's file adds what varies (`STUDY_KEYS`).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,10 +21,13 @@ from cl2r.config.schema import Config, ScenarioConfig, field_keys, field_types
 from cl2r.errors import InputError, nearest
 from cl2r.runtime.logs import without_secrets
 
+CLASS_COUNTS = ("scenario.initial", "scenario.increment")
 DEFAULT_PRESET = "icons"
 NO_PRESET = "none"
 STUDY_KEYS = ("seeds", "grid", "variants", "space", "search", "race")
 """Keys that only the file of a study has."""
+WHOLE = {"data", "scenario", "backbone", "head", "method", "memory", "batches", "optim", "augment", "eval"}
+"""Sections that every config saved by a run has."""
 
 
 def presets() -> dict[str, Path]:
@@ -73,7 +77,7 @@ def with_base(layer: Mapping[str, Any], where: str = "config") -> dict[str, Any]
 
 def is_whole(layer: Mapping[str, Any]) -> bool:
     """Return whether a layer is a config as a run saves it: only those set fields that follow from the method."""
-    return all(_field(layer, key) is not None for key in OWN_FIELDS)
+    return layer.keys() >= WHOLE and all(_field(layer, key) is not None for key in OWN_FIELDS)
 
 
 def preset_layers(preset: str, above: Sequence[str] = ()) -> list[dict[str, Any]]:
@@ -171,11 +175,18 @@ def _split_for(data: str | None, chain: Sequence[Mapping[str, Any]]) -> list[Map
     Numbers of classes suit the data they were written for. Other data is split into equal tasks, unless a later layer
     says how.
     """
-    for place, layer in enumerate(chain, 1):
-        counts = _field(layer, "scenario.initial") or _field(layer, "scenario.increment")
-        if counts and _field(merge_layers(chain[:place]), "data.name") != data:
-            return [*chain[:place], {"scenario": {"n_tasks": ScenarioConfig().n_tasks}}, *chain[place:]]
-    return list(chain)
+    places = [place for place, layer in enumerate(chain, 1) if any(_field(layer, key) for key in CLASS_COUNTS)]
+    if not places:
+        return list(chain)
+    last = places[-1]
+    own = _field(merge_layers(chain[:last]), "data.name")
+    if own == data or (own and data and _absolute(own) == _absolute(data)):  # a study makes paths absolute
+        return list(chain)
+    return [*chain[:last], {"scenario": {"n_tasks": ScenarioConfig().n_tasks}}, *chain[last:]]
+
+
+def _absolute(data: str) -> Path:
+    return Path(data).expanduser().absolute()
 
 
 def merge_layers(layers: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

@@ -64,6 +64,8 @@ def load_dataset(name_or_path: str, size: int = 32, channels: int = 3, root: str
     try:
         return _load(name_or_path, size, channels, folder)
     except MissingDataError as error:
+        if name_or_path not in DATASETS:
+            raise InputError(str(error)) from error
         known = stand_in(DATASETS[name_or_path], size, channels) if missing is not None else None
         if missing is None or known is None:
             hint = f"`cl2r datasets check {name_or_path} {folder}` says how to get it"

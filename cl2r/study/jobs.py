@@ -199,7 +199,8 @@ def corner_jobs(spec: StudySpec) -> list[Job]:
                 job = plan_job(spec, Point(None, {**context, name: value}), -1)
                 plan, what = plan_run(job.runs[0].config), context_title(context) or f"{name}={value}"
                 if plan.tuning_pairs is None and any(metric.compute for metric in judged):
-                    raise InputError(f"{what}: there are no tuning pairs to judge trials on; set eval.tuning_share")
+                    advice = "set eval.tuning_share above 0 or, if pairs are given as a list, add other open images"
+                    raise InputError(f"{what}: there are no tuning pairs to judge trials on; {advice}")
                 searched = [metric.name for metric in judged if metric.matrix == "recall"]
                 if searched and plan.tuning_images is None:
                     raise InputError(f"{searched[0]} is not defined for {plan.dataset.name}: it has pairs, not classes")

@@ -18,7 +18,7 @@ from cl2r.runtime.stop import Termination
 from cl2r.storage.path import StoragePath
 from cl2r.study.cost import smallest_batch
 from cl2r.study.folder import StudyFolder, digest
-from cl2r.study.jobs import Job, corner_jobs, fixed_jobs, grid_jobs, plan_job, representative_jobs
+from cl2r.study.jobs import Job, Run, corner_jobs, fixed_jobs, grid_jobs, plan_job, representative_jobs
 from cl2r.study.ledger import Ledger, finished
 from cl2r.study.race_plan import Race, entrants, with_split
 from cl2r.study.resources import Resources
@@ -82,10 +82,7 @@ class StudySession:
             if spec.search.warm_start is not None:
                 earlier_study(spec.search.warm_start, storage)  # raises InputError if there is none
         runs = [run for job in checked for run in job.runs]
-        for run in runs if resources.workers > 1 else []:
-            rows = smallest_batch(plan_run(run.config))
-            if rows < 2 * resources.workers:  # batch norm needs two of every worker
-                raise InputError(f"{run.title}: {rows} rows are too few for {resources.workers} workers: each needs 2")
+        check_batches(runs, resources.workers)
         sets = {run.config.data for run in runs}
         fingerprints = (load_dataset(data.name, data.size, data.channels, data.root).fingerprint for data in sets)
         identity = spec.identity(sorted(fingerprints))
@@ -181,3 +178,12 @@ class StudySession:
         print(text, flush=True)
         trials = min(chosen.trials, self.resources.max_concurrent or chosen.trials)
         return dataclasses.replace(self.resources, cpus_per_worker=chosen.threads, max_concurrent=trials)
+
+
+def check_batches(runs: Sequence[Run], workers: int) -> None:
+    """Raise InputError if a batch is too small to be shared: batch norm needs two rows of every worker."""
+    for run in runs if workers > 1 else []:
+        rows = smallest_batch(plan_run(run.config))
+        if rows < 2 * workers:
+            advice = "lower --workers, or raise batches.size"
+            raise InputError(f"{run.title}: {rows} rows are too few for {workers} workers, each needs 2; {advice}")

@@ -30,8 +30,9 @@ def test_the_best_method_beside_its_first_model_and_re_indexing() -> None:
     assert "CL²R is second of 3 with 0.740." in found
     # 0.06, 0.07, 0.08 have mean 0.07, s = 0.01, and t(2) = 4.303: half the interval is 4.303 · 0.01/√3 = 0.025.
     assert "Over 3 seeds" in certainty
-    assert "to its first model is +0.070 [+0.045, +0.095]" in certainty
-    assert "to CL²R is +0.030 for every seed" in certainty
+    assert "Trainable, FD^M minus its first model is +0.070 [+0.045, +0.095]" in certainty
+    assert "CL²R is +0.030 for every seed" in certainty
+    assert "the best was picked from 3" in certainty
     assert "CL²R is not first here" in reason
     assert "one of 4 equal tasks here" in reason
     assert "they are)" in reason
@@ -42,27 +43,58 @@ def test_cl2r_first_is_compared_with_er() -> None:
     found, certainty, reason = upgrade_findings(runs)
     assert found.startswith("CL²R serves best")
     assert "second" not in found
-    assert "to ER is +0.040 [" in certainty
+    assert "ER is +0.040 [" in certainty
     assert reason.startswith("CL²R is first here")
     assert "40 classes here" in reason
 
 
 def test_an_upgrade_that_does_not_pay_is_called_so() -> None:
     found = upgrade_findings(runs_of({"er": [0.65, 0.66], "cl2r": [0.69, 0.70]}))[0]
-    assert found.startswith("No upgrade pays without re-indexing: the best, CL²R, serves 0.695;")
+    assert found.startswith("No upgrade paid without re-indexing: the best, CL²R, serves 0.695;")
 
 
 def test_one_seed_asks_for_more() -> None:
     assert "--seeds 0 1 2" in upgrade_findings(runs_of({"er": [0.71], "cl2r": [0.72]}))[1]
 
 
-def test_runs_that_failed_or_have_no_value_do_not_count() -> None:
-    runs = runs_of({"er": [0.71, 0.72], "cl2r": [0.75, 0.75], "er_fdm": [0.9, 0.9]})
+def test_methods_are_ranked_on_the_seeds_that_all_have() -> None:
+    runs = runs_of({"er": [0.70, 0.71, 0.90], "cl2r": [0.60, 0.70, 0.89], "er_fdm": [0.9, 0.9, 0.9]})
     runs.loc[runs["method.name"] == "er_fdm", "status"] = "failed"
-    runs.loc[3, "service_accuracy"] = math.nan
+    runs.loc[3, "service_accuracy"] = math.nan  # the first one of CL²R, whose mean is now higher
     found, certainty, _ = upgrade_findings(runs)
-    assert found.startswith("CL²R serves best without re-indexing, with accuracy 0.750")
-    assert "One seed" in certainty
+    assert found.startswith("ER serves best without re-indexing, with accuracy 0.805")
+    assert "CL²R is +0.010 for every seed" in certainty
+    assert "Only seeds that all methods have count (1 and 2)." in certainty
+    runs.loc[4, "status"] = "failed"
+    assert "One seed" in upgrade_findings(runs)[1]
+    runs.loc[5, "status"] = "failed"
+    assert upgrade_findings(runs) == []
+
+
+def test_the_best_is_compared_with_the_next_and_with_cl2r() -> None:
+    runs = runs_of({"er_fdm": [0.80, 0.81, 0.82], "er_fd": [0.81, 0.80, 0.81], "cl2r": [0.70, 0.71, 0.71]})
+    certainty = upgrade_findings(runs)[1]
+    assert "Trainable, FD is +0.003 [-" in certainty
+    assert "CL²R is +0.103 [+" in certainty
+
+
+def test_recall_that_falls_behind_the_first_model_is_said() -> None:
+    served = {"er": [0.70, 0.72], "cl2r": [0.75, 0.76]}
+    worse = runs_of(served, service_recall=0.84, first_recall=0.88)
+    assert "In recall@1 the first model was better: the best reaches 0.840" in upgrade_findings(worse)[0]
+    assert "recall" not in upgrade_findings(runs_of(served, service_recall=0.9, first_recall=0.88))[0]
+    assert "recall" not in upgrade_findings(runs_of(served, service_recall=math.nan, first_recall=math.nan))[0]
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        ({"scenario.n_tasks": 5, "tasks": 3}, "one of 5 equal tasks"),
+        ({"scenario.increment": 20, "tasks": 3}, "20 classes here"),
+    ],
+)
+def test_the_split_is_that_of_the_scenario(columns: dict[str, object], words: str) -> None:
+    assert words in upgrade_findings(runs_of({"er": [0.70], "cl2r": [0.75]}, **columns))[2]
 
 
 @pytest.mark.parametrize(
@@ -74,8 +106,9 @@ def test_runs_that_failed_or_have_no_value_do_not_count() -> None:
         pd.concat(
             [runs_of({"er": [0.7], "cl2r": [0.8]}, **{"memory.per_class": size}) for size in (2, 3)], ignore_index=True
         ),
+        runs_of({"er": [0.7], "cl2r": [0.8]}).assign(**{"memory.per_class": [4, 40]}),
     ],
-    ids=["one method", "an older frame", "two numbers of tasks", "two settings per method"],
+    ids=["one method", "an older frame", "two numbers of tasks", "two settings per method", "another memory"],
 )
 def test_other_studies_have_no_such_sentences(runs: pd.DataFrame) -> None:
     assert upgrade_findings(runs) == []

@@ -281,3 +281,27 @@ def test_a_bad_base_is_refused(tmp_path: Path, text: str, faults: list[str]) -> 
         resolve(preset_layers(write(tmp_path / "mine.yaml", text)))
     assert all(fault in str(caught.value) for fault in faults), caught.value
     assert "\n" not in str(caught.value)
+
+
+def test_other_data_than_the_presets_is_split_into_equal_tasks(tmp_path: Path) -> None:
+    def split(*words: str, preset: str = "icons") -> tuple[int | None, int | None, int | None]:
+        scenario = resolve([read_layer(preset), *map(override, words)]).scenario
+        return scenario.n_tasks, scenario.initial, scenario.increment
+
+    assert split() == (None, 30, 14)
+    assert split("data.name=photos") == (5, None, None)
+    assert split("data.name=photos", "scenario.n_tasks=3") == (3, None, None)
+    assert split("scenario.initial=4", "scenario.increment=2", "data.name=photos") == (None, 4, 2)
+    mine = tmp_path / "mine.yaml"
+    mine.write_text("data: {name: photos}\nscenario: {initial: 4, increment: 2}\n")
+    assert split(preset=str(mine)) == (None, 4, 2)
+    assert split("data.name=cifar100", preset=str(mine)) == (None, 4, 2), "the file's own fields are overrides"
+    mine.write_text("preset: none\ndata: {name: photos}\nscenario: {initial: 4, increment: 2}\n")
+    assert split("data.name=cifar100", preset=str(mine)) == (5, None, None)
+    assert split(f"data.name={Path('photos').absolute()}", preset=str(mine)) == (None, 4, 2), "as a study names it"
+
+
+def test_a_file_that_names_classifier_and_distillation_is_not_a_whole_config(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.yaml"
+    mine.write_text("method: {name: er, classifier: trainable, fd: none}\noptim: {epochs: 3}\n")
+    assert read_layer(str(mine))["preset"] == "icons"

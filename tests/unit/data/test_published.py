@@ -39,7 +39,8 @@ def test_a_stand_in_can_be_planned(name: str, tmp_path: Path) -> None:
 def test_only_missing_benchmarks_are_replaced(tmp_path: Path) -> None:
     with published_sizes():
         assert load_dataset("icons", 32, 1).num_classes == 100
-        for name in ("lfw", str(tmp_path / "nowhere.npz")):
+        (tmp_path / "mine" / "train").mkdir(parents=True)
+        for name in ("lfw", str(tmp_path / "nowhere.npz"), str(tmp_path / "mine")):
             with pytest.raises(InputError):
                 load_dataset(name, root=str(tmp_path))
         assert stand_ins() == []
