@@ -89,18 +89,20 @@ def _certainty(seeds: Mapping[str, pd.DataFrame], order: Sequence[str], runs: in
     left = f" Only seeds that all methods have count ({listed([str(seed) for seed in best.index])})." if lost else ""
     if len(served) < 2:
         return f"One seed cannot tell a finding from chance: add `--seeds 0 1 2`.{left}"
-    words = [_difference(t_interval(served - first), "its first model")]
+    differences = [_difference(t_interval(served - first), "its first model")]
     for rival in dict.fromkeys([order[1], *([CL2R] if CL2R in order[1:] else [])]):
-        words.append(_difference(t_interval(served - seeds[rival][SERVICE_ACCURACY.name].astype(float)), title(rival)))
+        gap = t_interval(served - seeds[rival][SERVICE_ACCURACY.name].astype(float))
+        differences.append(_difference(gap, title(rival)))
+    words = f"{'; '.join(differences[:-1])}; and {differences[-1]}"
     return (
-        f"Over {counted(len(served), 'seed')}, {title(order[0])} minus {listed(words)} (95 % t-intervals of paired "
+        f"Over {counted(len(served), 'seed')}, {title(order[0])} differs {words} (95 % t-intervals of paired "
         f"differences; one that holds 0 does not show a difference, and the best was picked from {len(order)}).{left}"
     )
 
 
 def _difference(found: Estimate, other: str) -> str:
     ends = " for every seed" if found.note == NO_SPREAD else ""
-    return f"{other} is {interval_cell(BC.name, found.mean, found.low, found.high).text}{ends}"
+    return f"from {other} by {interval_cell(BC.name, found.mean, found.low, found.high).text}{ends}"
 
 
 def _reason(runs: pd.DataFrame, order: Sequence[str]) -> str:

@@ -30,8 +30,8 @@ def test_the_best_method_beside_its_first_model_and_re_indexing() -> None:
     assert "CL²R is second of 3 with 0.740." in found
     # 0.06, 0.07, 0.08 have mean 0.07, s = 0.01, and t(2) = 4.303: half the interval is 4.303 · 0.01/√3 = 0.025.
     assert "Over 3 seeds" in certainty
-    assert "Trainable, FD^M minus its first model is +0.070 [+0.045, +0.095]" in certainty
-    assert "CL²R is +0.030 for every seed" in certainty
+    assert "Trainable, FD^M differs from its first model by +0.070 [+0.045, +0.095]; and from CL²R by" in certainty
+    assert "CL²R by +0.030 for every seed" in certainty
     assert "the best was picked from 3" in certainty
     assert "CL²R is not first here" in reason
     assert "one of 4 equal tasks here" in reason
@@ -43,7 +43,7 @@ def test_cl2r_first_is_compared_with_er() -> None:
     found, certainty, reason = upgrade_findings(runs)
     assert found.startswith("CL²R serves best")
     assert "second" not in found
-    assert "ER is +0.040 [" in certainty
+    assert "ER by +0.040 [" in certainty
     assert reason.startswith("CL²R is first here")
     assert "40 classes here" in reason
 
@@ -63,7 +63,7 @@ def test_methods_are_ranked_on_the_seeds_that_all_have() -> None:
     runs.loc[3, "service_accuracy"] = math.nan  # the first one of CL²R, whose mean is now higher
     found, certainty, _ = upgrade_findings(runs)
     assert found.startswith("ER serves best without re-indexing, with accuracy 0.805")
-    assert "CL²R is +0.010 for every seed" in certainty
+    assert "CL²R by +0.010 for every seed" in certainty
     assert "Only seeds that all methods have count (1 and 2)." in certainty
     runs.loc[4, "status"] = "failed"
     assert "One seed" in upgrade_findings(runs)[1]
@@ -74,8 +74,8 @@ def test_methods_are_ranked_on_the_seeds_that_all_have() -> None:
 def test_the_best_is_compared_with_the_next_and_with_cl2r() -> None:
     runs = runs_of({"er_fdm": [0.80, 0.81, 0.82], "er_fd": [0.81, 0.80, 0.81], "cl2r": [0.70, 0.71, 0.71]})
     certainty = upgrade_findings(runs)[1]
-    assert "Trainable, FD is +0.003 [-" in certainty
-    assert "CL²R is +0.103 [+" in certainty
+    assert "Trainable, FD by +0.003 [-" in certainty
+    assert "CL²R by +0.103 [+" in certainty
 
 
 def test_recall_that_falls_behind_the_first_model_is_said() -> None:
