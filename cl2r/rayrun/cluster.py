@@ -26,6 +26,7 @@ _ALWAYS = {
     "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": str(7 * 24 * 3600),  # workers wait for CPUs, or for a cluster to grow
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",  # one process less per trial; SIGTERM is handled by the driver
     "RAY_prestart_worker_first_driver": "0",  # trials have an environment of their own and could not use such workers
+    "RAY_worker_niceness": "0",  # the default, 15, leaves trials next to nothing of cores that other programs use
     "RAY_CHDIR_TO_TRIAL_DIR": "0",  # relative paths keep their meaning
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # the ledger has the same, and they keep every trial in memory
     "TUNE_DISABLE_SIGINT_HANDLER": "1",  # Ctrl-C stops at once; the links make that safe
