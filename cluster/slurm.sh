@@ -42,8 +42,10 @@ export RAY_USAGE_STATS_ENABLED=0 HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1 PIP_NO_I
 export SRUN_CPUS_PER_TASK=${SLURM_CPUS_PER_TASK:-1}   # srun no longer takes it from sbatch
 gpus=${SLURM_GPUS_ON_NODE:-0}
 if ((gpus > 0)); then
-    share=$((SRUN_CPUS_PER_TASK / gpus - 1))          # one of them is left for Ray and for loading
-    export CL2R_GPUS_PER_WORKER=${CL2R_GPUS_PER_WORKER:-1} CL2R_CPUS_PER_WORKER=${CL2R_CPUS_PER_WORKER:-$((share > 1 ? share : 1))}
+    export CL2R_GPUS_PER_WORKER=${CL2R_GPUS_PER_WORKER:-1}
+    # The CPUs of its GPUs, or of its part of one; one CPU per GPU is left for Ray and for loading.
+    share=$(awk -v own="$CL2R_GPUS_PER_WORKER" -v each="$((SRUN_CPUS_PER_TASK / gpus - 1))" 'BEGIN { print int(own * each) }')
+    export CL2R_CPUS_PER_WORKER=${CL2R_CPUS_PER_WORKER:-$((share > 1 ? share : 1))}
 fi
 
 pieces=()  # the srun of the head, the srun of the other nodes
