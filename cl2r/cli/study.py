@@ -241,6 +241,7 @@ def run_recipe(path: Path, recipe: Recipe, options: Mapping[str, Any]) -> int:
     if options["quiet"] and options["verbose"]:
         raise InputError("give --quiet or --verbose, not both")
     from cl2r.data import published_sizes
+    from cl2r.rayrun.cluster import check_address
     from cl2r.runtime.progress import announced
     from cl2r.runtime.stop import Termination
     from cl2r.runtime.text import counted
@@ -272,6 +273,8 @@ def run_recipe(path: Path, recipe: Recipe, options: Mapping[str, Any]) -> int:
             stack.enter_context(published_sizes())
         runs = "" if spec.grows else f"{counted(len(spec.points()) * len(spec.seeds), 'run')} of "
         with announced(f"planning {runs}{spec.stem}…"):
+            if not options["plan"]:
+                check_address(options["verbose"])
             session = stack.enter_context(opened)
         if not os.environ.get("RAY_ADDRESS"):
             shared.note_if_busy()

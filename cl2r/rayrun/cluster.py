@@ -50,9 +50,19 @@ def set_environment(verbose: bool) -> None:
         os.environ.setdefault(name, value)
 
 
+def check_address(verbose: bool) -> None:
+    """Raise InputError within 10 s if the cluster at RAY_ADDRESS cannot be joined; call this before work starts."""
+    set_environment(verbose)
+    ray = sys.modules.get("ray")  # importing it takes a while, and one that was not imported was not started
+    if ray is None or not ray.is_initialized():
+        check_head(os.environ.get("RAY_ADDRESS") or "local")
+
+
 @contextlib.contextmanager
-def cluster(resources: Resources, verbose: bool, say: Say | None = None) -> Iterator[int]:
-    """Connect to Ray and yield how many trials run at a time.
+def cluster(
+    resources: Resources, verbose: bool, say: Say | None = None, meanwhile: Callable[[], object] = lambda: None
+) -> Iterator[int]:
+    """Connect to Ray and yield how many trials run at a time. Call `meanwhile` once the head has answered.
 
     With RAY_ADDRESS (set inside a Ray job) that cluster is joined; otherwise a Ray for this process alone is started.
     The address file of another cluster on this machine is never followed. Raise InputError within 10 s if there is no
@@ -68,8 +78,9 @@ def cluster(resources: Resources, verbose: bool, say: Say | None = None) -> Iter
         # Without the dashboard's state service a stopped trial with Train workers would keep their CPUs.
         options |= {"include_dashboard": resources.workers > 1, "object_store_memory": 256 * 2**20}
     started = not ray.is_initialized()
+    check_address(verbose)
+    meanwhile()
     if started:
-        check_head(address)
         try:
             ray.init(**options)
         except RuntimeError as error:
