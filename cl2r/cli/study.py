@@ -410,7 +410,7 @@ def plan() -> None:
     cl2r plan ablation --json
     \b
     JSON: study, runs, finished, drawn_points (of a sweep), links, links_to_train, images, images_to_extract,
-      concurrent, workers, seconds (on this machine; null if it lacks the GPUs), speed, gpu, gpu_hours,
-      gpu_seconds (with as many at a time), dollars, gpu_price, bytes, notes
+      concurrent, concurrent_here (as many of them as fit), workers, seconds (on this machine; null if it lacks
+      room or the GPUs), speed, gpu, gpu_hours, gpu_seconds (concurrent at a time), dollars, gpu_price, bytes, notes
     of a race: study, runs, finished, hours, seconds_used, seconds, rounds [{name, decided, seeds, seconds}], notes
     """
