@@ -2,7 +2,8 @@
 # A study on Slurm: a Ray cluster over the nodes of one job, the driver on the first of them. From the repository's root:
 #   CL2R_STORAGE=/shared/cl2r CL2R_DATA=/shared/data sbatch cluster/slurm.sh python studies/ablation.py --preset cifar100 --seeds 0 1 2
 # The driver runs in the folder of this command. A trial gets one GPU and its share of a node's CPUs, as many trials as fit run at a time;
-# options of the study, or CL2R_GPUS_PER_WORKER and CL2R_CPUS_PER_WORKER, say otherwise.
+# CL2R_GPUS_PER_WORKER scales both; CL2R_CPUS_PER_WORKER, or options of the study, say otherwise. Beside the option --gpus-per-worker give
+# --cpus-per-worker too.
 # Before the time limit Slurm sends TERM to this script, which hands it to the driver: trials save their epoch, the driver ends with 75,
 # and the job goes back into the queue with the same command, which resumes. Any other exit code is the job's own. `scancel` ends it for good.
 # Never run on a real Slurm: with stand-ins for it (tests/unit/project/test_cluster_slurm.py).
