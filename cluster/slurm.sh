@@ -2,7 +2,8 @@
 # A study on Slurm: a Ray cluster over the nodes of one job, the driver on the first of them. From the repository's root:
 #   CL2R_STORAGE=/shared/cl2r CL2R_DATA=/shared/data sbatch cluster/slurm.sh python studies/ablation.py --preset cifar100 --seeds 0 1 2
 # The driver runs in the folder of this command. A trial gets one GPU and its share of a node's CPUs, as many trials as fit run at a time;
-# options of the study, or CL2R_GPUS_PER_WORKER and CL2R_CPUS_PER_WORKER, say otherwise.
+# CL2R_GPUS_PER_WORKER scales both; CL2R_CPUS_PER_WORKER, or options of the study, say otherwise. Beside the option --gpus-per-worker give
+# --cpus-per-worker too.
 # Before the time limit Slurm sends TERM to this script, which hands it to the driver: trials save their epoch, the driver ends with 75,
 # and the job goes back into the queue with the same command, which resumes. Any other exit code is the job's own. `scancel` ends it for good.
 # Never run on a real Slurm: with stand-ins for it (tests/unit/project/test_cluster_slurm.py).
@@ -42,8 +43,10 @@ export RAY_USAGE_STATS_ENABLED=0 HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1 PIP_NO_I
 export SRUN_CPUS_PER_TASK=${SLURM_CPUS_PER_TASK:-1}   # srun no longer takes it from sbatch
 gpus=${SLURM_GPUS_ON_NODE:-0}
 if ((gpus > 0)); then
-    share=$((SRUN_CPUS_PER_TASK / gpus - 1))          # one of them is left for Ray and for loading
-    export CL2R_GPUS_PER_WORKER=${CL2R_GPUS_PER_WORKER:-1} CL2R_CPUS_PER_WORKER=${CL2R_CPUS_PER_WORKER:-$((share > 1 ? share : 1))}
+    export CL2R_GPUS_PER_WORKER=${CL2R_GPUS_PER_WORKER:-1}
+    # The CPUs of its GPUs, or of its part of one; one CPU per GPU is left for Ray and for loading.
+    share=$(awk -v own="$CL2R_GPUS_PER_WORKER" -v each="$((SRUN_CPUS_PER_TASK / gpus - 1))" 'BEGIN { print int(own * each) }')
+    export CL2R_CPUS_PER_WORKER=${CL2R_CPUS_PER_WORKER:-$((share > 1 ? share : 1))}
 fi
 
 pieces=()  # the srun of the head, the srun of the other nodes

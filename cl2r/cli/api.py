@@ -22,6 +22,7 @@ from cl2r.engine.frames import write_run
 from cl2r.engine.plan import plan_run
 from cl2r.errors import InputError, check_type, nearest
 from cl2r.rayrun import driver
+from cl2r.rayrun.cluster import check_address
 from cl2r.runtime.progress import ProgressLine
 from cl2r.runtime.stop import Termination
 from cl2r.storage.path import StoragePath
@@ -167,12 +168,12 @@ def run_study(
     >>> study.pivot("BC").shape
     (2, 1)
     """
-    with (
-        Termination().listening() as stop,
-        _open(spec, storage, name, changes, resources, stop=stop, verbose=verbose, log=log) as session,
-    ):
-        driver.run(session)
-        return load_study(str(session.folder.path))
+    with Termination().listening() as stop:
+        opened = _open(spec, storage, name, changes, resources, stop=stop, verbose=verbose, log=log)
+        check_address(verbose)
+        with opened as session:
+            driver.run(session)
+            return load_study(str(session.folder.path))
 
 
 def _open(

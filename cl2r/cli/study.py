@@ -241,6 +241,7 @@ def run_recipe(path: Path, recipe: Recipe, options: Mapping[str, Any]) -> int:
     if options["quiet"] and options["verbose"]:
         raise InputError("give --quiet or --verbose, not both")
     from cl2r.data import published_sizes
+    from cl2r.rayrun.cluster import check_address
     from cl2r.runtime.progress import announced
     from cl2r.runtime.stop import Termination
     from cl2r.runtime.text import counted
@@ -272,6 +273,8 @@ def run_recipe(path: Path, recipe: Recipe, options: Mapping[str, Any]) -> int:
             stack.enter_context(published_sizes())
         runs = "" if spec.grows else f"{counted(len(spec.points()) * len(spec.seeds), 'run')} of "
         with announced(f"planning {runs}{spec.stem}…"):
+            if not options["plan"]:
+                check_address(options["verbose"])
             session = stack.enter_context(opened)
         if not os.environ.get("RAY_ADDRESS"):
             shared.note_if_busy()
@@ -407,7 +410,7 @@ def plan() -> None:
     cl2r plan ablation --json
     \b
     JSON: study, runs, finished, drawn_points (of a sweep), links, links_to_train, images, images_to_extract,
-      concurrent, workers, seconds (on this machine; null if it lacks the GPUs), speed, gpu, gpu_hours,
-      gpu_seconds (with as many at a time), dollars, gpu_price, bytes, notes
+      concurrent, concurrent_here (as many of them as fit), workers, seconds (on this machine; null if it lacks
+      room or the GPUs), speed, gpu, gpu_hours, gpu_seconds (concurrent at a time), dollars, gpu_price, bytes, notes
     of a race: study, runs, finished, hours, seconds_used, seconds, rounds [{name, decided, seeds, seconds}], notes
     """

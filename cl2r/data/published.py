@@ -21,7 +21,7 @@ class Published:
     """Sizes of a benchmark; those of its training classes are in its `Dataset`.
 
     `pairs` and `folds` are those of an official list. IJB-C's 15.7 million are more than a plan has use for: the
-    stand-in has a million different ones, enough for every false accept rate that is in use.
+    stand-in has a million pairs of different people, many of them repeated, enough for every false accept rate in use.
     """
 
     train: int

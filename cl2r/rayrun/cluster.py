@@ -26,6 +26,7 @@ _ALWAYS = {
     "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": str(7 * 24 * 3600),  # workers wait for CPUs, or for a cluster to grow
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",  # one process less per trial; SIGTERM is handled by the driver
     "RAY_prestart_worker_first_driver": "0",  # trials have an environment of their own and could not use such workers
+    "RAY_worker_niceness": "0",  # the default, 15, leaves trials next to nothing of cores that other programs use
     "RAY_CHDIR_TO_TRIAL_DIR": "0",  # relative paths keep their meaning
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # the ledger has the same, and they keep every trial in memory
     "TUNE_DISABLE_SIGINT_HANDLER": "1",  # Ctrl-C stops at once; the links make that safe
@@ -49,9 +50,19 @@ def set_environment(verbose: bool) -> None:
         os.environ.setdefault(name, value)
 
 
+def check_address(verbose: bool) -> None:
+    """Raise InputError within 10 s if the cluster at RAY_ADDRESS cannot be joined; call this before work starts."""
+    set_environment(verbose)
+    ray = sys.modules.get("ray")  # importing it takes a while, and one that was not imported was not started
+    if ray is None or not ray.is_initialized():
+        check_head(os.environ.get("RAY_ADDRESS") or "local")
+
+
 @contextlib.contextmanager
-def cluster(resources: Resources, verbose: bool, say: Say | None = None) -> Iterator[int]:
-    """Connect to Ray and yield how many trials run at a time.
+def cluster(
+    resources: Resources, verbose: bool, say: Say | None = None, meanwhile: Callable[[], object] = lambda: None
+) -> Iterator[int]:
+    """Connect to Ray and yield how many trials run at a time. Call `meanwhile` once the head has answered.
 
     With RAY_ADDRESS (set inside a Ray job) that cluster is joined; otherwise a Ray for this process alone is started.
     The address file of another cluster on this machine is never followed. Raise InputError within 10 s if there is no
@@ -67,8 +78,9 @@ def cluster(resources: Resources, verbose: bool, say: Say | None = None) -> Iter
         # Without the dashboard's state service a stopped trial with Train workers would keep their CPUs.
         options |= {"include_dashboard": resources.workers > 1, "object_store_memory": 256 * 2**20}
     started = not ray.is_initialized()
+    check_address(verbose)
+    meanwhile()
     if started:
-        check_head(address)
         try:
             ray.init(**options)
         except RuntimeError as error:

@@ -1,5 +1,6 @@
 """The driver of a study: run what the ledger does not have yet, and join the frames."""
 
+import contextlib
 import importlib
 import logging
 import os
@@ -105,8 +106,8 @@ def run_jobs(session: StudySession) -> bool:
     import ray
 
     # Tune is imported while Ray's processes start; the import below waits for it.
-    threading.Thread(target=importlib.import_module, args=("cl2r.rayrun.tune",), daemon=True).start()
-    with cluster(session.resources, session.verbose, view.say) as concurrent:
+    load = threading.Thread(target=_load_tune, daemon=True)
+    with cluster(session.resources, session.verbose, view.say, load.start) as concurrent:
         session.stop.listen()  # ray.init has replaced the handler
         if isinstance(source, RaceSource):
             source.enter(concurrent, say)
@@ -122,6 +123,11 @@ def run_jobs(session: StudySession) -> bool:
             watch.done.set()
             view.stop()
     return source is not None and not source.over
+
+
+def _load_tune() -> None:
+    with contextlib.suppress(Exception):  # the main thread imports it again, and that raises
+        importlib.import_module("cl2r.rayrun.tune")
 
 
 def totals(session: StudySession, jobs: Sequence[Job]) -> Callable[[], str]:

@@ -30,6 +30,8 @@ def check_head(address: str) -> None:
     if status in ("UNAVAILABLE", "DEADLINE_EXCEEDED") or "http2 header with status" in details:  # a web server's
         hint = "give the port of `ray start`, 6379 by default, or unset RAY_ADDRESS to use this machine"
         raise InputError(f"{name}: no Ray head answers at {target} ({details}); {hint}")
+    if _kubernetes_tokens():
+        return
     token, place = find_token()
     enabled = os.environ.get("RAY_AUTH_MODE", "token" if token and address == "auto" else "").lower() == "token"
     if status == "UNAUTHENTICATED":
@@ -55,17 +57,22 @@ def find_token() -> tuple[str, str]:
         return "", place
 
 
+def _kubernetes_tokens() -> bool:
+    """Return whether Ray uses the token of the pod's service account, which it finds on its own."""
+    return os.environ.get("RAY_ENABLE_K8S_TOKEN_AUTH", "0").lower() in ("1", "true")
+
+
 def _check_token_file() -> None:
     """Raise InputError if a token file is named but holds none, which Ray reports with a traceback."""
     wanted = os.environ.get("RAY_AUTH_MODE", "token").lower() == "token" and os.environ.get("RAY_AUTH_TOKEN_PATH")
     token, place = find_token()
-    if wanted and not token:
+    if wanted and not token and not _kubernetes_tokens():
         raise InputError(f"no token in {place}; write one there, or unset RAY_AUTH_TOKEN_PATH")
 
 
 def _resolved(address: str) -> str:
     """Return HOST:PORT; `auto` is the head that was started last on this machine."""
-    if address.startswith(("http", "ray:")):
+    if address.startswith(("http://", "https://", "ray://")):
         raise InputError(f"RAY_ADDRESS={address} is for `ray job submit`; a study joins `auto` or HOST:PORT")
     from ray._private.services import canonicalize_bootstrap_address  # no public function returns what `auto` means
 
@@ -86,7 +93,11 @@ def _ask(target: str, token: str = "") -> tuple[str, str]:
     if os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true"):
         from ray._private.grpc_utils import init_grpc_channel  # finds the certificates
 
-        channel = init_grpc_channel(target, [("grpc.enable_http_proxy", 0)])
+        try:
+            channel = init_grpc_channel(target, [("grpc.enable_http_proxy", 0)])
+        except (RuntimeError, OSError) as error:
+            hint = "check RAY_TLS_SERVER_CERT, RAY_TLS_SERVER_KEY and RAY_TLS_CA_CERT, or unset RAY_USE_TLS"
+            raise InputError(f"RAY_USE_TLS: {' '.join(str(error).split())}; {hint}") from error
     else:
         channel = grpc.insecure_channel(target, [("grpc.enable_http_proxy", 0)])
     metadata = [("authorization", f"Bearer {token}")] if token else None
@@ -133,7 +144,9 @@ class NodeChecks:
         asked = {}
         for key in names:
             there = NodeAffinitySchedulingStrategy(key, soft=False)
-            task = ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=there)(_node_question())
+            # max_calls: the process ends and does not keep the data in memory.
+            options = {"num_cpus": 0, "max_retries": 0, "max_calls": 1, "scheduling_strategy": there}
+            task = ray.remote(**options)(_node_question())
             asked[task.remote(cl2r.__version__, needed)] = key
         answered, _ = ray.wait(list(asked), num_returns=len(asked), timeout=NODE_S)
         for answer, key in asked.items():

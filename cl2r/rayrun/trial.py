@@ -65,7 +65,8 @@ def run_trial(config: dict[str, Any]) -> None:
 def prepare(job: Job, resources: Resources) -> torch.device:
     """Set the threads of a training process, load its data and return its device.
 
-    Raise InputError with the node's address if the node, unlike the driver's, lacks the data or a GPU.
+    Raise OSError with the node's address if the node, unlike the driver's, lacks the data or a GPU: another attempt may
+    run on another node.
     """
     torch.set_num_threads(resources.cpus_per_worker)
     try:
@@ -73,7 +74,7 @@ def prepare(job: Job, resources: Resources) -> torch.device:
             load_dataset(data.name, data.size, data.channels, data.root)
         return resources.device()
     except InputError as error:
-        raise InputError(f"node {get_node_ip_address()}: {error}") from error
+        raise OSError(f"node {get_node_ip_address()}: {error}") from error
 
 
 def fit_workers(

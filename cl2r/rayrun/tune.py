@@ -90,8 +90,8 @@ class TrialMonitor(NotPickled, tune.Callback):  # type: ignore[misc]  # Ray has 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         # The searcher was asked before this callback and has decided whether the job is tried again.
         job, reason = Job.from_json(trial.config["job"]), failure_reason(trial)
-        if reason == DIED:
-            reason = self.nodes.problems() or DIED
+        if reason == DIED and (problems := self.nodes.problems()):  # of any node, not only of the one where it ran
+            reason = f"{DIED}, perhaps because of {problems}"
         if trial.trial_id in self.searcher.retried:
             self.say(f"{job.runs[0].title}: {reason}; it resumes from its last saved epoch")
             return

@@ -93,7 +93,10 @@ def busy_note() -> str | None:
     before = _core_times()
     if before:
         time.sleep(BUSY_SECONDS)
-        spent = [(now[0] - then[0], now[1] - then[1]) for then, now in zip(before, _core_times(), strict=True)]
+        after = _core_times()
+        if len(after) != len(before):  # a core went offline or came back: nothing can be said
+            return None
+        spent = [(now[0] - then[0], now[1] - then[1]) for then, now in zip(before, after, strict=True)]
         used = sum(busy / total for busy, total in spent if total)
     else:  # not Linux: the mean of the last minute
         used = load

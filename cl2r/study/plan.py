@@ -1,6 +1,5 @@
 """What a study would train and what that would cost, before anything is started: `cl2r plan`, as text and as JSON."""
 
-import os
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -26,7 +25,6 @@ from cl2r.study.jobs import Job, confirmation_jobs, plan_job
 from cl2r.study.ledger import finished
 from cl2r.study.race_plan import plan_json as race_json
 from cl2r.study.race_plan import plan_lines
-from cl2r.study.resources import Resources
 from cl2r.study.session import StudySession
 from cl2r.study.space import random_points
 from cl2r.study.spec import Point
@@ -50,11 +48,13 @@ class Estimate:
     """Images to train on, in all epochs of the links to train."""
     images_to_extract: int
     concurrent: int
-    """Runs at a time."""
+    """Runs at a time, on machines that only the user knows."""
+    concurrent_here: int
+    """Runs at a time on this machine: at most as many as fit."""
     workers: int
     """Processes per run."""
     seconds: float | None
-    """Time on this machine; None if it has no GPU and one was asked for."""
+    """Time on this machine; None if it has no room for a run, or no GPU and one was asked for."""
     speed: str
     """What the time on this machine was computed from."""
     gpu: str
@@ -71,14 +71,13 @@ class Estimate:
         """Return aligned lines."""
         about = f" (about: {counted(self.drawn_points, 'point')} of the space drawn at random)"
         hours = f"{self.gpu_hours:,.2f}" if self.gpu_hours >= 0.01 or not self.links_to_train else "under 0.01"
-        here = f"{self.concurrent} at a time"
-        if self.workers > 1:
-            here += f", each by {self.workers} workers, assumed to share it without loss"
-        time = f"; {duration(self.gpu_seconds)} with {here}"
-        machine = "has no GPU: planned for others"
+        each = f", each by {self.workers} workers, assumed to share it without loss" if self.workers > 1 else ""
+        time = f"; {duration(self.gpu_seconds)} with {self.concurrent} at a time{each}"
+        machine = "has no room for such a run: planned for others"
         if self.seconds is not None:
-            here += f"; speed {self.speed}" if self.speed else ""
-            machine, time = f"{duration(self.seconds)} ({here})", ""
+            speed = f"; speed {self.speed}" if self.speed else ""
+            machine = f"{duration(self.seconds)} ({self.concurrent_here} at a time{each}{speed})"
+            time = time if self.concurrent > self.concurrent_here else ""
         present = self.links - self.links_to_train
         lines = {
             f"study {self.study}{about if self.drawn_points else ''}": "",
@@ -108,7 +107,7 @@ def plan_json(session: StudySession, gpu_price: float) -> dict[str, Any]:
         runs, outcomes = session.expected_runs(), session.ledger.outcomes().values()
         done = sum(event.kind == "finished" for event in outcomes)
         head = {"study": _name(session), "runs": runs, "finished": done}
-        return head | race_json(session.race) | {"notes": _notes()}
+        return head | race_json(session.race) | {"notes": [*session.race.assumptions(), *_notes()]}
     return asdict(estimate(session, gpu_price))
 
 
@@ -129,9 +128,13 @@ def estimate(session: StudySession, gpu_price: float) -> Estimate:
             if not costs.keys() >= set(plan.keys):  # a run with an adapter has no links of its own
                 costs |= {cost.key: cost for cost in link_costs(plan, cache)}
     missing = [cost for cost in costs.values() if cost.key not in session.store]
-    elsewhere = resources.gpus_per_worker > 0 and resources.backend != "gloo" and not torch.cuda.is_available()
-    concurrent = _concurrent(resources, elsewhere)
-    seconds, speed = (None, "") if elsewhere else _time_here(session, plans, costs, missing, concurrent)
+    fitting = 0 if resources.elsewhere() else resources.fit_here()
+    concurrent = resources.max_concurrent or (1 if resources.elsewhere() else fitting)
+    if concurrent < 1:
+        hint = "plan for a cluster with --max-concurrent N"
+        raise InputError(f"{resources.workers} workers do not fit into this machine; {hint}")
+    here = min(concurrent, fitting)
+    seconds, speed = _time_here(session, plans, costs, missing, here) if here else (None, "")
     gpu_hours = sum(map(GPU.seconds, missing)) / 3600
     outcomes = session.ledger.outcomes()
     return Estimate(
@@ -144,6 +147,7 @@ def estimate(session: StudySession, gpu_price: float) -> Estimate:
         images=sum(cost.images for cost in missing),
         images_to_extract=sum(cost.extracted for cost in missing),
         concurrent=concurrent,
+        concurrent_here=here,
         workers=resources.workers,
         seconds=seconds,
         speed=speed,
@@ -156,17 +160,6 @@ def estimate(session: StudySession, gpu_price: float) -> Estimate:
         bytes=sum(cost.disk_bytes for cost in missing),
         notes=_notes(),
     )
-
-
-def _concurrent(resources: Resources, elsewhere: bool) -> int:
-    """Return how many runs are trained at a time, here or on machines that only the user knows."""
-    machine = {"CPU": float(os.cpu_count() or 1), "GPU": float(torch.cuda.device_count())}
-    concurrent = resources.max_concurrent or (1 if elsewhere else resources.fit_into(machine))
-    if concurrent < 1:
-        raise InputError(
-            f"{resources.workers} workers do not fit into this machine; plan for a cluster with --max-concurrent N"
-        )
-    return concurrent
 
 
 def _time_here(

@@ -244,6 +244,7 @@ class Race(RaceClock):
             raise InputError(
                 f"--hours {self.race.hours:g}: the smallest race of {methods} takes about {duration(needed)}; "
                 f"give --hours {hours}, or fewer --methods, --seeds or optim.epochs"
+                + "".join(f" ({note})" for note in self.assumptions())
             )
 
     def forecast(self, smallest: bool = False) -> list[Round]:
@@ -382,7 +383,7 @@ def plan_lines(race: Race) -> list[str]:
         lines.append(f"{own.name:<10}  {state}: {size}, {seeds}, about {duration(own.seconds)}")
     used, total = race.used(), sum(own.seconds for own in rounds[len(decided) :])
     lines.append(f"time        {duration(used)} used, about {duration(total)} to come, of {race.race.hours:g} h")
-    return [*race.notes, race.split_note(), *lines]
+    return [*race.notes, race.split_note(), *(f"note: {note}" for note in race.assumptions()), *lines]
 
 
 def plan_json(race: Race) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from cl2r.study.ledger import Event, Kind, finished, read_events
 from cl2r.study.resources import Resources
 from cl2r.study.spec import StudySpec
 
+GPU = GpuAssumption()
 OVERHEAD, MOST_OVERHEAD = 1.3, 5.0  # before it has been measured: processes that wait for others, or slow them down
 RUN_SECONDS, STARTING_SECONDS = 3.0, 1.0  # of a run besides training, before it has been measured; to start it
 
@@ -39,10 +40,10 @@ class RaceClock:
     def __init__(self, spec: StudySpec, folder: StudyFolder, resources: Resources) -> None:
         assert spec.race is not None
         self.spec, self.folder, self.resources, self.race = spec, folder, resources, spec.race
-        here = {"CPU": float(os.cpu_count() or 1), "GPU": float(torch.cuda.device_count())}
-        fitting, most = max(1, resources.fit_into(here)), resources.max_concurrent
+        fitting, most = max(1, resources.fit_here()), resources.max_concurrent
         # How much a cluster runs at a time shows later.
-        self.concurrent = most if most and os.environ.get("RAY_ADDRESS") else min(most or fitting, fitting)
+        away = os.environ.get("RAY_ADDRESS") or resources.elsewhere()
+        self.concurrent = most if most and away else min(most or fitting, fitting)
         self.store = LinkStore(folder.storage)
         self.overhead, self.run_seconds = OVERHEAD, RUN_SECONDS
         self._speeds: dict[str, list[float]] = {}
@@ -87,16 +88,29 @@ class RaceClock:
         chains = [[cost for cost in self._run_costs(job) if cost.key not in present] for job in open_jobs]
         missing = list({cost.key: cost for chain in chains for cost in chain}.values())
         examples = {speed_group(plan): plan for plan in (plan_run(job.runs[0].config) for job in open_jobs)}
-        for group in {cost.speed_group for cost in missing} - self._speeds.keys():
-            if self.resources.gpus_per_worker and not torch.cuda.is_available():
-                self._speeds[group] = [GpuAssumption().sustained_flops]  # until links have been trained
-            else:
+        if not self.resources.elsewhere():
+            for group in {cost.speed_group for cost in missing} - self._speeds.keys():
                 torch.set_num_threads(self.resources.cpus_per_worker)
                 self._speeds[group] = [measure_flops(examples[group], self.resources.device())]
-        training = seconds_here(missing, self._speeds, self.resources.workers)
-        longest = max((seconds_here(chain, self._speeds, self.resources.workers) for chain in chains), default=0.0)
-        total = (training + self.run_seconds * len(open_jobs)) / self.concurrent
+        longest = max(map(self._training, chains), default=0.0)
+        total = (self._training(missing) + self.run_seconds * len(open_jobs)) / self.concurrent
         return self.overhead * max(total, longest + self.run_seconds * bool(open_jobs))
+
+    def _training(self, costs: Sequence[LinkCost]) -> float:
+        """Return how long one run takes to train links; on GPUs elsewhere at an assumed speed, until it is known."""
+        known = [cost for cost in costs if cost.speed_group in self._speeds]
+        assumed = sum(GPU.seconds(cost) for cost in costs if cost.speed_group not in self._speeds)
+        workers = self.resources.workers
+        # Processes that share a GPU share its time.
+        return seconds_here(known, self._speeds, workers) + assumed / workers / min(
+            1, self.resources.gpus_per_worker or 1
+        )
+
+    def assumptions(self) -> list[str]:
+        """Return a note if times are computed from the assumed speed of a GPU."""
+        if not self.resources.elsewhere() or self._speeds:
+            return []
+        return [f"this machine has no GPU: times are an assumption, not measured: {GPU.name}, {GPU}"]
 
     def measure(self, jobs: Sequence[Job]) -> None:
         """Measure speeds and overhead of the rounds that are over, which had these jobs."""

@@ -78,6 +78,18 @@ class Resources:
             return torch.device("cuda")
         return torch.device("cpu")
 
+    def elsewhere(self) -> bool:
+        """Return whether a worker needs a GPU and this machine has none."""
+        import torch
+
+        return self.gpus_per_worker > 0 and self.backend != "gloo" and not torch.cuda.is_available()
+
+    def fit_here(self) -> int:
+        """Return how many trials fit into this machine at a time."""
+        import torch
+
+        return self.fit_into({"CPU": float(os.cpu_count() or 1), "GPU": float(torch.cuda.device_count())})
+
     def per_worker(self) -> dict[str, float]:
         """Return what Ray reserves for one worker."""
         gpus = {"GPU": self.gpus_per_worker} if self.gpus_per_worker else {}

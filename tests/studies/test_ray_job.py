@@ -144,9 +144,8 @@ def head(preset: Path) -> Iterator[Head]:
             start_new_session=True,
         )
     client = plain | {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token)}
-    client |= {
-        "RAY_API_SERVER_ADDRESS": f"http://127.0.0.1:{port}"
-    }  # `ray dashboard` would forward to 8265, the default
+    # The README exports it with 8265, to which `ray dashboard` forwards; without it another Ray here would be used.
+    client |= {"RAY_API_SERVER_ADDRESS": f"http://127.0.0.1:{port}"}
     deadline = time.monotonic() + 90
     while not (_answers(port) and (folder / "ray" / "ray_current_cluster").exists()):
         assert process.poll() is None, log.read_text()

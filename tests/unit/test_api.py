@@ -148,6 +148,13 @@ def test_a_plan_counts_runs_and_links_and_writes_nothing(small: Path, tiny: Path
     assert (plan.runs, plan.links) == (8, None), "ER is the reference"
 
 
+def test_a_study_without_a_head_writes_nothing(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    with pytest.raises(InputError, match="no Ray head answers"):
+        cl2r.run_study({"preset": "small.yaml", "grid": {"method.name": ["er"]}})
+    assert [path.name for path in small.iterdir()] == ["small.yaml"]
+
+
 @pytest.mark.usefixtures("small")
 def test_a_study_can_be_planned_by_name_and_by_file(tiny: Path) -> None:
     changes = {"preset": "small.yaml", "seeds": [0], "grid": {"method.name": ["er"]}}

@@ -130,6 +130,20 @@ def test_a_plan_starts_nothing_and_writes_nothing(cl2r: Command, tiny: Path, tmp
 
 
 @pytest.mark.usefixtures("no_ray")
+def test_a_study_without_a_head_writes_nothing_and_its_plan_needs_none(
+    cl2r: Command, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    before = tree(tmp_path)
+    words = ["ablation", *quick_options(tiny), "--cells", "er", "--name", "x"]
+    code, _, err = cl2r("study", *words)
+    assert code == 2
+    assert "RAY_ADDRESS=127.0.0.1:1: no Ray head answers" in err
+    assert cl2r("plan", *words)[0] == 0
+    assert tree(tmp_path) == before
+
+
+@pytest.mark.usefixtures("no_ray")
 def test_a_plan_of_a_sweep_and_of_a_file(cl2r: Command, tiny: Path, tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     space = {"method.lambda_base": {"low": 0.1, "high": 1.0}}

@@ -233,6 +233,15 @@ def test_commands_are_accepted_and_fill_the_cluster(monkeypatch: pytest.MonkeyPa
     assert calls.keys() == {"README.md", "a100.yaml", "onprem.yaml", "kuberay.yaml", "slurm.sh"}
 
 
+@pytest.mark.parametrize(("name", "lines"), [("README.md", 2), ("a100.yaml", 1), ("onprem.yaml", 1)])
+def test_jobs_are_submitted_to_the_forwarded_address(name: str, lines: int) -> None:
+    """Without the variable `ray job submit` looks for a Ray on this machine first."""
+    text = (CLUSTER / name).read_text(encoding="utf-8")
+    exports = re.findall(r"(?:^|`)(?:# +)?(export RAY_AUTH_MODE=token [^\n`]*)", text, re.MULTILINE)
+    assert len(exports) == lines
+    assert all("RAY_API_SERVER_ADDRESS=http://localhost:8265" in line.split() for line in exports)
+
+
 def test_the_readme_fills_in_every_placeholder() -> None:
     readme, config = ((CLUSTER / name).read_text(encoding="utf-8") for name in ("README.md", "a100.yaml"))
     filled = re.findall(r"s/([\w-]+)/\$", readme)

@@ -136,6 +136,8 @@ def test_ray_is_started_as_it_should(job: Job) -> None:
     [
         ({"SLURM_GPUS_ON_NODE": 8}, "1 11"),
         ({"SLURM_GPUS_ON_NODE": 8, "SLURM_CPUS_PER_TASK": 8}, "1 1"),
+        ({"SLURM_GPUS_ON_NODE": 8, "CL2R_GPUS_PER_WORKER": 0.25}, "0.25 2"),
+        ({"SLURM_GPUS_ON_NODE": 8, "CL2R_GPUS_PER_WORKER": 2}, "2 22"),
         ({"SLURM_GPUS_ON_NODE": 8, "CL2R_GPUS_PER_WORKER": 0.5, "CL2R_CPUS_PER_WORKER": 5}, "0.5 5"),
         ({}, "none none"),
     ],

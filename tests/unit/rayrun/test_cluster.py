@@ -112,3 +112,13 @@ def test_a_head_that_comes_back_ends_nothing(monkeypatch: pytest.MonkeyPatch) ->
 
     Unsteady(said.append, "head:1", lambda code: pytest.fail("too early")).run()
     assert len(said) == 2
+
+
+@pytest.mark.parametrize(("own", "found"), [(None, "0"), ("5", "5")])
+def test_workers_are_not_nice_unless_the_user_says_so(
+    own: str | None, found: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With Ray's default, 15, trials stand still beside other programs that use all cores."""
+    monkeypatch.setattr(cluster.os, "environ", {"RAY_worker_niceness": own} if own else {})
+    cluster.set_environment(verbose=True)
+    assert cluster.os.environ["RAY_worker_niceness"] == found

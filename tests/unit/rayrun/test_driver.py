@@ -1,6 +1,7 @@
 """The driver before and after Ray Tune: ledger, frames and outcome. Training runs in this process."""
 
 import errno
+import threading
 from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
@@ -69,6 +70,25 @@ def test_starting_ray_is_said_first(
         with pytest.raises(InputError, match="no room"):
             driver.run_jobs(session)
         assert capsys.readouterr().err == line
+
+
+def test_tune_is_imported_only_once_the_head_has_answered(
+    session: StudySession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    begun: list[threading.Thread] = []
+    monkeypatch.setattr(threading.Thread, "start", begun.append)
+    with pytest.raises(InputError, match="no Ray head answers"):
+        driver.run_jobs(session)
+    assert begun == []
+
+
+def test_an_error_of_tunes_import_is_left_to_the_main_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(name: str) -> None:
+        raise ImportError(name)
+
+    monkeypatch.setattr(driver.importlib, "import_module", broken)
+    driver._load_tune()
 
 
 def test_failed_and_missing_runs_are_counted(session: StudySession, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ TOKEN = "0123456789abcdef"
 @pytest.fixture(autouse=True)
 def no_token(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """No token in the environment or in the home."""
-    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
+    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_ENABLE_K8S_TOKEN_AUTH", "RAY_USE_TLS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
 
@@ -107,10 +107,37 @@ def test_an_address_without_a_head(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 2 * probes.HEAD_S < 10
 
 
-@pytest.mark.parametrize("address", ["http://head:8265", "ray://head:10001", "head"])
+@pytest.mark.parametrize("address", ["http://head:8265", "https://head", "ray://head:10001", "head"])
 def test_an_address_of_another_kind(address: str) -> None:
     assert f"RAY_ADDRESS={address}" in refusal(address)
     assert "`auto` or HOST:PORT" in refusal(address)
+
+
+def test_a_host_whose_name_begins_like_an_address_of_another_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ray._private.services.canonicalize_bootstrap_address", lambda address: address)
+    assert probes._resolved("httpd-7:6379") == "httpd-7:6379"
+
+
+def test_tokens_of_kubernetes_are_left_to_ray(
+    head: Callable[[str], str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("RAY_ENABLE_K8S_TOKEN_AUTH", "true")
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "nothing"))
+    check_head("local")
+    check_head(head(TOKEN))
+
+
+@pytest.mark.parametrize("certificate", [None, "nothing.pem"])
+def test_certificates_that_are_not_there(
+    certificate: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("SERVER_CERT", "SERVER_KEY", "CA_CERT"):
+        monkeypatch.delenv(f"RAY_TLS_{name}", raising=False)
+        if certificate:
+            monkeypatch.setenv(f"RAY_TLS_{name}", str(tmp_path / certificate))
+    monkeypatch.setenv("RAY_USE_TLS", "1")
+    assert "check RAY_TLS_SERVER_CERT" in refusal("127.0.0.1:1")
 
 
 def test_auto_without_a_ray_on_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,8 +159,11 @@ class Nodes(NodeChecks):
         return self.problem
 
 
-@pytest.mark.parametrize(("problem", "reason"), [("node 192.0.2.7: no cl2r", "node 192.0.2.7: no cl2r"), ("", DIED)])
-def test_a_process_that_died_on_such_a_node_is_reported_by_it(
+@pytest.mark.parametrize(
+    ("problem", "reason"),
+    [("node 192.0.2.7: no cl2r", f"{DIED}, perhaps because of node 192.0.2.7: no cl2r"), ("", DIED)],
+)
+def test_a_process_that_died_may_have_run_on_such_a_node(
     problem: str, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     crashes: list[tuple[str, str]] = []

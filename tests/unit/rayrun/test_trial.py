@@ -72,7 +72,7 @@ def test_a_node_that_does_not_share_the_storage_is_named(
 
 
 @pytest.mark.parametrize("lacking", ["data", "GPU"])
-def test_a_node_that_lacks_the_data_or_a_gpu_is_named(
+def test_a_node_that_lacks_the_data_or_a_gpu_is_named_and_another_may_be_tried(
     job: Job, folder: StudyFolder, monkeypatch: pytest.MonkeyPatch, lacking: str
 ) -> None:
     def missing(*_: Any) -> None:
@@ -80,9 +80,14 @@ def test_a_node_that_lacks_the_data_or_a_gpu_is_named(
 
     monkeypatch.setattr(*{"data": (trial, "load_dataset"), "GPU": (Resources, "device")}[lacking], missing)
     monkeypatch.setattr(trial, "get_node_ip_address", lambda: "192.0.2.7")
-    assert run(job, folder, monkeypatch, None) == [{"ended": True}]
-    reasons = {event.read()["reason"] for event in folder.ledger.outcomes().values()}
-    assert reasons == {f"node 192.0.2.7: there is no {lacking}"}
+    with pytest.raises(OSError, match=f"node 192.0.2.7: there is no {lacking}"):
+        run(job, folder, monkeypatch, None)
+    assert folder.ledger.outcomes() == {}
+
+
+def test_bad_input_is_a_failed_row_at_once(job: Job, folder: StudyFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run(job, folder, monkeypatch, InputError("no such thing")) == [{"ended": True}]
+    assert {event.read()["reason"] for event in folder.ledger.outcomes().values()} == {"no such thing"}
 
 
 def imported(module: str, seen: set[str]) -> set[str]:

@@ -58,6 +58,13 @@ def test_a_busy_machine_by_its_cores(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     assert (busy_note() is not None) == noted
 
 
+def test_a_core_that_goes_offline_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter([[(0, 0), (0, 0)], [(20, 20)]])
+    monkeypatch.setattr(module, "_core_times", lambda: next(times))
+    monkeypatch.setattr(module.time, "sleep", lambda _: None)
+    assert busy_note() is None
+
+
 @pytest.mark.parametrize(
     ("words", "expected"),
     [

@@ -57,7 +57,10 @@ def have_links(storage: Path, keys: set[str]) -> None:
         (storage / "links" / key / "manifest.json").write_text("{}")
 
 
-def test_counts_are_those_of_the_plans(study: StudySpec, tmp_path: Path, calibrated: list[Plan]) -> None:
+def test_counts_are_those_of_the_plans(
+    study: StudySpec, tmp_path: Path, calibrated: list[Plan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 4)
     jobs = grid_jobs(study)
     folder = StudyFolder(tmp_path / "results", "name")
     text = text_of(study, jobs, folder, Resources(max_concurrent=3), 2.5)
@@ -122,7 +125,23 @@ def test_a_sweep_is_planned_by_points_drawn_at_random(tiny: Path, tmp_path: Path
     assert not list(tmp_path.iterdir())
 
 
-def test_workers_share_a_run(study: StudySpec, tmp_path: Path, calibrated: list[Plan]) -> None:
+def test_no_more_runs_at_a_time_than_fit_into_this_machine(
+    study: StudySpec, tmp_path: Path, calibrated: list[Plan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    folder, jobs = StudyFolder(tmp_path, "name"), grid_jobs(study)
+    two, many = (estimate(StudySession(study, folder, Resources(max_concurrent=most), jobs), 4.1) for most in (2, 100))
+    assert many.seconds == two.seconds
+    assert (many.concurrent, many.concurrent_here) == (100, 2)
+    lines = lines_of(str(many))
+    assert "(2 at a time" in lines["this machine"]
+    assert "with 100 at a time" in lines["A100"]
+
+
+def test_workers_share_a_run(
+    study: StudySpec, tmp_path: Path, calibrated: list[Plan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
     folder, jobs = StudyFolder(tmp_path, "name"), grid_jobs(study)
     one, two = (
         lines_of(text_of(study, jobs, folder, Resources(workers=workers, max_concurrent=1), 4.1))["this machine"]
@@ -141,7 +160,7 @@ def test_a_plan_for_gpus_that_are_elsewhere(
     folder, jobs = StudyFolder(tmp_path, "name"), grid_jobs(study)
     session = StudySession(study, folder, Resources(gpus_per_worker=1, accelerator="A100", max_concurrent=8), jobs)
     lines = lines_of(plan_text(session, 4.1))
-    assert lines["this machine"] == "has no GPU: planned for others"
+    assert lines["this machine"] == "has no room for such a run: planned for others"
     assert "with 8 at a time" in lines["A100"]
     found = estimate(session, 4.1)
     assert (found.seconds, found.concurrent) == (None, 8)
@@ -183,4 +202,7 @@ def test_workers_that_do_not_fit_into_this_machine_are_refused(
     folder, jobs = StudyFolder(tmp_path, "name"), grid_jobs(study)[:1]
     with pytest.raises(InputError, match="4096 workers do not fit into this machine"):
         text_of(study, jobs, folder, Resources(workers=4096), 4.1)
-    assert "2 at a time" in text_of(study, jobs, folder, Resources(workers=4096, max_concurrent=2), 4.1)
+    lines = lines_of(text_of(study, jobs, folder, Resources(workers=4096, max_concurrent=2), 4.1))
+    assert "with 2 at a time" in lines["A100"]
+    assert lines["this machine"].startswith("has no room for such a run")
+    assert calibrated == []

@@ -10,9 +10,11 @@ import pytest
 
 from cl2r.config.methods import METHODS, method_info, sections
 from cl2r.config.schema import field_keys
+from cl2r.engine.plan import plan_run
 from cl2r.errors import InputError
 from cl2r.storage.path import LocalPath
 from cl2r.study.constraints import Constraint
+from cl2r.study.cost import GpuAssumption, link_costs
 from cl2r.study.folder import StudyFolder
 from cl2r.study.race import (
     OWN_KNOBS,
@@ -30,7 +32,7 @@ from cl2r.study.race import (
     space_of,
     tuned_methods,
 )
-from cl2r.study.race_plan import Race, entrants, with_split
+from cl2r.study.race_plan import Race, entrants, plan_lines, with_split
 from cl2r.study.race_time import STARTING_SECONDS
 from cl2r.study.resources import Resources
 from cl2r.study.space import Range, corner_values
@@ -399,6 +401,23 @@ def test_no_more_runs_at_a_time_than_fit_into_this_machine(
     monkeypatch.setattr("os.cpu_count", lambda: 4)
     assert timed_race(tiny, tmp_path, most=100).concurrent == 4
     assert timed_race(tiny, tmp_path, most=3).concurrent == 3
+
+
+def test_times_on_gpus_that_are_elsewhere_are_an_assumption(
+    tiny: Path, tmp_path: LocalPath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Small steps take as long as launching their kernels, whatever their FLOPs."""
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    spec = timed_race(tiny, tmp_path).spec
+    one = Race(spec, StudyFolder(tmp_path, "race"), Resources(gpus_per_worker=1, max_concurrent=8))
+    assert one.concurrent == 8
+    (job,) = one.jobs("final", [Candidate(0, "er")], (0,))
+    steps = sum(cost.steps for cost in link_costs(plan_run(job.runs[0].config)))
+    assert one.seconds([job]) == pytest.approx(one.overhead * (steps * GpuAssumption().step_seconds + one.run_seconds))
+    (note,) = (line for line in plan_lines(one) if "assumption" in line)
+    assert "10 TFLOP/s, at least 8 ms per step" in note
+    assert not any("assumption" in line for line in plan_lines(timed_race(tiny, tmp_path)))
 
 
 def test_shared_links_count_once_and_runs_that_waited_for_no_link_tell_the_rest(
