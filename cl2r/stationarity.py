@@ -53,7 +53,15 @@ def linear_cka(new: Rows, old: Rows) -> float:
 
 def rotation(new: Rows, old: Rows) -> npt.NDArray[np.float64]:
     """Return the orthogonal R that maps unit rows of `new` nearest to `old`'s: min ‖A R − B‖ (Procrustes)."""
-    left, _, right = np.linalg.svd(unit_rows(new).T @ unit_rows(old))
+    product = unit_rows(new).T @ unit_rows(old)
+    try:
+        left, _, right = np.linalg.svd(product)
+    except (
+        np.linalg.LinAlgError
+    ):  # divide and conquer does not converge for every matrix; QR iteration is slower and does
+        from scipy import linalg
+
+        left, _, right = linalg.svd(product, lapack_driver="gesvd")
     return np.asarray(left @ right)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from cl2r.features import Features, unit_rows
 from cl2r.simplex import simplex_vertices
-from cl2r.stationarity import (
+from cl2r.stationarity import rotation, (
     SAMPLED_ROWS,
     common_direction,
     drift,
@@ -209,3 +209,14 @@ def test_vertices_bound_follows_the_rank():
     axes = np.linalg.svd(corners)[2][:3]
     flat, bound = (corners @ axes.T @ axes).astype(np.float32), vertex_bound(3, 6, k)
     assert vertices(flat, labels, k) == pytest.approx({"vertex_cosine": bound, "vertex_bound": bound}, abs=1e-6)
+
+
+def test_a_rotation_is_found_if_divide_and_conquer_does_not_converge(monkeypatch: pytest.MonkeyPatch) -> None:
+    new, old = np.random.default_rng(0).normal(size=(2, 50, 6))
+    expected = rotation(new, old)
+
+    def fails(*args: object) -> None:
+        raise np.linalg.LinAlgError("SVD did not converge")
+
+    monkeypatch.setattr("numpy.linalg.svd", fails)
+    assert rotation(new, old) == pytest.approx(expected, abs=1e-10)
