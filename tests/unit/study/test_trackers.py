@@ -75,7 +75,7 @@ def row(stage: str, epoch: int, **losses: float) -> dict[str, Any]:
 
 def test_epochs_are_counted_over_the_run_and_values_over_tasks(place: Place) -> None:
     curves = [row("train", 1, loss_ce=1.5), row("train", 2, loss_ce=1.25, loss_fd=0.25), row("tune", 1, loss_ce=0.75)]
-    TensorBoard(place).task("run", TaskLog(2, curves, {"BC(t)": 0.5, "self_accuracy": 0.875}))
+    TensorBoard(place).task("run", TaskLog(2, curves, {"BC(t)": 0.5, "self_accuracy": 0.875}, before=3))
     expected = {
         ("train/loss_ce", 4): 1.5,
         ("train/loss_ce", 5): 1.25,
@@ -99,7 +99,7 @@ def test_nan_is_left_out_and_numpy_numbers_are_kept() -> None:
 def test_tasks_of_the_same_second_do_not_overwrite_each_other(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("time.time", lambda: 1.7e9)
     for task in (1, 2, 3):
-        TensorBoard(place).task("run", TaskLog(task, [{"loss_ce": task / 4}], {}))
+        TensorBoard(place).task("run", TaskLog(task, [{"loss_ce": task / 4}], {}, task - 1))
     found = scalars_below(Path(str(place.home / "tensorboard" / "run")))
     assert found == {("train/loss_ce", task): [task / 4] for task in (1, 2, 3)}
 
