@@ -1,8 +1,7 @@
 """Runs logged for TensorBoard, MLflow and Weights & Biases, with their own libraries.
 
-The process that starts the runs logs them, with one thread per tracker: other processes and nodes need no library and
-no key, and a slow server delays nothing. A tracker knows how many tasks of a run it has, so a resumed study adds what
-is missing: what a training process reports after a task or, if its run has ended, what the ledger has.
+The process that starts the runs logs them, with one thread per tracker: no other needs a library or a key, and a slow
+server delays nothing. A resumed study adds what a tracker does not have, from reports after tasks or from the ledger.
 """
 
 import importlib.util
@@ -41,15 +40,12 @@ Status = Literal["running", "finished", "failed", "pruned", "stopped"]
 T = TypeVar("T")
 Read = Callable[[], T]  # called when it is logged, in a tracker's thread
 Entry = Callable[["Tracker"], None]
-Ended = Mapping[str, Any]  # an outcome in the ledger
 TENSORBOARD = "tensorboard"
-EXTRAS = {TENSORBOARD: "tensorboardX", "mlflow": "mlflow", "wandb": "wandb"}
-"""Modules by the names that `--log` takes; the last two come with extras of the same name."""
+EXTRAS = {TENSORBOARD: "tensorboardX", "mlflow": "mlflow", "wandb": "wandb"}  # modules by the names that --log takes
 SCALARS = {"BC(t)": BC, "self_accuracy": REINDEXED_ACCURACY, "service_accuracy": SERVICE_ACCURACY}
 """Values over the first t tasks that are logged after task t."""
-RETRY_SECONDS = 60.0
+RETRY_SECONDS, CLOSE_SECONDS = 60.0, 120.0  # after an error; at the end, if nothing is logged for so long
 REST = "the same command logs the rest"
-CLOSE_SECONDS = 120.0  # at the end, a tracker that logs nothing for so long is given up
 MAX_PARAMS, MAX_METRICS, MAX_RUNS = 100, 1000, 50_000  # per request of MLflow
 
 
@@ -111,11 +107,9 @@ def check_trackers(names: Sequence[str], storage: StoragePath) -> None:
         found = importlib.util.find_spec(EXTRAS[name])
         if found is None or found.origin is None:  # a folder of that name, such as W&B's own, is no library
             raise InputError(f"--log {name}: the library is not installed: pip install 'cl2r[{name}]'")
-    if not storage.remote:
-        return
-    if "mlflow" in names and not os.environ.get("MLFLOW_TRACKING_URI"):
+    if storage.remote and "mlflow" in names and not os.environ.get("MLFLOW_TRACKING_URI"):
         raise InputError(f"--log mlflow: no database can be kept in {storage}; set MLFLOW_TRACKING_URI to a server")
-    if "wandb" in names and not os.environ.get("WANDB_DIR") and WandB.mode() == "offline":
+    if storage.remote and "wandb" in names and not os.environ.get("WANDB_DIR") and WandB.mode() == "offline":
         raise InputError(f"--log wandb: offline files cannot be kept in {storage}; set WANDB_API_KEY or WANDB_DIR")
 
 
@@ -184,8 +178,7 @@ class MLflow:
 
         if run not in self._runs:
             tags = {"cl2r.run": run, "cl2r.study": self.owner, "cl2r.task": "0", "cl2r.status": "running"}
-            created = self.client.create_run(self.experiment, run_name=run, tags=tags)
-            self._runs[run] = created.info.run_id, tags, set()
+            self._runs[run] = self.client.create_run(self.experiment, None, tags, run).info.run_id, tags, set()
         number, tags, known = self._runs[run]
         if tags["cl2r.status"] != "running":
             self.client.update_run(number, status="RUNNING")
@@ -203,8 +196,8 @@ class MLflow:
         self._log(run, [(tasks, metrics)])
 
     def close(self, run: str, status: Status) -> None:
-        ends = {"finished": "FINISHED", "failed": "FAILED"}
-        self.client.set_terminated(self._runs[run][0], ends.get(status, "KILLED"))
+        ending = {"finished": "FINISHED", "failed": "FAILED"}.get(status, "KILLED")
+        self.client.set_terminated(self._runs[run][0], ending)
         self._set(run, "cl2r.status", status)
 
     def _log(self, run: str, steps: Sequence[tuple[int, Mapping[str, float]]]) -> None:
@@ -226,8 +219,7 @@ class MLflow:
 class WandB:
     """One run of Weights & Biases per run, grouped by study; offline unless there is a key or $WANDB_MODE says so.
 
-    Offline nothing can be asked, so `home`/wandb/cl2r/<run>.json keeps its id, by project, and how far it is logged.
-    `wandb sync` joins files of the same id.
+    Offline nothing can be asked: `home`/wandb/cl2r/<run>.json has ids by project; `wandb sync` joins files of one id.
     """
 
     def __init__(self, place: Place) -> None:
@@ -246,8 +238,7 @@ class WandB:
         return os.environ.get("WANDB_MODE") or ("online" if wandb.api.api_key else "offline")
 
     def state(self, run: str) -> tuple[int, str]:
-        entry = self._known(run)
-        return entry["task"], entry["status"]
+        return self._known(run)["task"], self._known(run)["status"]
 
     def open(self, run: str, config: Mapping[str, Any]) -> None:
         import wandb
@@ -255,8 +246,7 @@ class WandB:
         if run in self._open:
             return
         mode, entry = self.mode(), {"id": uuid.uuid4().hex[:12]} | self._known(run)
-        # Its metadata would hold the words of the command line, which may have a login in an address, and names of user
-        # and machine; the load of this machine says nothing about nodes that train.
+        # Its metadata would hold the command line, which may have a login, and names of the user and the machine.
         hidden = dict.fromkeys(("disable_git", "disable_code", "x_disable_meta", "x_disable_stats"), True)
         quiet = wandb.Settings(mode=mode, silent=True, console="off", host="", x_save_requirements=False, **hidden)
         names: dict[str, Any] = {"project": self.project, "group": self.group, "id": entry["id"], "name": run}
@@ -304,12 +294,11 @@ class _Line(Thread):
 
     def __init__(self, name: str, make: Callable[[], Tracker]) -> None:
         super().__init__(name=name, daemon=True)  # one that hangs must not keep the program
-        self.make = make
+        self.make, self.retry_at = make, -math.inf
         self.tracker: Tracker | None = None
         self.queue = SimpleQueue[Entry | None]()
         self.waiting: list[Entry] = []
         self.opened: dict[str, None] = {}
-        self.retry_at = -math.inf
 
     def submit(self, entry: Entry | None) -> None:
         """Let the thread log an entry; after None it closes the tracker and ends."""
@@ -352,28 +341,31 @@ class _Line(Thread):
         """Log what `read` returns of a task, unless the tracker has it."""
         tasks, status = tracker.state(run)
         if status != "finished" and task > tasks and (entry := self._read(f"task {task} of {run}", read)):
-            self._open(run, config, tracker)
+            tracker.open(run, config)
+            self.opened[run] = None
             tracker.task(run, entry)
 
-    def end(self, run: str, status: Status, read: Read[Ended], tracker: Tracker) -> None:
+    def end(self, run: str, status: Status, read: Read[Mapping[str, Any]], tracker: Tracker) -> None:
         """Log what is missing of a run that has ended; `read` returns its config and, if it finished, its frames."""
 
-        def outcome() -> tuple[dict[str, Any], list[TaskLog], Mapping[str, Any]]:
+        def outcome() -> tuple[dict[str, Any], list[TaskLog], dict[str, float]]:
             content = read()
             config = {name: scalar(value) for name, value in content["config"].items()}
-            ended = status == "finished"
-            return config, *((task_logs(content["frames"]), content["frames"]["runs"][0]) if ended else ([], {}))
+            if status != "finished":
+                return config, [], {}
+            results = {name: value for name, value in content["frames"]["runs"][0].items() if name not in config}
+            return config, task_logs(content["frames"]), numbers("", results)
 
         if tracker.state(run)[1] in (status, "finished") or not (found := self._read(f"the end of {run}", outcome)):
             return
-        config, entries, row = found
-        self._open(run, config, tracker)
+        config, entries, results = found
+        tracker.open(run, config)
+        self.opened[run] = None
         for entry in entries:
             if entry.task > tracker.state(run)[0]:
                 tracker.task(run, entry)
         if status == "finished":
-            results = {name: value for name, value in row.items() if name not in config}
-            tracker.finish(run, len(entries), numbers("", results))
+            tracker.finish(run, len(entries), results)
         tracker.close(run, status)
         self.opened.pop(run, None)
 
@@ -382,10 +374,6 @@ class _Line(Thread):
         for run in list(self.opened):
             tracker.close(run, "stopped")
             del self.opened[run]
-
-    def _open(self, run: str, config: Mapping[str, Any], tracker: Tracker) -> None:
-        tracker.open(run, config)
-        self.opened[run] = None
 
     def _read(self, what: str, read: Read[T]) -> T | None:
         try:
@@ -421,7 +409,6 @@ def task_scalars(chain: "Chain", task: int, objective: str = BC.name) -> dict[st
 
 
 def _read_task(store: "LinkStore", keys: Sequence[str], scalars: Mapping[str, float]) -> TaskLog:
-    """Return what is logged after the last of these links; stages, and so numbers of epochs, differ between tasks."""
     *before, curves = (store.record(key)["curves"] for key in keys)
     return TaskLog(len(keys), curves, scalars, sum(map(len, before)))
 
@@ -449,7 +436,7 @@ class Tracking:
         for line in self._lines:
             line.submit(partial(line.task, run, flat, task, read))
 
-    def end(self, run: str, status: Status, read: Read[Ended]) -> None:
+    def end(self, run: str, status: Status, read: Read[Mapping[str, Any]]) -> None:
         """Log the end of a run; `read` returns `config` and, of a finished run, `frames`."""
         for line in self._lines:
             line.submit(partial(line.end, run, status, read))
