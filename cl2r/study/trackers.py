@@ -1,8 +1,7 @@
 """Runs logged for TensorBoard, MLflow and Weights & Biases, with their own libraries.
 
-The process that starts the runs logs them, from a thread of its own: other processes and nodes need no library and no
-key, and a slow server delays nothing. A tracker knows how many tasks of a run it has, so a resumed study adds what is
-missing: what a training process reports after a task or, if its run has ended, what the ledger has.
+The process that starts the runs logs them, with one thread per tracker: no other needs a library or a key, and a slow
+server delays nothing. A resumed study adds what a tracker does not have, from reports after tasks or from the ledger.
 """
 
 import importlib.util
@@ -14,19 +13,19 @@ import re
 import tempfile
 import time
 import uuid
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from numbers import Real
+from queue import SimpleQueue
+from threading import Thread
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeVar
 
 import numpy as np
 
 from cl2r.config.schema import fields, scalar
-from cl2r.errors import InputError, nearest
+from cl2r.errors import InputError, StoppedError, nearest
 from cl2r.metrics import BC, METRICS, REINDEXED_ACCURACY, SERVICE_ACCURACY
+from cl2r.runtime.logs import without_secrets
 from cl2r.storage.path import StoragePath
 
 if TYPE_CHECKING:
@@ -39,16 +38,15 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 Status = Literal["running", "finished", "failed", "pruned", "stopped"]
 T = TypeVar("T")
-Read = Callable[[], T]  # called when it is logged, in the trackers' thread
-Ended = Mapping[str, Any]  # an outcome in the ledger
-Rows = dict[str, list[dict[str, Any]]]
+Read = Callable[[], T]  # called when it is logged, in a tracker's thread
+Entry = Callable[["Tracker"], None]
 TENSORBOARD = "tensorboard"
-EXTRAS = {TENSORBOARD: "tensorboardX", "mlflow": "mlflow", "wandb": "wandb"}
-"""Modules by the names that `--log` takes; the last two come with extras of the same name."""
+EXTRAS = {TENSORBOARD: "tensorboardX", "mlflow": "mlflow", "wandb": "wandb"}  # modules by the names that --log takes
 SCALARS = {"BC(t)": BC, "self_accuracy": REINDEXED_ACCURACY, "service_accuracy": SERVICE_ACCURACY}
 """Values over the first t tasks that are logged after task t."""
-RETRY_SECONDS = 60.0
-MAX_PARAMS, MAX_METRICS = 100, 1000  # per request of MLflow
+RETRY_SECONDS, CLOSE_SECONDS = 60.0, 120.0  # after an error; at the end, if nothing is logged for so long
+REST = "the same command logs the rest"
+MAX_PARAMS, MAX_METRICS, MAX_RUNS = 100, 1000, 50_000  # per request of MLflow
 
 
 @dataclass(frozen=True)
@@ -68,21 +66,22 @@ class TaskLog:
     task: int
     curves: Sequence[Mapping[str, Any]]
     scalars: Mapping[str, Any]
+    before: int = 0  # epochs of the earlier tasks, which may have other stages
 
     def epochs(self) -> Iterator[tuple[int, dict[str, float]]]:
         """Yield the number of every epoch, counted over the run, and its values as `train/<name>`."""
-        for step, row in enumerate(self.curves, start=(self.task - 1) * len(self.curves) + 1):
+        for step, row in enumerate(self.curves, start=self.before + 1):
             yield step, numbers("train/", row)
 
 
 def numbers(prefix: str, values: Mapping[str, Any]) -> dict[str, float]:
     """Return the values that are numbers; names of stages, null and NaN are left out."""
-    found = {name: float(value) for name, value in values.items() if isinstance(value, Real)}
+    found = {name: float(value) for name, value in values.items() if isinstance(value, int | float | np.number)}
     return {f"{prefix}{name}": value for name, value in found.items() if not math.isnan(value)}
 
 
 class Tracker(Protocol):
-    """A service or a folder that runs are logged to; a run is named by its name in the ledger."""
+    """A service or a folder that runs are logged to, by their names in the ledger; not all open and close them."""
 
     def state(self, run: str) -> tuple[int, str]:
         """Return how many tasks of the run are logged, and its status; (0, "") if it is not known."""
@@ -108,15 +107,13 @@ def check_trackers(names: Sequence[str], storage: StoragePath) -> None:
         found = importlib.util.find_spec(EXTRAS[name])
         if found is None or found.origin is None:  # a folder of that name, such as W&B's own, is no library
             raise InputError(f"--log {name}: the library is not installed: pip install 'cl2r[{name}]'")
-    if not storage.remote:
-        return
-    if "mlflow" in names and not os.environ.get("MLFLOW_TRACKING_URI"):
+    if storage.remote and "mlflow" in names and not os.environ.get("MLFLOW_TRACKING_URI"):
         raise InputError(f"--log mlflow: no database can be kept in {storage}; set MLFLOW_TRACKING_URI to a server")
-    if "wandb" in names and not os.environ.get("WANDB_DIR") and WandB.mode() == "offline":
+    if storage.remote and "wandb" in names and not os.environ.get("WANDB_DIR") and WandB.mode() == "offline":
         raise InputError(f"--log wandb: offline files cannot be kept in {storage}; set WANDB_API_KEY or WANDB_DIR")
 
 
-class TensorBoard:
+class TensorBoard(Tracker):
     """One small event file per task below `home`/tensorboard/<run>; writing a task again replaces its file."""
 
     def __init__(self, place: Place) -> None:
@@ -127,9 +124,6 @@ class TensorBoard:
     def state(self, run: str) -> tuple[int, str]:
         return self._tasks.get(run, 0), "finished" if run in self._finished else ""
 
-    def open(self, run: str, config: Mapping[str, Any]) -> None:
-        pass  # a run is a folder, which the first file makes
-
     def task(self, run: str, entry: TaskLog) -> None:
         values = numbers("task/", entry.scalars)
         self._write(run, f".task{entry.task:04d}", [*entry.epochs(), (entry.task, values)])
@@ -138,9 +132,6 @@ class TensorBoard:
     def finish(self, run: str, tasks: int, metrics: Mapping[str, float]) -> None:
         self._write(run, ".final", [(tasks, numbers("final/", metrics))])
         self._finished.add(run)
-
-    def close(self, run: str, status: Status) -> None:
-        pass  # nothing is kept open
 
     def _write(self, run: str, suffix: str, steps: Sequence[tuple[int, Mapping[str, float]]]) -> None:
         from tensorboardX import SummaryWriter
@@ -173,82 +164,70 @@ class MLflow:
         self.client, self.owner = MlflowClient(tracking_uri=address), place.owner
         known = self.client.get_experiment_by_name(place.group)
         self.experiment = known.experiment_id if known else self.client.create_experiment(place.group, artifacts)
-        self._runs: dict[str, tuple[str, int, str]] = {}  # MLflow's id, tasks and status by run
-        token: str | None = ""
-        while token is not None:
-            page = self.client.search_runs([self.experiment], f"tags.`cl2r.study` = '{self.owner}'", page_token=token)
-            for run in page:
-                tags = run.data.tags
-                self._runs[tags["cl2r.run"]] = run.info.run_id, int(tags["cl2r.task"]), tags["cl2r.status"]
-            token = page.token or None
+        own = self.client.search_runs([self.experiment], f"tags.`cl2r.study` = '{self.owner}'", max_results=MAX_RUNS)
+        self._runs: dict[str, tuple[str, dict[str, str], set[str]]] = {  # MLflow's id, tags, and names of parameters
+            run.data.tags["cl2r.run"]: (run.info.run_id, {**run.data.tags}, {*run.data.params}) for run in own
+        }
 
     def state(self, run: str) -> tuple[int, str]:
-        return self._runs.get(run, ("", 0, ""))[1:]
+        tags = self._runs[run][1] if run in self._runs else {"cl2r.task": "0", "cl2r.status": ""}
+        return int(tags["cl2r.task"]), tags["cl2r.status"]
 
     def open(self, run: str, config: Mapping[str, Any]) -> None:
         from mlflow.entities import Param
 
         if run not in self._runs:
             tags = {"cl2r.run": run, "cl2r.study": self.owner, "cl2r.task": "0", "cl2r.status": "running"}
-            number = self.client.create_run(self.experiment, run_name=run, tags=tags).info.run_id
-            params = [Param(name, str(value)) for name, value in config.items()]
-            for start in range(0, len(params), MAX_PARAMS):
-                self.client.log_batch(number, params=params[start : start + MAX_PARAMS])
-            self._runs[run] = number, 0, "running"
-        elif self._runs[run][2] != "running":
-            self._set(run, status="running")
+            self._runs[run] = self.client.create_run(self.experiment, None, tags, run).info.run_id, tags, set()
+        number, tags, known = self._runs[run]
+        if tags["cl2r.status"] != "running":
+            self.client.update_run(number, status="RUNNING")
+            self._set(run, "cl2r.status", "running")
+        params = [Param(name, str(value)) for name, value in config.items() if name not in known]
+        for start in range(0, len(params), MAX_PARAMS):
+            self.client.log_batch(number, params=(batch := params[start : start + MAX_PARAMS]))
+            known |= {param.key for param in batch}
 
     def task(self, run: str, entry: TaskLog) -> None:
         self._log(run, [*entry.epochs(), (entry.task, numbers("task/", entry.scalars))])
-        self._set(run, task=entry.task)
+        self._set(run, "cl2r.task", str(entry.task))
 
     def finish(self, run: str, tasks: int, metrics: Mapping[str, float]) -> None:
         self._log(run, [(tasks, metrics)])
 
     def close(self, run: str, status: Status) -> None:
-        self._set(run, status=status)
+        ending = {"finished": "FINISHED", "failed": "FAILED"}.get(status, "KILLED")
+        self.client.set_terminated(self._runs[run][0], ending)
+        self._set(run, "cl2r.status", status)
 
     def _log(self, run: str, steps: Sequence[tuple[int, Mapping[str, float]]]) -> None:
         from mlflow.entities import Metric
 
-        def allowed(name: str) -> str:
-            """Return a name that MLflow takes: `recall_at_1`, `BC_t`."""
-            return re.sub(r"[^\w./ -]+", "_", name.replace("@", "_at_")).strip("_")
-
-        now = time.time_ns() // 10**6
-        metrics = [Metric(allowed(name), value, now, step) for step, values in steps for name, value in values.items()]
+        now, metrics = time.time_ns() // 10**6, list[Metric]()
+        for step, values in steps:
+            for name, value in values.items():  # MLflow takes `recall_at_1` and `BC_t`
+                allowed = re.sub(r"[^\w./ -]+", "_", name.replace("@", "_at_")).strip("_")
+                metrics.append(Metric(allowed, value, now, step))
         for start in range(0, len(metrics), MAX_METRICS):
             self.client.log_batch(self._runs[run][0], metrics=metrics[start : start + MAX_METRICS])
 
-    def _set(self, run: str, task: int | None = None, status: Status | None = None) -> None:
-        number, known_task, known_status = self._runs[run]
-        if task is not None:
-            self.client.set_tag(number, "cl2r.task", str(task))
-        if status == "running":
-            self.client.update_run(number, status="RUNNING")
-        elif status is not None:
-            self.client.set_terminated(number, {"finished": "FINISHED", "failed": "FAILED"}.get(status, "KILLED"))
-        if status is not None:
-            self.client.set_tag(number, "cl2r.status", status)
-        self._runs[run] = number, known_task if task is None else task, status or known_status
+    def _set(self, run: str, tag: str, value: str) -> None:
+        self.client.set_tag(self._runs[run][0], tag, value)
+        self._runs[run][1][tag] = value
 
 
 class WandB:
     """One run of Weights & Biases per run, grouped by study; offline unless there is a key or $WANDB_MODE says so.
 
-    Offline nothing can be asked, so `home`/wandb/cl2r.json keeps the ids and how far the runs are logged; `wandb sync`
-    joins the files of a run that was resumed, because they have the same id.
+    Offline nothing can be asked: `home`/wandb/cl2r/<run>.json has ids by project; `wandb sync` joins files of one id.
     """
 
     def __init__(self, place: Place) -> None:
         self.project, self.group = os.environ.get("WANDB_PROJECT") or "cl2r", place.group
-        self.notes = place.home / "wandb" / "cl2r.json"
-        self.folder = os.environ.get("WANDB_DIR") or tempfile.gettempdir()
-        if not os.environ.get("WANDB_DIR") and not place.home.remote:
-            self.folder = str(place.home.absolute())
-        stored = json.loads(self.notes.read_bytes()) if self.notes.exists() else {}
-        self._projects: dict[str, dict[str, dict[str, Any]]] = stored
-        self._known = self._projects.setdefault(self.project, {})
+        self.notes = place.home / "wandb" / "cl2r"
+        near = tempfile.gettempdir() if place.home.remote else str(place.home.absolute())
+        self.folder = os.environ.get("WANDB_DIR") or near
+        self._notes: dict[str, dict[str, dict[str, Any]]] = {}  # by run and project
         self._open: dict[str, Any] = {}
 
     @staticmethod
@@ -259,29 +238,22 @@ class WandB:
         return os.environ.get("WANDB_MODE") or ("online" if wandb.api.api_key else "offline")
 
     def state(self, run: str) -> tuple[int, str]:
-        entry = self._known.get(run, {"task": 0, "status": ""})
-        return entry["task"], entry["status"]
+        return self._known(run)["task"], self._known(run)["status"]
 
     def open(self, run: str, config: Mapping[str, Any]) -> None:
         import wandb
 
         if run in self._open:
             return
-        mode, entry = self.mode(), self._known.get(run, {"id": uuid.uuid4().hex[:12], "task": 0})
-        # Its metadata would hold the words of the command line, which may have a login in an address, and names of user
-        # and machine; the load of this machine says nothing about nodes that train.
+        mode, entry = self.mode(), {"id": uuid.uuid4().hex[:12]} | self._known(run)
+        # Its metadata would hold the command line, which may have a login, and names of the user and the machine.
         hidden = dict.fromkeys(("disable_git", "disable_code", "x_disable_meta", "x_disable_stats"), True)
         quiet = wandb.Settings(mode=mode, silent=True, console="off", host="", x_save_requirements=False, **hidden)
+        names: dict[str, Any] = {"project": self.project, "group": self.group, "id": entry["id"], "name": run}
         opened = wandb.init(
-            project=self.project,
-            group=self.group,
-            id=entry["id"],
-            name=run,
-            config=dict(config),
-            dir=self.folder,
+            **names | {"config": dict(config), "dir": self.folder, "settings": quiet},
             resume="allow" if mode == "online" else None,
             reinit="create_new",  # the runs of a study are open side by side
-            settings=quiet,
         )
         opened.define_metric("train/*", step_metric="epoch")
         opened.define_metric("task/*", step_metric="task")
@@ -292,32 +264,63 @@ class WandB:
         for step, values in entry.epochs():
             self._open[run].log({"epoch": step, **values})
         self._open[run].log({"task": entry.task, **numbers("task/", entry.scalars)})
-        self._note(run, self._known[run] | {"task": entry.task})
+        self._note(run, self._known(run) | {"task": entry.task})
 
     def finish(self, run: str, tasks: int, metrics: Mapping[str, float]) -> None:
         self._open[run].summary.update(dict(metrics))
 
     def close(self, run: str, status: Status) -> None:
         self._open.pop(run).finish(exit_code=0 if status == "finished" else 1)
-        self._note(run, self._known[run] | {"status": status})
+        self._note(run, self._known(run) | {"status": status})
+
+    def _known(self, run: str) -> dict[str, Any]:
+        if run not in self._notes:
+            path = self.notes / f"{run}.json"
+            self._notes[run] = json.loads(path.read_bytes()) if path.exists() else {}
+        return self._notes[run].get(self.project, {"task": 0, "status": ""})
 
     def _note(self, run: str, entry: dict[str, Any]) -> None:
-        self._known[run] = entry
+        self._notes[run][self.project] = entry
         if self.mode() != "disabled":
-            self.notes.write_file(json.dumps(self._projects, indent=1).encode())
+            (self.notes / f"{run}.json").write_file(json.dumps(self._notes[run], indent=1).encode())
 
 
-class _Line:
-    """The entries of one tracker, logged in order; after an error it is tried again a minute later, and at the end."""
+def _reason(error: Exception) -> str:
+    return without_secrets(" ".join(f"{type(error).__name__}: {error}".split()))[:300]
+
+
+class _Line(Thread):
+    """Logs the entries of one tracker in order; if that fails, it tries again a minute later, and at the end."""
 
     def __init__(self, name: str, make: Callable[[], Tracker]) -> None:
-        self.name, self.make = name, make
+        super().__init__(name=name, daemon=True)  # one that hangs must not keep the program
+        self.make, self.retry_at = make, -math.inf
         self.tracker: Tracker | None = None
-        self.waiting: deque[Callable[[Tracker], None]] = deque()
+        self.queue = SimpleQueue[Entry | None]()
+        self.waiting: list[Entry] = []
         self.opened: dict[str, None] = {}
-        self.retry_at = -math.inf
 
-    def log(self, *entries: Callable[[Tracker], None], last: bool = False) -> None:
+    def submit(self, entry: Entry | None) -> None:
+        """Let the thread log an entry; after None it closes the tracker and ends."""
+        if self.ident is None:
+            self.start()
+        self.queue.put(entry)
+
+    def run(self) -> None:
+        for entry in iter(self.queue.get, None):
+            self.log(entry)
+        self.log(self.close, last=True)
+
+    def wait(self) -> None:
+        """Wait for the last entry, as long as entries are logged."""
+        left = math.inf
+        while self.is_alive() and (now := self.queue.qsize() + len(self.waiting)) < left:
+            left = now
+            self.join(CLOSE_SECONDS)
+        if self.is_alive():
+            log.warning("note: --log %s does not answer, %d entries are not logged; %s", self.name, left, REST)
+
+    def log(self, *entries: Entry, last: bool = False) -> None:
         """Log what waits and these entries; say once if that is not possible."""
         self.waiting.extend(entries)
         if not self.waiting or (time.monotonic() < self.retry_at and not last):
@@ -326,36 +329,43 @@ class _Line:
             self.tracker = self.tracker or self.make()
             while self.waiting:
                 self.waiting[0](self.tracker)
-                self.waiting.popleft()
+                del self.waiting[0]
             self.retry_at = -math.inf
         except Exception as error:  # whatever the library raises: what is logged is no result, so the runs continue
             if last or self.retry_at == -math.inf:
-                again = "the same command logs the rest" if last else "it is tried again later"
-                reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-                log.warning("note: --log %s fails, %s: %s", self.name, again, reason)
+                again = REST if last else "it is tried again later"
+                log.warning("note: --log %s fails, %s: %s", self.name, again, _reason(error))
             self.retry_at = time.monotonic() + RETRY_SECONDS
 
     def task(self, run: str, config: Mapping[str, Any], task: int, read: Read[TaskLog], tracker: Tracker) -> None:
         """Log what `read` returns of a task, unless the tracker has it."""
         tasks, status = tracker.state(run)
-        if status != "finished" and task > tasks:
-            self._open(run, config, tracker)
-            tracker.task(run, read())
+        if status != "finished" and task > tasks and (entry := self._read(f"task {task} of {run}", read)):
+            tracker.open(run, config)
+            self.opened[run] = None
+            tracker.task(run, entry)
 
-    def end(self, run: str, status: Status, read: Read[Ended], tracker: Tracker) -> None:
+    def end(self, run: str, status: Status, read: Read[Mapping[str, Any]], tracker: Tracker) -> None:
         """Log what is missing of a run that has ended; `read` returns its config and, if it finished, its frames."""
-        if tracker.state(run)[1] == status:
+
+        def outcome() -> tuple[dict[str, Any], list[TaskLog], dict[str, float]]:
+            content = read()
+            config = {name: scalar(value) for name, value in content["config"].items()}
+            if status != "finished":
+                return config, [], {}
+            results = {name: value for name, value in content["frames"]["runs"][0].items() if name not in config}
+            return config, task_logs(content["frames"]), numbers("", results)
+
+        if tracker.state(run)[1] in (status, "finished") or not (found := self._read(f"the end of {run}", outcome)):
             return
-        content = read()
-        self._open(run, {name: scalar(value) for name, value in content["config"].items()}, tracker)
+        config, entries, results = found
+        tracker.open(run, config)
+        self.opened[run] = None
+        for entry in entries:
+            if entry.task > tracker.state(run)[0]:
+                tracker.task(run, entry)
         if status == "finished":
-            entries = task_logs(content["frames"])
-            for entry in entries:
-                if entry.task > tracker.state(run)[0]:
-                    tracker.task(run, entry)
-            row = content["frames"]["runs"][0]
-            results = {name: value for name, value in row.items() if name not in content["config"]}
-            tracker.finish(run, len(entries), numbers("", results))
+            tracker.finish(run, len(entries), results)
         tracker.close(run, status)
         self.opened.pop(run, None)
 
@@ -365,17 +375,20 @@ class _Line:
             tracker.close(run, "stopped")
             del self.opened[run]
 
-    def _open(self, run: str, config: Mapping[str, Any], tracker: Tracker) -> None:
-        tracker.open(run, config)
-        self.opened[run] = None
+    def _read(self, what: str, read: Read[T]) -> T | None:
+        try:
+            return read()
+        except Exception as error:  # e.g. a damaged file: to wait for it would block the other runs
+            log.warning("note: --log %s: %s cannot be read and is left out: %s", self.name, what, _reason(error))
+            return None
 
 
-def task_logs(frames: Rows) -> list[TaskLog]:
+def task_logs(frames: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[TaskLog]:
     """Return what would have been logged after every task of a finished run, from its frames."""
     rows = frames["matrix"]
     pairs = "tuning" if any(row["pairs"] == "tuning" for row in rows) else "report"
     cells = {(row["t"], row["k"]): row for row in reversed(rows) if row["pairs"] == pairs}  # of several rates the first
-    found = []
+    found, before = list[TaskLog](), 0
     for task in range(1, len(frames["tasks"]) + 1):
         matrix = np.full((task, task), np.nan)
         for t, k in zip(*np.tril_indices(task), strict=True):
@@ -383,7 +396,8 @@ def task_logs(frames: Rows) -> list[TaskLog]:
         scalars = {name: metric.compute(matrix, False) for name, metric in SCALARS.items() if metric.compute}
         own = [row for row in frames["curves"] if row["task"] == task]
         curves = [{name: value for name, value in row.items() if name not in ("run", "task")} for row in own]
-        found.append(TaskLog(task, curves, {name: float(value) for name, value in scalars.items()}))
+        found.append(TaskLog(task, curves, {name: float(value) for name, value in scalars.items()}, before))
+        before += len(curves)
     return found
 
 
@@ -394,8 +408,9 @@ def task_scalars(chain: "Chain", task: int, objective: str = BC.name) -> dict[st
     return {name: evaluation.values[one.name] for name, one in {**SCALARS, objective: metric}.items()}
 
 
-def _read_task(store: "LinkStore", keys: Sequence[str], task: int, scalars: Mapping[str, float]) -> TaskLog:
-    return TaskLog(task, store.record(keys[task - 1])["curves"], scalars)
+def _read_task(store: "LinkStore", keys: Sequence[str], scalars: Mapping[str, float]) -> TaskLog:
+    *before, curves = (store.record(key)["curves"] for key in keys)
+    return TaskLog(len(keys), curves, scalars, sum(map(len, before)))
 
 
 class Tracking:
@@ -405,30 +420,26 @@ class Tracking:
         check_trackers(names, place.storage)
         kinds: dict[str, Callable[[Place], Tracker]] = {TENSORBOARD: TensorBoard, "mlflow": MLflow, "wandb": WandB}
         self._lines = [_Line(name, partial(kinds[name], place)) for name in dict.fromkeys(names)]
-        self._thread: ThreadPoolExecutor | None = None
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *error: object) -> None:
-        self._submit(*((line, line.close) for line in self._lines), last=True)
-        if self._thread is not None:
-            self._thread.shutdown()
-            self._thread = None
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        for line in self._lines:
+            line.submit(None)
+        for line in self._lines:
+            line.wait()
 
     def task(self, run: str, config: Mapping[str, Any], task: int, read: Read[TaskLog]) -> None:
         """Log a task."""
         flat = {name: scalar(value) for name, value in config.items()}
-        self._submit(*((line, partial(line.task, run, flat, task, read)) for line in self._lines))
+        for line in self._lines:
+            line.submit(partial(line.task, run, flat, task, read))
 
-    def end(self, run: str, status: Status, read: Read[Ended]) -> None:
+    def end(self, run: str, status: Status, read: Read[Mapping[str, Any]]) -> None:
         """Log the end of a run; `read` returns `config` and, of a finished run, `frames`."""
-        self._submit(*((line, partial(line.end, run, status, read)) for line in self._lines))
-
-    def _submit(self, *entries: tuple[_Line, Callable[[Tracker], None]], last: bool = False) -> None:
-        for line, entry in entries:
-            self._thread = self._thread or ThreadPoolExecutor(1, thread_name_prefix="trackers")
-            self._thread.submit(line.log, entry, last=last)
+        for line in self._lines:
+            line.submit(partial(line.end, run, status, read))
 
 
 class TrackedStudy(Tracking):
@@ -439,15 +450,17 @@ class TrackedStudy(Tracking):
         self.store, self.ledger = store, ledger
         self._settled: set[Event] = set()
 
-    def __exit__(self, *error: object) -> None:
-        self.settle()
-        super().__exit__(*error)
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        try:
+            self.settle()
+        finally:
+            super().__exit__(kind, error, trace)
 
     def report(self, job: "Job", result: Mapping[str, Any]) -> None:
         """Log what a training process reported after a task."""
         for run, scalars in zip(job.runs, result.get("scalars", ()), strict=False):
             if result["task"] <= len(run.keys):
-                read = partial(_read_task, self.store, run.keys, result["task"], scalars)
+                read = partial(_read_task, self.store, run.keys[: result["task"]], scalars)
                 self.task(run.name, fields(run.config), result["task"], read)
 
     def settle(self) -> None:
@@ -467,9 +480,14 @@ class TrackedRun(Tracking):
         super().__init__(names, Place(storage, storage, "runs"))
         self.name, self.config = run_name(plan), fields(plan.config)
 
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, Exception) and not isinstance(error, StoppedError):
+            self.end(self.name, "failed", lambda: {"config": self.config})
+        super().__exit__(kind, error, trace)
+
     def __call__(self, chain: "Chain", task: int) -> None:
         if self._lines:
-            read = partial(_read_task, chain.store, chain.plan.keys, task, task_scalars(chain, task))
+            read = partial(_read_task, chain.store, chain.plan.keys[:task], task_scalars(chain, task))
             self.task(self.name, self.config, task, read)
 
     def finish(self, result: "RunResult") -> None:

@@ -1,11 +1,11 @@
 """Runs logged to TensorBoard, MLflow and W&B by the real libraries, offline, and read back."""
 
 import json
-import logging
 import math
 import shutil
 import struct
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,10 @@ import numpy as np
 import pytest
 from tensorboardX.proto import event_pb2
 
+from cl2r.engine.links import DamagedError
+from cl2r.engine.plan import plan_run
 from cl2r.engine.workers import ALONE
-from cl2r.errors import InputError
+from cl2r.errors import InputError, StoppedError, TrainingError
 from cl2r.storage.path import LocalPath, at
 from cl2r.study import trackers
 from cl2r.study.folder import StudyFolder
@@ -25,9 +27,16 @@ from cl2r.study.spec import Point
 from cl2r.study.trackers import MLflow, Place, TaskLog, TensorBoard, WandB, check_trackers, task_logs
 from cl2r.study.train_job import train_job
 from tests.support.command_line import Command, quick_options, refused
+from tests.support.quick import quick_config
 from tests.support.small_study import small_session, small_study
 
 Scalars = dict[tuple[str, int], list[float]]
+ENDS = [
+    (TrainingError(), "failed"),
+    (KeyError(), "failed"),
+    (StoppedError(), "stopped"),
+    (KeyboardInterrupt(), "stopped"),
+]
 VARIABLES = ("MLFLOW_TRACKING_URI", "WANDB_API_KEY", "WANDB_MODE", "WANDB_DIR", "WANDB_PROJECT")
 
 
@@ -75,7 +84,7 @@ def row(stage: str, epoch: int, **losses: float) -> dict[str, Any]:
 
 def test_epochs_are_counted_over_the_run_and_values_over_tasks(place: Place) -> None:
     curves = [row("train", 1, loss_ce=1.5), row("train", 2, loss_ce=1.25, loss_fd=0.25), row("tune", 1, loss_ce=0.75)]
-    TensorBoard(place).task("run", TaskLog(2, curves, {"BC(t)": 0.5, "self_accuracy": 0.875}))
+    TensorBoard(place).task("run", TaskLog(2, curves, {"BC(t)": 0.5, "self_accuracy": 0.875}, before=3))
     expected = {
         ("train/loss_ce", 4): 1.5,
         ("train/loss_ce", 5): 1.25,
@@ -99,7 +108,7 @@ def test_nan_is_left_out_and_numpy_numbers_are_kept() -> None:
 def test_tasks_of_the_same_second_do_not_overwrite_each_other(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("time.time", lambda: 1.7e9)
     for task in (1, 2, 3):
-        TensorBoard(place).task("run", TaskLog(task, [{"loss_ce": task / 4}], {}))
+        TensorBoard(place).task("run", TaskLog(task, [{"loss_ce": task / 4}], {}, task - 1))
     found = scalars_below(Path(str(place.home / "tensorboard" / "run")))
     assert found == {("train/loss_ce", task): [task / 4] for task in (1, 2, 3)}
 
@@ -316,18 +325,115 @@ def test_what_fails_is_said_once_and_logged_later(place: Place, caplog: pytest.L
 
     def entry(number: int, _: object) -> None:
         if down:
-            raise ConnectionError("no answer from https://me:planted@server")
+            raise ConnectionError(f"{'x' * 268} https://me:planted@server")  # 300 characters end within the login
         logged.append(number)
 
-    caplog.set_level(logging.WARNING)
     line = trackers._Line("mlflow", lambda: TensorBoard(place))
     for number in range(3):
         line.log(lambda _, number=number: entry(number, _))
     assert len(caplog.messages) == 1
     assert "--log mlflow fails" in caplog.text
+    assert "me:pla" not in caplog.text
     down = False
     line.log(last=True)
     assert logged == [0, 1, 2]
+
+
+def test_what_cannot_be_read_does_not_block_the_other_runs(
+    study: tuple[StudyFolder, Job, list[dict[str, Any]]], session: StudySession, caplog: pytest.LogCaptureFixture
+) -> None:
+    _, job, reports = study
+
+    def damaged() -> Any:
+        raise DamagedError("planted")
+
+    with again(session, "tensorboard") as tracking:
+        tracking.task("first", {}, 1, damaged)
+        tracking.end("second", "failed", damaged)
+        tracking.end("third", "finished", lambda: {"config": {}, "frames": {}})
+    assert_logged(session, job, reports, tensorboard_values(session, job.runs[0].name))
+    found = [message.partition(" cannot be read and is left out: ") for message in caplog.messages]
+    whats = [what.removeprefix("note: --log tensorboard: ") for what, *_ in found]
+    assert whats == ["task 1 of first", "the end of second", "the end of third"]
+    assert [why for *_, why in found] == ["DamagedError: planted", "DamagedError: planted", "KeyError: 'runs'"]
+
+
+def test_parameters_that_failed_are_logged_into_the_same_run(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = {f"name{number}": number for number in range(trackers.MAX_PARAMS + 1)}
+    tracker = MLflow(place)
+    with monkeypatch.context() as patched:
+        patched.setattr(tracker.client, "log_batch", raising(ConnectionError()))
+        for _ in range(2):
+            with pytest.raises(ConnectionError):
+                tracker.open("run", config)
+    MLflow(place).open("run", config)  # of a later command
+    tracker.open("run", config)
+    assert mlflow_runs(place)["run"][1] == {name: str(value) for name, value in config.items()}
+
+
+def raising(error: BaseException) -> Callable[..., Any]:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    return fail
+
+
+def test_commands_at_the_same_time_keep_the_notes_of_all_runs(place: Place) -> None:
+    commands = {name: WandB(place) for name in ("first", "second")}
+    for name, tracker in commands.items():
+        tracker.open(name, {})
+        tracker.close(name, "failed")
+    assert [WandB(place).state(name)[1] for name in commands] == ["failed", "failed"]
+
+
+@pytest.mark.parametrize(("error", "status"), ENDS)
+@pytest.mark.parametrize("tasks", [0, 1])
+def test_how_a_run_that_raises_is_closed(
+    error: BaseException, status: str, tasks: int, tiny: Path, place: Place
+) -> None:
+    tracked = trackers.TrackedRun(["wandb"], plan_run(quick_config(tiny)), place.home)
+    for task in range(1, tasks + 1):
+        tracked.task(tracked.name, tracked.config, task, lambda: TaskLog(1, [], {}))
+    with pytest.raises(type(error)), tracked:
+        raise error
+    assert WandB(place).state(tracked.name) == (tasks, status if tasks or status == "failed" else "")
+
+
+def test_trackers_are_closed_if_the_ledger_cannot_be_read(session: StudySession) -> None:
+    session.ledger.outcomes = raising(OSError("planted"))  # type: ignore[method-assign]
+    with pytest.raises(OSError, match="planted"), again(session, "wandb") as tracking:
+        tracking.task("run", {}, 1, lambda: TaskLog(1, [], {}))
+    assert WandB(place_of(session)).state("run") == (1, "stopped")
+
+
+def test_a_tracker_that_hangs_does_not_keep_the_command(
+    session: StudySession, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    answer = threading.Event()
+    monkeypatch.setattr(trackers, "CLOSE_SECONDS", 0.1)
+    monkeypatch.setattr(TensorBoard, "task", lambda *_: answer.wait())
+    session.ledger.outcomes = dict  # type: ignore[method-assign]
+    with again(session, "tensorboard") as tracking:
+        tracking.task("run", {}, 1, lambda: TaskLog(1, [], {}))
+    answer.set()
+    assert [line for line in caplog.messages if "--log tensorboard does not answer, 2 entries are not logged" in line]
+
+
+def test_epochs_of_tasks_with_other_stages_are_counted(
+    study: tuple[StudyFolder, Job, list[dict[str, Any]]], session: StudySession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, job, reports = study
+    (run,) = job.runs
+    record, rows = session.store.record, session.ledger.outcomes()[run.name].read()["frames"]
+    more = {run.keys[0]: 1, run.keys[1]: 3}
+    monkeypatch.setattr(session.store, "record", lambda key: {"curves": record(key)["curves"][:1] * more[key]})
+    session.ledger.outcomes = dict  # type: ignore[method-assign]
+    with again(session, "tensorboard") as tracking:
+        tracking.report(job, reports[1])  # a resumed command need not see the first task
+    found = tensorboard_values(session, run.name)
+    assert sorted(step for name, step in found if name == "train/loss_ce") == [2, 3, 4]
+    entries = task_logs(rows | {"curves": rows["curves"][1:]})  # one epoch in the first task
+    assert [[step for step, _ in entry.epochs()] for entry in entries] == [[1], [2, 3]]
 
 
 def test_command_lines_of_runs_with_trackers(tmp_path: Path, tiny: Path, cl2r: Command) -> None:
@@ -345,15 +451,18 @@ def test_command_lines_of_runs_with_trackers(tmp_path: Path, tiny: Path, cl2r: C
     assert not (tmp_path / "mlruns").exists()
 
 
-def test_secrets_and_the_machine_are_not_logged(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", [MLflow, WandB])
+def test_secrets_and_the_machine_are_not_logged(
+    kind: type[MLflow | WandB], place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sys, "argv", ["cl2r", "run", "--storage", "s3://me:planted@bucket"])
     monkeypatch.setattr("socket.gethostname", lambda: "planted")
     monkeypatch.setenv("USER", "planted")
     monkeypatch.setenv("WANDB_API_KEY", "planted" * 6)
     monkeypatch.setenv("WANDB_MODE", "offline")
-    for tracker in (MLflow(place), WandB(place)):
-        tracker.open("run", {"seed": 123456})
-        tracker.close("run", "finished")
+    tracker = kind(place)
+    tracker.open("run", {"seed": 123456})
+    tracker.close("run", "finished")
     files = [path for path in Path(str(place.storage)).rglob("*") if path.is_file()]
     content = b"".join(path.read_bytes() for path in files)
     assert b"123456" in content
