@@ -8,7 +8,7 @@ import pytest
 
 from cl2r.features import Features, unit_rows
 from cl2r.simplex import simplex_vertices
-from cl2r.stationarity import rotation, (
+from cl2r.stationarity import (
     SAMPLED_ROWS,
     common_direction,
     drift,
