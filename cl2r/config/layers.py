@@ -95,6 +95,8 @@ def preset_layers(preset: str, above: Sequence[str] = ()) -> list[dict[str, Any]
 
 def _expand(layer: Mapping[str, Any], above: Sequence[str] = ()) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return the layers of the base that a layer names, and its own; a layer without a base is one."""
+    if not isinstance(layer, Mapping):
+        raise InputError(f"{above[-1] if above else 'config'}: expected a mapping, e.g. `optim: {{epochs: 3}}`")
     own = dict(layer)
     base, settings = own.pop("preset", NO_PRESET), own.pop("set", {})
     if not isinstance(settings, Mapping):
