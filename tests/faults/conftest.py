@@ -66,7 +66,12 @@ def preset(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def undisturbed(injected_ray: None, preset: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The storage of an undisturbed study of one run, called `calm`."""
     storage = tmp_path_factory.mktemp("undisturbed")
-    assert ablation.main(["--preset", str(preset), "--storage", str(storage), "--name", "calm", "--cells", "cl2r"]) == 0
+    assert (
+        ablation.main(
+            ["--preset", str(preset), "--storage", str(storage), "--name", "calm", "--seeds", "0", "--cells", "cl2r"]
+        )
+        == 0
+    )
     return storage
 
 
@@ -88,7 +93,7 @@ def half_storage(undisturbed: Path, preset: Path, tmp_path_factory: pytest.TempP
     injection.lay("batch", task=TASKS, epoch=3)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("cl2r.rayrun.tune.run_trial", injection.run_trial)
-        words = ["--preset", str(preset), "--storage", str(storage), "--name", NAME, "--cells", "cl2r"]
+        words = ["--preset", str(preset), "--storage", str(storage), "--name", NAME, "--seeds", "0", "--cells", "cl2r"]
         assert ablation.main([*words, "--retries", "0"]) == 1
     assert injection.left() == []
     return storage

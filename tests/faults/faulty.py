@@ -40,7 +40,18 @@ class Faulty:
     @property
     def words(self) -> list[str]:
         """Words of the command."""
-        return ["--preset", str(self.preset), "--storage", str(self.storage), "--name", NAME, "--cells", *self.cells]
+        return [
+            "--preset",
+            str(self.preset),
+            "--storage",
+            str(self.storage),
+            "--name",
+            NAME,
+            "--seeds",
+            "0",
+            "--cells",
+            *self.cells,
+        ]
 
     @property
     def folder(self) -> StudyFolder:

@@ -72,7 +72,7 @@ def test_a_process_that_always_crashes_at_the_same_point_fails(faulty: Faulty) -
 def test_runs_that_share_their_first_task(faulty: Faulty, tmp_path: Path) -> None:
     """The process that trains it for both is killed, then one that continues beside the other."""
     faulty.cells, faulty.undisturbed = ("fixed", "cl2r"), tmp_path / "calm"
-    words = ["--preset", str(faulty.preset), "--storage", str(faulty.undisturbed), "--name", "calm"]
+    words = ["--preset", str(faulty.preset), "--storage", str(faulty.undisturbed), "--name", "calm", "--seeds", "0"]
     assert ablation.main([*words, "--cells", *faulty.cells]) == 0
     injection.lay("batch", task=1, epoch=3)
     injection.lay("batch", task=2, epoch=3)

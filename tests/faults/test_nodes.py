@@ -64,7 +64,7 @@ def assert_little_was_lost(ray: FakeNodes, at_once: int) -> None:
 def test_a_node_dies(preset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One worker per trial, on A100 nodes only."""
     monkeypatch.chdir(tmp_path)
-    words = ["--preset", str(preset), "--cells", *CELLS]
+    words = ["--preset", str(preset), "--seeds", "0", "--cells", *CELLS]
     with FakeNodes() as ray:
         for name in ("a", "b"):
             ray.add(name, **A100)
@@ -85,7 +85,7 @@ def test_a_node_dies(preset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 @pytest.mark.slow
 def test_a_node_of_train_workers_dies(preset: Path, tmp_path: Path) -> None:
     """Two workers per trial: both resume on the other node from the last epoch."""
-    words = ["--preset", str(preset), "--cells", "cl2r", "--workers", "2", "--gpus-per-worker", "1"]
+    words = ["--preset", str(preset), "--seeds", "0", "--cells", "cl2r", "--workers", "2", "--gpus-per-worker", "1"]
     with FakeNodes() as ray:
         for name in ("a", "b"):
             ray.add(name, **A100)

@@ -17,7 +17,7 @@ ONE_A100 = {"CPU": 1.0, "GPU": 1.0, "accelerator_type:A100": 0.001}
 def words(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """A study of two runs with no link in common."""
     path = write_preset(tmp_path_factory.mktemp("preset"), tiny, scenario={"n_tasks": 2})
-    return ["--preset", str(path), "--cells", "er", "cl2r", "--gpus-per-worker", "1"]
+    return ["--preset", str(path), "--seeds", "0", "--cells", "er", "cl2r", "--gpus-per-worker", "1"]
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +66,7 @@ def test_the_environment_of_a100_yaml_gives_every_trial_an_a100(tiny: Path, tmp_
             nodes.add(name, num_cpus=96, num_gpus=8, resources={"accelerator_type:A100": 1})
         nodes.add("other", num_cpus=96, num_gpus=8, resources={"accelerator_type:H100": 1})
         nodes.environment |= variables
-        driver = nodes.drive(["--preset", str(path), "--cells", "er", "cl2r"])
+        driver = nodes.drive(["--preset", str(path), "--seeds", "0", "--cells", "er", "cl2r"])
         _, said = driver.communicate()
         assert driver.returncode == 0, said
         groups = nodes.groups()

@@ -54,7 +54,7 @@ def two_undisturbed(injected_ray: None, preset: Path, tmp_path_factory: pytest.T
     Each asks for an A100, in name only: where workers are placed changes no result.
     """
     storage = tmp_path_factory.mktemp("two")
-    words = ["--preset", str(preset), "--storage", str(storage), "--name", "calm", "--cells", "cl2r"]
+    words = ["--preset", str(preset), "--storage", str(storage), "--name", "calm", "--seeds", "0", "--cells", "cl2r"]
     a100 = Resources(workers=2, gpus_per_worker=1, accelerator="A100", backend="gloo")
     with pytest.MonkeyPatch.context() as patch, Reserved() as reserved:
         patch.setattr(Resources, "from_options", lambda _: a100)

@@ -54,7 +54,7 @@ def preset(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def undisturbed(small_ray: None, preset: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The storage of an undisturbed ablation study called `calm`."""
     storage = tmp_path_factory.mktemp("undisturbed")
-    words = ["--preset", str(preset), "--storage", str(storage), "--name", "calm"]
+    words = ["--preset", str(preset), "--storage", str(storage), "--name", "calm", "--seeds", "0"]
     assert ablation.main(words) == 0
     assert (storage / "studies" / "calm" / "report.html").exists()
     return storage

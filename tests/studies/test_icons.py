@@ -31,7 +31,7 @@ def test_two_workers_differ_from_one_no_more_than_seeds_do(small_ray: None, tmp_
     words = ["--cells", "cl2r", "--set", "scenario.stop_after=3"]
     one, two = tmp_path / "one", tmp_path / "two"
     assert ablation.main([*words, "--storage", str(one), "--name", "one", "--seeds", "0", "1", "2"]) == 0
-    assert ablation.main([*words, "--storage", str(two), "--name", "two", "--workers", "2"]) == 0
+    assert ablation.main([*words, "--storage", str(two), "--name", "two", "--seeds", "0", "--workers", "2"]) == 0
     seeds = load_study(one / "studies" / "one").runs.set_index("seed")
     workers = load_study(two / "studies" / "two").runs.iloc[0]
     for metric in METRICS:
