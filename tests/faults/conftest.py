@@ -27,7 +27,7 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 def no_report() -> Iterator[None]:
     """Write no report: it takes seconds and has tests of its own."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("cl2r.cli.report.leave_report", lambda folder, frames: None)
+        patch.setattr("cl2r.cli.report.leave_report", lambda *_: None)
         yield
 
 

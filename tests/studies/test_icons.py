@@ -15,7 +15,8 @@ METRICS = ("AC", "BC", "FC", "mean_accuracy")
 
 def first_upgrade(root: Path, *settings: str) -> float:
     """C[2,1] − C[1,1] on the tuning pairs."""
-    layers = [read_layer("icons"), override("scenario.stop_after=2"), *map(override, settings)]
+    fixed = ("scenario.n_tasks=5", "scenario.stop_after=2")
+    layers = [read_layer("icons"), *map(override, (*fixed, *settings))]
     evaluation = train(resolve(layers), root).tuning
     assert evaluation is not None
     return evaluation.values["BC"]
@@ -28,7 +29,7 @@ def test_the_fixed_classifier_needs_centred_inputs_or_seen_outputs_only(tmp_path
 
 
 def test_two_workers_differ_from_one_no_more_than_seeds_do(small_ray: None, tmp_path: Path) -> None:
-    words = ["--cells", "cl2r", "--set", "scenario.stop_after=3"]
+    words = ["--cells", "cl2r", "--tasks", "5", "--set", "scenario.stop_after=3"]
     one, two = tmp_path / "one", tmp_path / "two"
     assert ablation.main([*words, "--storage", str(one), "--name", "one", "--seeds", "0", "1", "2"]) == 0
     assert ablation.main([*words, "--storage", str(two), "--name", "two", "--seeds", "0", "--workers", "2"]) == 0
