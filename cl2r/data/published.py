@@ -1,7 +1,7 @@
 """Stand-ins for the paper's benchmarks: noise of the published sizes, to plan a study where its data is not.
 
-Which images a class has decides nothing that a plan counts. How many each class has is not published for all of them:
-every class gets an equal share.
+A plan depends on how many images there are, not on what they show. The number of images per class is not published for
+every benchmark, so all classes get an equal share.
 """
 
 from collections.abc import Iterator
