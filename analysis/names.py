@@ -1,19 +1,41 @@
 """What methods, metrics and config fields are called in tables and plots, in which order, and how lines are drawn."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from cl2r.metrics import METRICS, Metric
 
-TITLES = {
-    **{"er": "ER", "lwf": "LwF", "lucir": "LUCIR", "bic": "BiC", "podnet": "PODNet", "foster": "FOSTER", "fan": "FAN"},
-    **{"lifelong_bct": "ℓ-BCT", "cl2r": "CL²R", "bct": "BCT", "upper_bound": "UB"},
-    **{"er_fd": "Trainable, FD", "er_fdm": "Trainable, FD^M", "fixed": "Fixed", "fixed_fd": "Fixed, FD"},
-    **{"lwf_er": "LwF, memory", "icarl": "iCaRL", "bic_inclearn": "BiC, sigmoid", "wa": "WA", "hoc": "HOC"},
-    **{"cores": "CoReS", "der_trunc": "DER, cut"},
+METHODS = {
+    "er": "ER",
+    "er_fd": "Trainable, FD",
+    "er_fdm": "Trainable, FD^M",
+    "fixed": "Fixed",
+    "fixed_fd": "Fixed, FD",
+    "lwf": "LwF",
+    "lwf_er": "LwF, memory",
+    "icarl": "iCaRL",
+    "lucir": "LUCIR",
+    "bic": "BiC",
+    "bic_inclearn": "BiC, sigmoid",
+    "podnet": "PODNet",
+    "wa": "WA",
+    "foster": "FOSTER",
+    "fan": "FAN",
+    "lifelong_bct": "ℓ-BCT",
+    "hoc": "HOC",
+    "der_trunc": "DER, cut",
+    "cl2r": "CL²R",
+    "cores": "CoReS",
+    "bct": "BCT",
+    "upper_bound": "UB",
 }
-FORGETTING = ("er", "lwf", "lucir", "bic", "podnet", "foster", "fan", "lifelong_bct", "cl2r")
-ALL_DATA = ("bct", "upper_bound")  # methods that train on all data at every task; the paper lists them below a line
+"""What the paper, or their authors, call the methods, in the order of all tables, legends and panels.
+
+Those that train on all data at every task come last; the paper lists them below a line.
+"""
+ADAPTERS = ("aligner", "procrustes", "slerp", "query_drift")
+ALL_DATA = ("bct", "upper_bound")
 REFERENCE_METHODS = ("er", "cl2r")  # methods that a plot always shows, even if it has no room for all
 STATIONARITY = {
     "drift_cosine": "mean cosine with the previous model",
@@ -26,16 +48,23 @@ FIELD_TITLES = {"scenario.n_tasks": "T", "memory.per_class": "memory", "method.l
 
 
 def title(method: str) -> str:
-    """Return what the paper, or its authors, call a method; an adapter keeps its name."""
+    """Return what people call a method; an adapter keeps its name, and so does an unknown method."""
     base, plus, adapter = method.partition("+")
-    return TITLES.get(base, base) + plus + adapter
+    return METHODS.get(base, base) + plus + adapter
 
 
-def ordered(methods: Sequence[str]) -> list[str]:
-    """Return the distinct methods in the paper's order: unknown ones after CL²R, those that keep all data last."""
-    place = {name: number for number, name in enumerate(FORGETTING)}
-    place |= {name: 100 + number for number, name in enumerate(ALL_DATA)}
-    return sorted(dict.fromkeys(methods), key=lambda name: place.get(name, 50))
+def ordered(methods: Iterable[str]) -> list[str]:
+    """Return the distinct methods in the one order of tables and plots.
+
+    Unknown methods come after CL²R, a method's adapters after the method.
+    """
+    places = {name: place for place, name in enumerate(METHODS)}
+
+    def place(method: str) -> tuple[float, int]:
+        base, _, adapter = method.partition("+")
+        return places.get(base, places["cl2r"] + 0.5), ADAPTERS.index(adapter) + 1 if adapter in ADAPTERS else 0
+
+    return sorted(dict.fromkeys(methods), key=place)
 
 
 def shown_first(labels: Sequence[str], limit: int) -> list[str]:
@@ -55,12 +84,14 @@ def metric_of(column: str) -> Metric | None:
     return next((metric for metric in METRICS.values() if metric.name == name), None)
 
 
-# Line styles. A method has the same colour, marker and dashes in every plot, printed or interactive.
+# Colours. A method has the same colour, marker and dashes in every plot, printed or interactive. A value that is better
+# or worse than another is blue or orange, whatever is drawn.
 
-COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#999999", "#B8A900", "#56B4E9", "#7F5539")
-"""Distinguishable with every common kind of colour blindness (after Okabe and Ito)."""
+GOOD, BAD, NEUTRAL = "#0072B2", "#D55E00", "#8C8C8C"
+"""Told apart with every common kind of colour blindness."""
+COLOURS = ("#56B4E9", "#E69F00", "#009E73", "#7F5539", "#B8A900", "#0072B2", "#EE6677", "#44AA99")
+"""Distinguishable with every common kind of colour blindness (after Okabe and Ito, and Tol), on white and on black."""
 MARKERS = ("s", "^", "D", "v", "P", "X", "<", ">")
-HIGHLIGHT = "#D55E00"
 
 
 @dataclass(frozen=True)
@@ -74,12 +105,32 @@ class LineStyle:
     hollow: bool = False
 
 
-def method_style(method: str, methods: Sequence[str]) -> LineStyle:
-    """Return the style of one of `methods`; the paper's methods have the same style whatever else is drawn."""
-    if method == "cl2r":
-        return LineStyle(HIGHLIGHT, "o", highlighted=True)
-    known = [name for name in (*FORGETTING, *ALL_DATA, *ordered(methods)) if name != "cl2r"]
-    return nth_style(list(dict.fromkeys(known)).index(method))
+BASELINE = LineStyle("#767676", "o", hollow=True)
+HIGHLIGHT = LineStyle("#AA3377", "o", highlighted=True)
+STYLES = {
+    "er": BASELINE,
+    "cl2r": HIGHLIGHT,
+    "er_fd": LineStyle("#56B4E9", "s"),
+    "er_fdm": LineStyle("#0072B2", "^"),
+    "fixed": LineStyle("#E69F00", "D"),
+    "fixed_fd": LineStyle("#7F5539", "v"),
+}
+"""Styles that were chosen; other methods have those of their place in METHODS."""
+
+
+def method_style(method: str) -> LineStyle:
+    """Return the style of a method, which never depends on what else is drawn; an adapter changes its method's marker.
+
+    A method that is not in METHODS has one of the styles after theirs, by its name.
+    """
+    base, _, adapter = method.partition("+")
+    others = [name for name in METHODS if name not in STYLES]
+    unknown = len(others) + zlib.crc32(base.encode()) % (32 - len(others))
+    style = STYLES.get(base) or nth_style(others.index(base) if base in others else unknown)
+    if not adapter:
+        return style
+    marker = MARKERS[(ADAPTERS.index(adapter) if adapter in ADAPTERS else zlib.crc32(adapter.encode())) % len(MARKERS)]
+    return replace(style, marker=marker, dashed=True, highlighted=False, hollow=not style.hollow)
 
 
 def nth_style(place: int) -> LineStyle:

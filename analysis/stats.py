@@ -119,6 +119,26 @@ def summarise(
     return table
 
 
+def shown_estimates(runs: pd.DataFrame, metric: str, by: Sequence[str]) -> pd.DataFrame:
+    """Return `summarise` with intervals for single seeds: one row per group, and `over` says what the interval shows.
+
+    `over` is "seeds" for a t-interval, "pairs" if the group has one run with a recorded bootstrap interval over its
+    pairs, else empty.
+    """
+    table = summarise(runs, metric, by)
+    table["over"] = np.where(table["n"] > 1, "seeds", "")
+    ends = [f"{metric}_low", f"{metric}_high"]
+    if (table["n"] == 1).any() and set(ends) <= set(runs):
+        codes, groups = numbered_groups(runs, group_columns(runs, by))
+        known = (finished(runs) & runs[metric].notna()).to_numpy(dtype=bool)
+        for number in range(len(groups)):
+            own = runs[(codes == number) & known]
+            if len(own) == 1 and own[ends].notna().all(axis=None):
+                places = [table.columns.get_loc(name) for name in ("low", "high", "over")]
+                table.iloc[number, places] = [*own[ends].iloc[0].astype(float), "pairs"]
+    return table
+
+
 def holm(p_values: npt.ArrayLike) -> Floats:
     """Return p values after Holm's correction for their number; NaN stays NaN and does not count."""
     values = np.asarray(p_values, dtype=np.float64)

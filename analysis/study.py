@@ -69,6 +69,11 @@ class Study(Frames):
         return pivot(self.runs, pair_column(values, pairs), index, columns, aggregate)
 
 
+def data_title(name: str) -> str:
+    """Return what a data set is called: `birds` for `/somewhere/birds.npz`."""
+    return Path(name).stem
+
+
 def load_runs(root: str | Path, names: Collection[str] | None = None) -> Frames:
     """Load all finished runs below `root`/runs, or those with the given names; e.g. load_runs("results")."""
     folders = sorted(path.parent for path in Path(root).glob("runs/*/runs.parquet"))

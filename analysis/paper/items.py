@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from analysis.names import ALL_DATA, FORGETTING
+from analysis.names import ALL_DATA
 from cl2r.config.builtin import ABLATION_CELLS
 from cl2r.metrics import COMPATIBILITY
 
@@ -23,6 +23,7 @@ class Item:
     sizes: tuple[int, ...] = ()  # images per class in memory, if they vary
 
 
+FORGETTING = ("er", "lwf", "lucir", "bic", "podnet", "foster", "fan", "lifelong_bct", "cl2r")
 _ALL = (*FORGETTING, *ALL_DATA)
 _TWO = ("lifelong_bct", "cl2r")
 _CURVES = ("er", "lwf", "bic", "lucir", "fan", "lifelong_bct", "cl2r")

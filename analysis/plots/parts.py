@@ -92,7 +92,7 @@ class Groups:
         methods = [str(name) for name in runs["method.name"].unique()]
         names = {title(method): method for method in ordered(methods)}
         if set(shown) <= set(names):  # groups that are methods have the methods' styles and order
-            styles = {name: method_style(method, methods) for name, method in names.items() if name in shown}
+            styles = {name: method_style(method) for name, method in names.items() if name in shown}
         else:
             styles = {group: nth_style(place) for place, group in enumerate(shown)}
         return cls(rows[rows["group"].isin(shown)], styles, note)

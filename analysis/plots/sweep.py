@@ -14,7 +14,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-from analysis.names import HIGHLIGHT, field_title
+from analysis.names import GOOD, field_title
 from analysis.plots import parts
 from analysis.study import Study
 from analysis.sweeps import (
@@ -37,7 +37,7 @@ Trials = dict[int, tuple[pd.DataFrame, int]]
 TASKS = "scenario.n_tasks"
 COLOURS, SCALE = mpl.colormaps["viridis_r"], Normalize(0, 1)
 BAND: dict[str, Any] = {"color": "#bbbbbb", "alpha": 0.45, "linewidth": 2}
-RING: dict[str, Any] = {"color": HIGHLIGHT, "marker": "o", "markersize": 8, "markerfacecolor": "none"}
+RING: dict[str, Any] = {"color": GOOD, "marker": "o", "markersize": 8, "markerfacecolor": "none"}
 
 
 def plot_best_by_tasks(study: Study) -> Figure:

@@ -116,7 +116,7 @@ def looks(runs: pd.DataFrame) -> dict[str, dict[str, Any]]:
     found = {}
     for place, (group, method) in enumerate(methods.items()):
         alone = len(names) == 1 and len(methods) > 1  # groups of one method have the styles of methods
-        style = nth_style(place) if alone else method_style(method, names)
+        style = nth_style(place) if alone else method_style(method)
         dash = DASHES[((0 if alone else seen[method]) + style.dashed) % len(DASHES)]
         symbol, width = SYMBOLS[style.marker] + ("-open" if style.hollow else ""), 3 if style.highlighted else 2
         found[str(group)] = {"color": style.colour, "symbol": symbol, "dash": dash, "width": width}

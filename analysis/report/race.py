@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from analysis.names import method_style, ordered
+from analysis.names import method_style
 from analysis.recommendation import ROUNDS, recommendation, settings_text
 from analysis.report.figures import Figure, Trace, View, axes, plain_text
 from analysis.report.page import ShownTable, floats, shown_table, significant
@@ -43,7 +43,6 @@ def race_figure(study: Study) -> Figure:
     runs = runs.assign(value=floats(runs[metric.column("tuning")]))
     means = runs.groupby(["trial", "variant"])["value"].mean().unstack().reindex(columns=list(ROUNDS))
     firsts: dict[int, dict[str, Any]] = {int(row["trial"]): row for row in runs.to_dict("records")}  # type: ignore[misc]
-    methods = ordered([str(row["method.name"]) for row in firsts.values()])
     dropped: Trace = {"type": "scatter", "mode": "markers", "name": "not promoted", "x": [], "y": [], "text": []}
     dropped |= {"marker": {"color": "#8C8C8C", "size": 6}, "hovertemplate": "%{text}: %{y:.3f}<extra></extra>"}
     lines: list[Trace] = []
@@ -58,7 +57,7 @@ def race_figure(study: Study) -> Figure:
             dropped["y"] += significant(known, 5)
             dropped["text"].append(label)
             continue
-        style = method_style(method.partition("+")[0], methods)
+        style = method_style(method)
         reached = ROUNDS[-1] in known
         line: Trace = {"type": "scatter", "mode": "lines+markers+text" if reached else "lines+markers", "name": label}
         line |= {"x": [str(entry) for entry in known.index], "y": significant(known, 5)}

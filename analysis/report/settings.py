@@ -11,16 +11,11 @@ import pandas as pd
 import yaml
 
 from analysis.groups import config_fields, short
-from analysis.study import Study
+from analysis.study import Study, data_title
 from cl2r.runtime.logs import anonymous, anonymous_entries
 from cl2r.runtime.text import size
 
 NOT_RECORDED = "not recorded"
-
-
-def data_name(name: str) -> str:
-    """Return `birds` for `/somewhere/birds.npz`."""
-    return Path(name).stem
 
 
 def entries_text(values: Mapping[str, Any] | None) -> str:
@@ -44,7 +39,7 @@ def named_data(value: Any, key: str = "") -> Any:
         return {name: named_data(entry, f"{key}.{name}") for name, entry in value.items()}
     if isinstance(value, list):
         return [named_data(entry, key) for entry in value]
-    return data_name(value) if isinstance(value, str) and f".{key}".endswith(".data.name") else value
+    return data_title(value) if isinstance(value, str) and f".{key}".endswith(".data.name") else value
 
 
 def _cleaned(values: pd.Series) -> pd.Series:
@@ -53,7 +48,7 @@ def _cleaned(values: pd.Series) -> pd.Series:
     if not texts:
         return values
     data = values.name == "data.name"
-    shown = {text: data_name(text) if data else str(anonymous_entries(text, str(values.name))) for text in texts}
+    shown = {text: data_title(text) if data else str(anonymous_entries(text, str(values.name))) for text in texts}
     counts, seen = Counter(shown.values()), Counter[str]()
     for text, brief in shown.items():
         seen[brief] += 1

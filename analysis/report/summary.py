@@ -9,13 +9,12 @@ from typing import Any, Literal
 import pandas as pd
 
 from analysis.comparisons import comparable_sets, paired_differences
-from analysis.findings import upgrade_findings
+from analysis.headline import headline
 from analysis.groups import finished, in_order, short
 from analysis.names import field_title, ordered, title
-from analysis.report.settings import data_name
 from analysis.report.tables import links
 from analysis.stats import NO_SPREAD, summarise
-from analysis.study import Study
+from analysis.study import Study, data_title
 from analysis.sweeps import (
     best_trials,
     objective,
@@ -135,7 +134,7 @@ def _compared(study: Study, runs: pd.DataFrame, fields: list[str]) -> str:
     words.append(f"{counted(len(seeds), 'seed')} ({which})")
     tasks = sorted({int(count) for count in runs["tasks"].dropna()}) if "tasks" in runs else []
     names = runs["data.name"].dropna().astype(str).unique().tolist() if "data.name" in runs else []
-    where = f" on {listed([data_name(name) for name in names])}" if names else ""
+    where = f" on {listed([data_title(name) for name in names])}" if names else ""
     chain = f", {counted(tasks[0], 'task')}" if len(tasks) == 1 else ""
     return f"{' × '.join(words)}{where}{chain}."
 

@@ -19,7 +19,7 @@ from plotly.colors import sample_colorscale
 from pydantic import TypeAdapter, ValidationError
 
 from analysis.groups import finished
-from analysis.names import COLOURS, HIGHLIGHT
+from analysis.names import GOOD, NEUTRAL
 from analysis.report.figures import Figure, View
 from analysis.report.page import floats
 from analysis.study import Study
@@ -34,7 +34,7 @@ from analysis.sweeps import (
 from cl2r.metrics import METRICS
 from cl2r.study.space import Space, distributions, knobs
 
-SCALE = [[0.0, "#56B4E9"], [0.5, "#8C8C8C"], [1.0, HIGHLIGHT]]
+SCALE = [[0.0, "#B9BDC1"], [1.0, GOOD]]
 """Readable on light and dark pages and with colour blindness; Optuna's blues are not."""
 
 
@@ -61,18 +61,18 @@ def restyle(plot: str, figure: Any) -> tuple[list[dict[str, Any]], dict[str, Any
     most = max((len(trace.get("x") or ()) for trace in data), default=0)
     for trace in data:
         if plot == "importance":
-            trace["marker"] = {"color": COLOURS[0]}
+            trace["marker"] = {"color": GOOD}
         elif "Infeasible" in (trace.get("name") or "") and "markers" in trace.get("mode", ""):
-            trace["marker"] = {"color": "#8C8C8C", "symbol": "circle-open", "size": 8}
+            trace["marker"] = {"color": NEUTRAL, "symbol": "circle-open", "size": 8}
         elif plot == "pareto":  # the best trials by colour and shape instead of Optuna's second colour scale
             best = "Best" in trace.get("hovertemplate", "")
-            trace["marker"] = {"color": HIGHLIGHT if best else "#8C8C8C", "symbol": "diamond" if best else "circle"}
+            trace["marker"] = {"color": GOOD if best else NEUTRAL, "symbol": "diamond" if best else "circle"}
             trace["marker"]["size"] = 10 if best else 8
         elif plot == "parallel":  # every line by its position on the first axis, the objective
             if trace.get("mode") == "lines" and trace.get("y"):
                 height, dash = trace["y"][0], trace.get("line", {}).get("dash", "solid")
                 # a sample of the legend has no height
-                colour = "#8C8C8C" if height is None else sample_colorscale(SCALE, min(max(height, 0.0), 1.0))[0]
+                colour = NEUTRAL if height is None else sample_colorscale(SCALE, min(max(height, 0.0), 1.0))[0]
                 trace |= {"line": {"color": colour, "width": 2, "dash": dash}, "opacity": 0.8}
         else:  # larger points; whole numbers on the axis and the scale that count trials
             if "markers" in trace.get("mode", ""):
@@ -190,7 +190,7 @@ def _figures(found: optuna.Study, names: list[str], label: str) -> tuple[list[Fi
     ]
     figures, missing = [], []
     if len(names) == 2:
-        front = Figure("pareto", "Pareto front", "Orange: trials that no other trial beats in all objectives.", ())
+        front = Figure("pareto", "Pareto front", "Blue: trials that no other trial beats in all objectives.", ())
         plots.insert(0, (front, partial(visualization.plot_pareto_front, target_names=names)))
     elif len(names) > 2:  # three dimensions need WebGL and are hard to read
         reason = f"drawn for two objectives, not for {len(names)}; the table above lists its trials"

@@ -1,0 +1,200 @@
+"""What a study says in a title and two sentences: what was found, and how sure that is. Page and terminal show the same.
+
+Methods are ranked by service accuracy, the mean accuracy of the last model's queries on all galleries. It is compared
+with never upgrading and with re-indexing, because a model that never changes has BC 0.
+"""
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import pandas as pd
+
+from analysis.comparisons import comparable_sets
+from analysis.groups import finished, short, varied_fields
+from analysis.names import field_title, ordered, title
+from analysis.stats import NO_SPREAD, Estimate, shown_estimates, t_interval
+from analysis.study import Study, data_title
+from analysis.sweeps import variant_rows
+from analysis.tables.table import interval_cell, signed
+from cl2r.config.builtin import ABLATION_CELLS
+from cl2r.metrics import BC, FIRST_ACCURACY, REINDEXED_ACCURACY, SERVICE_ACCURACY, STORED_BYTES, TRAIN_SECONDS
+from cl2r.runtime.text import counted, duration, listed, size
+
+Kind = Literal["ablation", "methods", "field", "sweep", "race", "search", "paper", "points"]
+SHARED = (
+    "memory.per_class",
+    "optim.epochs",
+    "method.budget",
+    "variant",
+    "backbone.name",
+    "head.centre",
+    "batches.size",
+)
+"""Columns in which compared runs must agree, if they have them."""
+MORE_SEEDS = 2  # that a study is told to add
+
+
+@dataclass(frozen=True)
+class Headline:
+    """A title, and two sentences; `command` makes the finding surer, and is empty if none is known to."""
+
+    title: str
+    finding: str
+    certainty: str
+    command: str = ""
+
+
+def study_kind(study: Study) -> Kind:
+    """Return what a study is about, by what varies over its runs."""
+    runs = study.runs
+    if study.specification.get("race"):
+        return "race"
+    if study.specification.get("space"):
+        return "sweep"
+    if runs.empty or "method.name" not in runs:
+        return "points"
+    varied, methods = varied_fields(runs), set(runs["method.name"])
+    if len(varied) == 1 and pd.api.types.is_numeric_dtype(runs[varied[0]]):
+        return "field"
+    if varied or len(methods) < 2 or ("variant" in runs and runs["variant"].nunique() > 1):
+        return "points"
+    return "ablation" if methods <= set(ABLATION_CELLS) else "methods"
+
+
+def headline(study: Study) -> Headline:
+    """Return the headline of a study of any kind; a study without a finished run has a title only."""
+    kind = study_kind(study)
+    name = study_title(study, kind)
+    if study.finished.empty:
+        return Headline(name, "No run has finished yet.", "")
+    if kind in ("ablation", "methods"):
+        return compared_methods(study, name)
+    return Headline(name, "", "")
+
+
+def study_title(study: Study, kind: Kind) -> str:
+    """Return a title that a person would give, e.g. `Ablation on icons: 6 methods, 6 tasks, 3 seeds`."""
+    runs = study.runs
+    names = runs["data.name"].dropna().astype(str).unique() if "data.name" in runs else []
+    where = f" on {listed([data_title(name) for name in names])}" if len(names) else ""
+    if runs.empty or "method.name" not in runs:
+        return f"Study{where}"
+    methods, seeds = ordered(runs["method.name"].astype(str)), runs["seed"].nunique()
+    counts = [counted(len(methods), "method") if len(methods) > 1 else title(methods[0])]
+    word = {"ablation": "Ablation", "methods": "Methods", "sweep": "Sweep", "race": "Recommendation"}.get(kind, "Study")
+    if kind == "field":
+        (field,) = varied_fields(runs)
+        values = sorted(runs[field].dropna().unique())
+        word = {"scenario.n_tasks": "Numbers of tasks", "memory.per_class": "Sizes of memory"}.get(field, field)
+        counts.append(f"{field_title(field)} = {listed([short(value) for value in values], 8)}")
+    elif kind == "sweep":
+        trials = variant_rows(runs)["trial"].nunique()
+        knobs = listed([field_title(name) for name in study.specification["space"]])
+        counts = [f"{knobs} of {title(methods[0])}" if len(methods) == 1 else knobs, counted(trials, "trial")]
+    elif kind == "race":
+        counts = [counted(runs["trial"].nunique(), "candidate")]
+    tasks = runs["tasks"].dropna().unique() if "tasks" in runs else []
+    if len(tasks) == 1:
+        counts.append(counted(int(tasks[0]), "task"))
+    counts.append(counted(seeds, "seed"))
+    return f"{word}{where}: {', '.join(counts)}"
+
+
+def compared_methods(study: Study, name: str) -> Headline:
+    """Return the headline of runs that differ in method and seed only."""
+    needed = [FIRST_ACCURACY.name, SERVICE_ACCURACY.name, REINDEXED_ACCURACY.name]
+    runs = study.runs
+    if not {"method.name", "seed", *needed} <= set(runs):
+        return Headline(name, "The runs have no service accuracy: they are older than this metric.", "")
+    done = runs[finished(runs) & runs[needed].notna().all(axis=1)]
+    tables = {str(method): own for method, own in done.groupby("method.name")}
+    common = set.intersection(*(set(own["seed"]) for own in tables.values())) if tables else set()
+    shared = [column for column in SHARED if column in done]
+    if len(tables) < 2 or len(comparable_sets(done)) != 1 or done.duplicated(["method.name", "seed"]).any():
+        return Headline(name, "The runs cannot be ranked in one list: see the tables.", "")
+    if differing := [column for column in shared if done[column].nunique(dropna=False) > 1]:
+        return Headline(name, f"The runs differ in {listed(differing)}: they are not ranked.", "")
+    if not common:
+        return Headline(name, "No seed finished with every method: they are not ranked.", "")
+    seeds = done[done["seed"].isin(common)]
+    means = seeds.groupby("method.name")[SERVICE_ACCURACY.name].mean().astype(float)
+    order = [str(method) for method in means.sort_values(ascending=False, kind="stable").index]
+    left = "" if len(seeds) == len(done) else f" Only seeds that all methods have count ({_words(common)})."
+    return Headline(name, _found(seeds, order[0]), *_certainty(study, seeds, order, left))
+
+
+def _words(seeds: set[int]) -> str:
+    return listed([str(seed) for seed in sorted(seeds)])
+
+
+def _estimate(runs: pd.DataFrame, metric: str) -> str:
+    """Return `0.774 [0.746, 0.803]` of runs that differ in their seed only."""
+    row = shown_estimates(runs, metric, ["method.name"]).iloc[0]
+    return interval_cell(metric, row["mean"], row["low"], row["high"]).text
+
+
+def _found(runs: pd.DataFrame, best: str) -> str:
+    """Say which method serves best and at what cost, beside re-indexing and never upgrading."""
+    own = runs[runs["method.name"] == best]
+    first, served, indexed = (
+        float(own[metric.name].astype(float).mean()) for metric in (FIRST_ACCURACY, SERVICE_ACCURACY, REINDEXED_ACCURACY)
+    )
+    values = f"service accuracy {_estimate(own, SERVICE_ACCURACY.name)}"
+    if BC.name in own and own[BC.name].notna().any():
+        values += f" and BC {_estimate(own, BC.name)}"
+    spent = [f"{duration(own[TRAIN_SECONDS.name].median())} of training"] if TRAIN_SECONDS.name in own else []
+    spent += [f"{size(own[STORED_BYTES.name].max())} stored"] if STORED_BYTES.name in own else []
+    cost = f", for {listed(spent)}" if spent else ""
+    beside = f"re-indexing would reach {signed('', indexed)}, never upgrading {signed('', first)}"
+    if served > first:
+        return f"{title(best)} serves best without re-indexing: {values}{cost}; {beside}."
+    return f"No upgrade paid without re-indexing: the best, {title(best)}, has {values}{cost}; {beside}."
+
+
+def _certainty(study: Study, runs: pd.DataFrame, order: Sequence[str], left: str) -> tuple[str, str]:
+    """Say how much could be chance, by paired differences over seeds, and what would make it surer."""
+    by_method = {name: runs[runs["method.name"] == name].set_index("seed").sort_index() for name in order}
+    best = by_method[order[0]]
+    served = best[SERVICE_ACCURACY.name].astype(float)
+    command, cost = more_seeds(study)
+    surer = f"{MORE_SEEDS} more seeds{cost} would make this surer" if command else ""
+    if len(served) < 2:
+        ends = f"; {surer}." if surer else "."
+        return f"One seed cannot tell a finding from chance: its intervals are over pairs, not over seeds{ends}{left}", command
+    rival = by_method[order[1]][SERVICE_ACCURACY.name].astype(float)
+    gaps = (
+        _difference(t_interval(served - rival), f"the next, {title(order[1])},"),
+        _difference(t_interval(served - best[FIRST_ACCURACY.name].astype(float)), "its own first model"),
+    )
+    ends = f"; {surer}" if surer else ""
+    picked = f", and was picked from {len(order)}" if len(order) > 2 else ""
+    return f"Over {len(served)} seeds it differs {listed(gaps)}{picked}{ends}.{left}", command
+
+
+def _difference(found: Estimate, other: str) -> str:
+    shown = "for every seed" if found.note == NO_SPREAD else "clear" if found.low > 0 or found.high < 0 else "not clear"
+    return f"from {other} by {interval_cell(BC.name, found.mean, found.low, found.high).text} ({shown})"
+
+
+def more_seeds(study: Study) -> tuple[str, str]:
+    """Return the command that adds seeds to a study, and `, about 6 min,`; empty texts if that is not recorded."""
+    words = [str(word) for word in study.about.get("command") or ()]
+    seeds = sorted(int(seed) for seed in study.runs["seed"].dropna().unique())
+    if not words or not seeds:
+        return "", ""
+    kept, skipped = [], ""
+    for word in words:
+        skipped = word if word in ("--seeds", "--name") else "" if word.startswith("--") else skipped
+        kept += [] if skipped else [word]
+    added = [seeds[-1] + 1 + place for place in range(MORE_SEEDS)]
+    command = shlex.join([*kept, "--seeds", *map(str, [*seeds, *added])])
+    tasks = study.tasks
+    if not {"key", "seconds", "reused"} <= set(tasks) or tasks.empty:
+        return command, ""
+    each = tasks.drop_duplicates("key")["seconds"].astype(float).sum() / len(seeds)
+    trained = tasks.loc[~tasks["reused"].astype("boolean").fillna(False), "seconds"].astype(float).sum()
+    taken = study.about.get("seconds") or 0
+    share = taken / trained if trained > 0 and taken else 1.0  # trials run side by side
+    return command, f", about {duration(each * MORE_SEEDS * share)},"

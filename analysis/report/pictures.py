@@ -1,0 +1,1 @@
+"""Drawings of the first screen as SVG."""
