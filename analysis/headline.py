@@ -19,7 +19,16 @@ from analysis.study import Study, data_title
 from analysis.sweeps import variant_rows
 from analysis.tables.table import interval_cell, signed
 from cl2r.config.builtin import ABLATION_CELLS
-from cl2r.metrics import BC, FIRST_ACCURACY, REINDEXED_ACCURACY, SERVICE_ACCURACY, STORED_BYTES, TRAIN_SECONDS
+from cl2r.metrics import (
+    BC,
+    FIRST_ACCURACY,
+    FIRST_RECALL,
+    REINDEXED_ACCURACY,
+    SERVICE_ACCURACY,
+    SERVICE_RECALL,
+    STORED_BYTES,
+    TRAIN_SECONDS,
+)
 from cl2r.runtime.text import counted, duration, listed, size
 
 Kind = Literal["ablation", "methods", "field", "sweep", "race", "search", "paper", "points"]
@@ -34,16 +43,23 @@ SHARED = (
 )
 """Columns in which compared runs must agree, if they have them."""
 MORE_SEEDS = 2  # that a study is told to add
+REGIMES = "studies/results/regimes_icons.md"
+PLACES = ("first", "second", "third", "fourth", "fifth", "sixth")
+CL2R = "cl2r"
 
 
 @dataclass(frozen=True)
 class Headline:
-    """A title, and two sentences; `command` makes the finding surer, and is empty if none is known to."""
+    """A title, and two sentences; `command` makes the finding surer, and is empty if none is known to.
+
+    `remark` says what else a reader must know before using the finding.
+    """
 
     title: str
     finding: str
     certainty: str
     command: str = ""
+    remark: str = ""
 
 
 def study_kind(study: Study) -> Kind:
@@ -122,7 +138,8 @@ def compared_methods(study: Study, name: str) -> Headline:
     means = seeds.groupby("method.name")[SERVICE_ACCURACY.name].mean().astype(float)
     order = [str(method) for method in means.sort_values(ascending=False, kind="stable").index]
     left = "" if len(seeds) == len(done) else f" Only seeds that all methods have count ({_words(common)})."
-    return Headline(name, _found(seeds, order[0]), *_certainty(study, seeds, order, left))
+    remark = " ".join(filter(None, [_place_of_cl2r(seeds, order), _recall(seeds)]))
+    return Headline(name, _found(seeds, order[0]), *_certainty(study, seeds, order, left), remark)
 
 
 def _words(seeds: set[int]) -> str:
@@ -139,7 +156,8 @@ def _found(runs: pd.DataFrame, best: str) -> str:
     """Say which method serves best and at what cost, beside re-indexing and never upgrading."""
     own = runs[runs["method.name"] == best]
     first, served, indexed = (
-        float(own[metric.name].astype(float).mean()) for metric in (FIRST_ACCURACY, SERVICE_ACCURACY, REINDEXED_ACCURACY)
+        float(own[metric.name].astype(float).mean())
+        for metric in (FIRST_ACCURACY, SERVICE_ACCURACY, REINDEXED_ACCURACY)
     )
     values = f"service accuracy {_estimate(own, SERVICE_ACCURACY.name)}"
     if BC.name in own and own[BC.name].notna().any():
@@ -162,7 +180,10 @@ def _certainty(study: Study, runs: pd.DataFrame, order: Sequence[str], left: str
     surer = f"{MORE_SEEDS} more seeds{cost} would make this surer" if command else ""
     if len(served) < 2:
         ends = f"; {surer}." if surer else "."
-        return f"One seed cannot tell a finding from chance: its intervals are over pairs, not over seeds{ends}{left}", command
+        return (
+            f"One seed cannot tell a finding from chance: its intervals are over pairs, not over seeds{ends}{left}",
+            command,
+        )
     rival = by_method[order[1]][SERVICE_ACCURACY.name].astype(float)
     gaps = (
         _difference(t_interval(served - rival), f"the next, {title(order[1])},"),
@@ -176,6 +197,44 @@ def _certainty(study: Study, runs: pd.DataFrame, order: Sequence[str], left: str
 def _difference(found: Estimate, other: str) -> str:
     shown = "for every seed" if found.note == NO_SPREAD else "clear" if found.low > 0 or found.high < 0 else "not clear"
     return f"from {other} by {interval_cell(BC.name, found.mean, found.low, found.high).text} ({shown})"
+
+
+def _place_of_cl2r(runs: pd.DataFrame, order: Sequence[str]) -> str:
+    """Say where CL²R stands, and what that depends on, with the settings of these runs."""
+    if CL2R not in order:
+        return ""
+    place = order.index(CL2R)
+    rank = PLACES[place] if place < len(PLACES) else f"number {place + 1}"
+    first = _common(runs, "scenario.initial") or _common(runs, "scenario.increment")
+    tasks = _common(runs, "scenario.n_tasks") or _common(runs, "tasks")
+    split = f" ({first:.0f} here)" if first else f" (one of {tasks:.0f} equal tasks here)" if tasks else ""
+    settings = [f"how many classes the first task has{split}"]
+    if "head.centre" in runs and runs["head.centre"].nunique() == 1:
+        settings.append(
+            f"whether features are centred ({'they are' if runs['head.centre'].iloc[0] else 'they are not'})"
+        )
+    depends = f"which depends on {', '.join(settings)} and how long tasks are trained: see {REGIMES}"
+    return f"{title(CL2R)} is {rank} of {len(order)} here, {depends}."
+
+
+def _recall(runs: pd.DataFrame) -> str:
+    """Say so if no method finds as many images by 1:N search as its first model did."""
+    names = [SERVICE_RECALL.name, FIRST_RECALL.name]
+    if not set(names) <= set(runs):
+        return ""
+    means = runs.groupby("method.name")[names].mean().astype(float)
+    if means.isna().any(axis=None) or not (means[names[0]] < means[names[1]]).all():
+        return ""
+    found, first = means.loc[means[names[0]].idxmax()]
+    return f"In recall@1 every first model is better: the best method reaches {found:.3f}, its first model {first:.3f}."
+
+
+def _common(runs: pd.DataFrame, name: str) -> float | None:
+    """Return the one value of a numeric column, None if it has none or several."""
+    if name not in runs:
+        return None
+    values = set(pd.to_numeric(runs[name], errors="coerce").dropna())
+    return float(values.pop()) if len(values) == 1 else None
 
 
 def more_seeds(study: Study) -> tuple[str, str]:
