@@ -1,4 +1,4 @@
-"""What a study says in a title and two sentences: what was found, and how sure that is. Page and terminal show the same.
+"""What a study says in a title and two sentences: what was found, and how sure that is. Page and terminal agree.
 
 Methods are ranked by service accuracy, the mean accuracy of the last model's queries on all galleries. It is compared
 with never upgrading and with re-indexing, because a model that never changes has BC 0.
@@ -93,7 +93,7 @@ def headline(study: Study) -> Headline:
 def study_title(study: Study, kind: Kind) -> str:
     """Return a title that a person would give, e.g. `Ablation on icons: 6 methods, 6 tasks, 3 seeds`."""
     runs = study.runs
-    names = runs["data.name"].dropna().astype(str).unique() if "data.name" in runs else []
+    names = runs["data.name"].dropna().astype(str).unique().tolist() if "data.name" in runs else []
     where = f" on {listed([data_title(name) for name in names])}" if len(names) else ""
     if runs.empty or "method.name" not in runs:
         return f"Study{where}"
@@ -111,7 +111,7 @@ def study_title(study: Study, kind: Kind) -> str:
         counts = [f"{knobs} of {title(methods[0])}" if len(methods) == 1 else knobs, counted(trials, "trial")]
     elif kind == "race":
         counts = [counted(runs["trial"].nunique(), "candidate")]
-    tasks = runs["tasks"].dropna().unique() if "tasks" in runs else []
+    tasks = runs["tasks"].dropna().unique().tolist() if "tasks" in runs else []
     if len(tasks) == 1:
         counts.append(counted(int(tasks[0]), "task"))
     counts.append(counted(seeds, "seed"))
@@ -155,10 +155,8 @@ def _estimate(runs: pd.DataFrame, metric: str) -> str:
 def _found(runs: pd.DataFrame, best: str) -> str:
     """Say which method serves best and at what cost, beside re-indexing and never upgrading."""
     own = runs[runs["method.name"] == best]
-    first, served, indexed = (
-        float(own[metric.name].astype(float).mean())
-        for metric in (FIRST_ACCURACY, SERVICE_ACCURACY, REINDEXED_ACCURACY)
-    )
+    metrics = (FIRST_ACCURACY, SERVICE_ACCURACY, REINDEXED_ACCURACY)
+    first, served, indexed = (float(own[metric.name].astype(float).mean()) for metric in metrics)
     values = f"service accuracy {_estimate(own, SERVICE_ACCURACY.name)}"
     if BC.name in own and own[BC.name].notna().any():
         values += f" and BC {_estimate(own, BC.name)}"
@@ -179,11 +177,8 @@ def _certainty(study: Study, runs: pd.DataFrame, order: Sequence[str], left: str
     command, cost = more_seeds(study)
     surer = f"{MORE_SEEDS} more seeds{cost} would make this surer" if command else ""
     if len(served) < 2:
-        ends = f"; {surer}." if surer else "."
-        return (
-            f"One seed cannot tell a finding from chance: its intervals are over pairs, not over seeds{ends}{left}",
-            command,
-        )
+        words = "One seed cannot tell a finding from chance: its intervals are over pairs, not over seeds"
+        return f"{words}{f'; {surer}' if surer else ''}.{left}", command
     rival = by_method[order[1]][SERVICE_ACCURACY.name].astype(float)
     gaps = (
         _difference(t_interval(served - rival), f"the next, {title(order[1])},"),
@@ -191,7 +186,7 @@ def _certainty(study: Study, runs: pd.DataFrame, order: Sequence[str], left: str
     )
     ends = f"; {surer}" if surer else ""
     picked = f", and was picked from {len(order)}" if len(order) > 2 else ""
-    return f"Over {len(served)} seeds it differs {listed(gaps)}{picked}{ends}.{left}", command
+    return f"Over {len(served)} seeds it differs {' and '.join(gaps)}{picked}{ends}.{left}", command
 
 
 def _difference(found: Estimate, other: str) -> str:
@@ -225,7 +220,7 @@ def _recall(runs: pd.DataFrame) -> str:
     means = runs.groupby("method.name")[names].mean().astype(float)
     if means.isna().any(axis=None) or not (means[names[0]] < means[names[1]]).all():
         return ""
-    found, first = means.loc[means[names[0]].idxmax()]
+    found, first = means.sort_values(names[0]).iloc[-1]
     return f"In recall@1 every first model is better: the best method reaches {found:.3f}, its first model {first:.3f}."
 
 
