@@ -93,7 +93,8 @@ def _matrix(label: str, method: str, cells: pd.DataFrame, size: float, limit: fl
     if score.known:
         words.append(f"AC {score.text(AC)}.")
         drawn += [written(f"AC {score.mean:.3f}", width, 11, "number", "end")] if tasks > 2 else []
-    svg = drawing(width, size, f"Compatibility matrix of {label}", words, *drawn, class_="drawing matrix-drawing")
+    look = "drawing matrix-drawing" + ("" if side >= ROOM else " fine")
+    svg = drawing(width, size, f"Compatibility matrix of {label}", words, *drawn, class_=look)
     chip = tag("svg", marker(method_style(method), 7, 7), viewBox="0 0 14 14", class_="chip", aria_hidden="true")
     return tag("figure", tag("figcaption", chip, tag("span", label)), svg)
 
