@@ -84,6 +84,7 @@ def plot_stationarity(study: Frames) -> Figure:
     shown = [name for name in STATIONARITY if name in tasks and tasks[name].notna().any()]
     figure, axes = parts.page_panels(len(shown), words, groups.styles, sharey=False, height=2.2)
     bounds: list[Line2D] = []
+    heights: list[float] = []
     for panel, name in zip(axes, shown, strict=True):
         own = tasks[tasks[name].notna()]
         drawn = _group_lines(panel, own, groups, "task", name, COSINE)
@@ -91,11 +92,11 @@ def plot_stationarity(study: Frames) -> Figure:
         _task_axis(panel, int(own["task"].min()), int(own["task"].max()))
         if name == "vertex_cosine":  # the most that a projection allows, once per distinct bound
             bounded = tasks.assign(vertex_bound=parts.numbers(tasks, "vertex_bound")).dropna(subset=["vertex_bound"])
-            curves = [tuple(part.groupby("task")["vertex_bound"].mean().items()) for _, part in bounded.groupby("group")]
-            dots: dict[str, Any] = {"color": parts.FRAME, "linestyle": ":", "linewidth": 1.2, "label": "_bound"}
-            for curve in dict.fromkeys(curves):
-                bounds += panel.plot(*zip(*curve, strict=True), **dots)
-        parts.fit(figure, [panel], drawn, [height for line in bounds for height in line.get_ydata()])
+            heights = list(parts.numbers(bounded, "vertex_bound"))
+            means = bounded.groupby(["group", "task"])["vertex_bound"].mean()
+            for curve in dict.fromkeys(tuple(own.droplevel(0).items()) for _, own in means.groupby(level=0)):
+                bounds += panel.plot(*zip(*curve, strict=True), color=parts.FRAME, linestyle=":", linewidth=1.2)
+        parts.fit(figure, [panel], drawn, heights)
     for line in bounds[:1]:
         line.set_label("bound of vertex cosine")
     return parts.with_legend(figure, axes, bounds[:1], groups.styles)
@@ -159,13 +160,13 @@ def plot_pareto(study: Frames, x: str = STORED_BYTES.name, y: str = SERVICE_ACCU
     figure, (axes,) = parts.page_panels(1, words, labels.values(), height=3.2)
     steps = [*front["x"], means["x"].max()], [*front["mean"], front["mean"].iloc[-1]]
     axes.step(*steps, where="post", color=parts.FRAME, linewidth=1, zorder=1)
-    handles = []
+    handles, spans = [], parts.spans(means)
     for group, label in labels.items():
-        style, point = groups.styles[group], means.loc[group]
-        parts.error_bar(axes, point["x"], point, style)
-        handles += axes.plot(point["x"], point["mean"], label=label, **parts.point_style(style))
+        style, span, place = groups.styles[group], spans[group], float(means["x"][group])
+        parts.error_bar(axes, place, span, style)
+        handles += axes.plot(place, span[0], label=label, **parts.point_style(style))
     places = front[["x", "mean"]]
-    close = (places.diff() <= 0.04 * (means[["x", "mean"]].max() - means[["x", "mean"]].min())).all(axis=1)
+    close = (places.diff() <= 0.06 * (means[["x", "mean"]].max() - means[["x", "mean"]].min())).all(axis=1)
     shift = 4  # numbers stand up and left, where no other point is; those of close neighbours are higher
     for number, (spot, aside) in enumerate(zip(places.to_numpy(), close, strict=True), start=1):
         shift = shift + 8 if aside else 4
@@ -226,7 +227,7 @@ def plot_memory(study: Frames) -> Figure:
 
 
 def plot_lambda(study: Frames) -> Figure:
-    """Plot service accuracy, BC and AC over λ_base: one point per trial and their mean; for one group, tuning pairs too."""
+    """Plot service accuracy, BC and AC over λ_base: trials and their mean; one group also on the tuning pairs."""
     return _response_plot(study.runs, WEIGHT, bands=False)
 
 
@@ -310,7 +311,7 @@ def _value_axis(axes: Axes, values: Sequence[float], grid: bool) -> None:
     wide = values[0] >= 0 and values[-1] >= 10 * least > 0
     if wide and values[0] > 0:
         axes.set_xscale("log")
-        axes.xaxis.set_major_locator(LogLocator(subs=(1, 3) if values[-1] < 2000 * least else (1,)))
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 3) if values[-1] < 200 * least else (1,)))
     elif wide:
         axes.set_xscale("symlog", linthresh=least, linscale=0.5)
         axes.set_xlim(-0.3 * least, 1.4 * values[-1])

@@ -154,7 +154,9 @@ def _heat_map(axes: Axes, gains: Gains, scale: Normalize, room: float) -> QuadMe
             red, green, blue, _ = mesh.to_rgba(np.array([value]))[0]
             colour = "white" if 0.3 * red + 0.59 * green + 0.11 * blue < 0.5 else "black"
         size = min(SMALL, (18.5 if room >= WIDE else 23) * room)  # points: a sign and the digits fit a cell
-        text = axes.text(k + 1, t + 1, _number(value, t == k, room), ha="center", va="center", fontsize=size, color=colour)
+        text = axes.text(
+            k + 1, t + 1, _number(value, t == k, room), ha="center", va="center", fontsize=size, color=colour
+        )
         text.set_in_layout(False)  # inside anyway, and many
         if gains.share[t, k] > 0:
             line, width = "-" if gains.share[t, k] == 1 else ":", 1.1 if room >= NARROW else 0.8

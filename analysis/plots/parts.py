@@ -25,11 +25,12 @@ TEXT, SMALL = 8.0, 7.0  # points at print size
 LABEL_WIDTH = 27  # characters per line of a legend
 LETTER = 0.0088  # approximate width of a one-point letter in inches
 FRAME = "#555555"
-LIMIT = 12  # more lines than this cannot be told apart
+LIMIT = 12  # more lines than this cannot be told apart,
+SHADES = 6  # nor more than this of one colour
 DPI = 200
 PATTERNS: tuple[Any, ...] = ("-", "--", ":", "-.", (0, (6, 2, 1, 2, 1, 2)), (0, (9, 3)))
 CUT = "Intervals that leave a panel are cut."
-ENDS = ("mean", "low", "high")  # columns of points that are drawn with their intervals
+Span = Sequence[float]  # mean, low and high
 RUN = ("run", "tasks", "seed", "data.name", "method.name")  # columns of `runs` that every plot needs
 
 
@@ -73,21 +74,26 @@ class Groups:
 
     @classmethod
     def of(
-        cls, runs: pd.DataFrame, without: Collection[str] = (), limit: int = LIMIT, varied: str | None = None
+        cls, runs: pd.DataFrame, without: Collection[str] = (), limit: int = 0, varied: str | None = None
     ) -> "Groups":
         """Group the finished runs by all fields that tell them apart, except those in `without`.
 
         With `varied`, a config field, only groups in which it takes several values are kept; there may be none. Of more
-        than `limit` groups, the reference methods and those with the highest service accuracy are kept.
+        than `limit` groups, the reference methods and those with the highest service accuracy are kept; the default
+        limit is what can be told apart. Groups of different numbers of tasks are ranked by how far they are from the
+        best.
         """
         rows = runs[finished(runs)]
         rows = rows.assign(group=group_labels(rows.drop(columns=[name for name in without if name in rows])))
         if varied is not None:
             rows = rows[rows.groupby("group")[varied].transform("nunique") > 1]
         shown, note = in_order(rows["group"]), ""
+        limit = limit or (LIMIT if rows["method.name"].nunique() > 1 else SHADES)
         if len(shown) > limit:
             ranked = SERVICE_ACCURACY if numbers(rows, SERVICE_ACCURACY.name).notna().any() else BC
-            means = numbers(rows, ranked.name).groupby(rows["group"]).mean().reindex(shown)
+            values = numbers(rows, ranked.name)
+            behind = values - values.groupby(rows["tasks"]).transform("max")
+            means = behind.groupby(rows["group"]).mean().reindex(shown)
             kept = shown_first(means.sort_values(ascending=False, kind="stable").index.tolist(), limit)
             references = shown_first(shown, 0)
             which = f"those with the highest {ranked.head}" if means.notna().any() else "the first"
@@ -159,21 +165,29 @@ def mean_line(
     The more `lines` the panel has, the paler is the band.
     """
     points = line_points(rows.astype({"x": float, "y": float}), ["x"], bounds)
-    places, means, low, high = (np.asarray(part, dtype=float) for part in (points.index, *(points[n] for n in ENDS)))
+    places, means = points.index.to_numpy(dtype=float), points["mean"].to_numpy(dtype=float)
+    low, high = (points[end].to_numpy(dtype=float) for end in ("low", "high"))
     axes.plot(places, means, label=label, **line_style(style))
     if len(places) == 1:
-        error_bar(axes, places[0], points.iloc[0], style)
+        error_bar(axes, places[0], (means[0], low[0], high[0]), style)
     elif not np.isnan(low).all():
         axes.fill_between(places, low, high, color=style.colour, alpha=min(0.13, 0.4 / lines), linewidth=0, zorder=2)
     return points
 
 
-def error_bar(axes: Axes, place: float, point: pd.Series, style: LineStyle, across: bool = False) -> None:
-    """Draw the interval of a point with `mean`, `low` and `high`, if it has one: upright at x, or `across` at y."""
-    if not math.isnan(point["low"]):
-        ends = [[max(point["mean"] - point["low"], 0)], [max(point["high"] - point["mean"], 0)]]
-        spot = {"x": point["mean"], "y": place, "xerr": ends} if across else {"x": place, "y": point["mean"], "yerr": ends}
-        axes.errorbar(**spot, color=style.colour, linewidth=1, capsize=2, zorder=2)
+def spans(points: pd.DataFrame) -> dict[str, Span]:
+    """Return mean, low and high of every point by its label."""
+    rows = points[["mean", "low", "high"]].to_numpy(dtype=float).tolist()
+    return dict(zip(points.index.astype(str), rows, strict=True))
+
+
+def error_bar(axes: Axes, place: float, span: Span, style: LineStyle, across: bool = False) -> None:
+    """Draw an interval, if there is one: upright at the x of `place`, or `across` at that y."""
+    mean, low, high = span
+    line: dict[str, Any] = {"color": style.colour, "linewidth": 1, "capsize": 2, "zorder": 2}
+    if not math.isnan(low):
+        ends = [[max(mean - low, 0)], [max(high - mean, 0)]]
+        axes.errorbar(mean, place, xerr=ends, **line) if across else axes.errorbar(place, mean, yerr=ends, **line)
 
 
 def fit(
@@ -227,9 +241,11 @@ def zero_line(axes: Axes) -> None:
 
 def with_legend(figure: Figure, axes: Sequence[Axes], more: Sequence[Any] = (), order: Collection[str] = ()) -> Figure:
     """Add a legend outside: the lines of the panels in this order of their labels, then `more`."""
-    lines = {str(line.get_label()): line for panel in axes for line in panel.get_lines() if line not in more}
-    labels = [label for label in (*order, *(name for name in lines if name not in order)) if label in lines]
-    handles = [*(lines[label] for label in labels if not label.startswith("_")), *more]
+    lines = {str(line.get_label()): line for panel in axes for line in panel.get_lines()}
+    last = {str(handle.get_label()) for handle in more}
+    shown = [label for label in lines if not label.startswith("_") and label not in last]
+    places = {label: place for place, label in enumerate(order)}
+    handles = [*(lines[label] for label in sorted(shown, key=lambda name: places.get(name, len(places)))), *more]
     labels = [wrapped(str(handle.get_label())) for handle in handles]
     figure.legend(handles, labels, loc="outside right center", frameon=False, fontsize=SMALL, handlelength=3.4)
     return figure

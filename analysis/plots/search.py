@@ -36,7 +36,7 @@ def plot_backfill(runs: pd.DataFrame, backfill: pd.DataFrame, retrieval: pd.Data
         own = backfill[(backfill["method"] == method) & (backfill["metric"] == metric)]
         for place, order in enumerate(in_order(own["order"])):
             curve = own[own["order"] == order].groupby(["run", "fraction"], as_index=False)["value"].mean()
-            rows = curve.rename(columns={"fraction": "x", "value": "y"})
+            rows = pd.DataFrame({"x": curve["fraction"], "y": curve["value"]})
             drawn.append(mean_line(panel, rows, ORDER_TITLES[order], ORDER_STYLES[place], SHARE))
         first = (retrieval["t"] == 1) & (retrieval["k"] == 1) & (retrieval["metric"] == metric)
         height = float(retrieval.loc[first & (retrieval["method"] == method), "value"].mean())
