@@ -206,7 +206,7 @@ def web(tables: Sequence[Table]) -> str:
 
 
 LINE = 100  # characters per line of a note
-WIDTH = 120  # characters per line of a table; in wider ones, deviations and intervals stand below their means
+WIDTHS = (120, 140)  # characters per line of a table, in the order of trying
 RULE = Box("    \n    \n -- \n    \n    \n    \n    \n    \n", ascii=True)  # nothing but a rule below the heads
 BLANK = "\u2800"  # keeps the place of a mark: rich strips spaces at the end of a cell
 FOLDS = (r"(?!)", r" (?=± |\[)", r" (?=± |\[)|(?<=,) ")
@@ -218,9 +218,10 @@ def terminal(tables: Sequence[Table]) -> str:
     notes = [[*table.notes, *_legend(table, BEST, WORSE), *table.hints] for table in tables]
     parts = []
     for table, below in zip(tables, unrepeated(notes), strict=True):
-        laid = (_terminal_table(table, fold) for fold in FOLDS)
-        fits = (text for text in laid if max(map(cell_len, text.splitlines()), default=0) <= WIDTH)
-        body = next(fits, None) or _terminal_table(table, FOLDS[-1])
+        laid = [_terminal_table(table, fold) for fold in FOLDS]
+        sizes = [max(map(cell_len, text.splitlines()), default=0) for text in laid]
+        fits = (text for width in WIDTHS for text, size in zip(laid, sizes, strict=True) if size <= width)
+        body = next(fits, laid[-1])
         parts.append("\n".join([*([table.title] if table.title else []), body]))
         parts += ["\n".join(textwrap.fill(note, LINE) for note in below)] if below else []
     return "\n\n".join(parts)

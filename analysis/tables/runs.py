@@ -7,6 +7,7 @@ command line, tables by their titles; both have them in the order of `analysis.n
 import itertools
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -173,8 +174,8 @@ def spread_notes(rows: pd.DataFrame, metrics: Sequence[str], deviations: bool) -
     if deviations:
         return [deviation_note(rows["seeds"]) or ("One seed: no deviation." if rows["seeds"].any() else "")]
     rows = rows[~rows["reference"].astype(bool)] if "reference" in rows else rows
-    ends = [rows[["seeds", f"{name}_low", f"{name}_high"]].set_axis(["seeds", "low", "high"], axis=1) for name in metrics]
-    return interval_notes(pd.concat(ends))
+    cells = [rows[["seeds", f"{name}_low", f"{name}_high"]].to_numpy(dtype=float) for name in metrics]
+    return interval_notes(pd.DataFrame(np.concatenate(cells), columns=["seeds", "low", "high"]))
 
 
 def _ablation_runs(runs: pd.DataFrame) -> pd.DataFrame:
@@ -195,20 +196,18 @@ def ablation_frame(runs: pd.DataFrame) -> pd.DataFrame:
     levels = [*(["variant"] if "variant" in runs else []), "method.classifier", "method.fd"]
     check_cells(runs[runs["counted"]], levels)
     table = _with_costs(runs, levels)
-    table = table[table.index.droplevel(levels[:-2]).isin(list(CELLS))]
+    table = table[[label[-2:] in CELLS for label in table.index]]
     return table.rename(DISTILLATIONS, level="method.fd").rename_axis([*levels[:-2], "classifier", "distillation"])
 
 
-def ablation_table(
-    runs: pd.DataFrame, title: str = "Classifier × distillation", deviations: bool = False
-) -> Table:
+def ablation_table(runs: pd.DataFrame, title: str = "Classifier × distillation", deviations: bool = False) -> Table:
     """Return one row per cell of the ablation: metrics with intervals, and costs; then references.
 
     With `deviations`, metrics are mean ± deviation over seeds.
     """
     rows, words = ablation_frame(runs).reset_index(), {word: fd for fd, word in DISTILLATIONS.items()}
     cells = zip(rows["classifier"], rows["distillation"].map(words), strict=True)
-    rows.insert(rows.columns.get_loc("classifier"), "method", [CELLS[cell] for cell in cells])
+    rows.insert(list(rows.columns).index("classifier"), "method", [CELLS[cell] for cell in cells])
     leads = ["method", "classifier", "distillation"]
     several = "variant" in rows and rows["variant"].nunique() > 1
     return _methods_table(rows, _ablation_runs(runs), ["variant", *leads] if several else leads, title, deviations)
@@ -236,9 +235,7 @@ def methods_table(runs: pd.DataFrame, title: str = "Methods", deviations: bool =
     return _methods_table(rows, in_table_order(counted_runs(runs)), ["method"], title, deviations)
 
 
-def _methods_table(
-    rows: pd.DataFrame, runs: pd.DataFrame, leads: Sequence[str], title: str, deviations: bool
-) -> Table:
+def _methods_table(rows: pd.DataFrame, runs: pd.DataFrame, leads: Sequence[str], title: str, deviations: bool) -> Table:
     """Return the table of these rows and of the references of the counted runs; `leads` are the first columns."""
     by = ["method.name" if name == "method" else name for name in leads if name in ("variant", "method")]
     compared, metrics = to_compare(runs), table_metrics(runs)
@@ -266,7 +263,7 @@ def _methods_table(
     return marked_table(heads, body, rows, title, marks.values(), *notes, references=count, methods=methods)
 
 
-def _label_cell(value: object, name: str) -> Cell:
+def _label_cell(value: Any, name: str) -> Cell:
     """Return the cell of a label; references have neither classifier nor distillation."""
     if name in ("method", "method.name"):
         return Cell(method_title(str(value)))
@@ -317,7 +314,7 @@ def _comparison(runs: pd.DataFrame, columns: str, metrics: Sequence[str], rows: 
     for metric in metrics:
         for part in sorted(PARTS):
             own = found[metric if part == "mean" else f"{metric}_{part}"].to_numpy()[codes]
-            parts[metric, part] = pivot(runs.assign(part=own), "part", rows, columns, "max")  # a cell's runs agree in it
+            parts[metric, part] = pivot(runs.assign(part=own), "part", rows, columns, "max")  # a cell's runs agree
         parts[metric, "seeds"] = pivot(runs, "counted", rows, columns, "count")
     return pd.concat(parts, axis=1, names=["metric", "statistic", columns])
 
@@ -416,11 +413,12 @@ def points_table(
             known = row["seeds"] > 0
             cells.append(value_cell(row, metric, own.of(point), deviations) if known else lost[group_of(point)])
         body.append(cells)
-    heads = [METRICS[metric].head if metric in METRICS else metric for metric in shown]  # AC@0.01 is its own head
+    heads = [*field_heads(names), *seeds]
+    heads += [METRICS[metric].head if metric in METRICS else metric for metric in shown]  # AC@0.01 is its own head
     notes = [*spread_notes(frame, shown, deviations), *undefined_notes(runs)]
     methods = runs["method.name"].astype(str) if "method.name" in names else ()
     data = frame.reset_index(drop=True)
-    return marked_table([*field_heads(names), *seeds, *heads], body, data, title, marks.values(), *notes, methods=methods)
+    return marked_table(heads, body, data, title, marks.values(), *notes, methods=methods)
 
 
 def field_heads(fields: Sequence[str]) -> list[str]:

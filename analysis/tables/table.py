@@ -135,7 +135,8 @@ def marked_table(
 
 def command_line_names(methods: Iterable[str]) -> tuple[str, ...]:
     """Return a note on what the command line calls methods whose title is another word, if there are any."""
-    names = [name for name in ordered(name.partition("+")[0] for name in methods) if method_title(name).casefold() != name]
+    bases = ordered(name.partition("+")[0] for name in methods)
+    names = [name for name in bases if method_title(name).casefold() != name]
     if len(names) > MOST_NAMES:
         return ("`cl2r methods` lists the names of the command line.",)
     words = "; ".join(f"{method_title(name)} is {name}" for name in names)
