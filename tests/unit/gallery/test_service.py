@@ -23,7 +23,11 @@ from starlette.requests import Request
 
 from cl2r.gallery.gallery import Gallery
 from cl2r.gallery.model import Model, write_export
+from cl2r.gallery.older import Older, oldest_of
+from cl2r.gallery.search import Searcher
 from cl2r.gallery.service import Service, ServiceOptions, page
+from cl2r.gallery.upgrade import Answer as UpgradeAnswer
+from cl2r.gallery.upgrade import Difference, UpgradeCheck, draw_pairs
 from cl2r.rayrun.serve import serve
 from tests.support.galleries import Trained, declared_png, encoded, free_port, indexed, item_rows, refused
 
@@ -98,6 +102,11 @@ def search(service: Service, content: bytes, query: str = "", **headers: str) ->
     return ask(service, "POST", "/search", [content], query, **headers)
 
 
+def like(service: Service, name: str, query: str = "") -> Answer:
+    """Search with an image of the gallery."""
+    return ask(service, "GET", "/search", query=f"id={quote(name, safe='')}&{query}")
+
+
 def image(service: Service, name: str) -> Answer:
     return ask(service, "GET", "/image", query=f"id={quote(name)}")
 
@@ -146,15 +155,16 @@ def shared(tmp_path_factory: pytest.TempPathFactory, pictures: Pictures, models:
     return build(tmp_path_factory.mktemp("shared"), pictures, models)
 
 
-def opened(root: Path, model: Model, **options: Any) -> Service:
+def opened(root: Path, model: Model, older: Older | None = None, **options: Any) -> Service:
     service = Service(ServiceOptions(str(root), **({"host": "127.0.0.1", "refresh": 0.0} | options)))
-    service.open(model)
+    service.open(model, older)
     return service
 
 
 @pytest.fixture(scope="session")
 def service(shared: Path, models: list[Model]) -> Service:
-    return opened(shared, models[2])
+    """φ_3 searches `shared`, with φ_1 beside it."""
+    return opened(shared, models[2], Older(models[0].files))
 
 
 def test_hits_are_ranked_by_all_cosines(
@@ -189,7 +199,8 @@ def facts(models: list[Model]) -> dict[str, Any]:
     """Return what `root` and `shared` hold."""
     first, second, third = (model.card.name for model in models)
     versions = [{"model": first, "task": 1, "items": 16}, {"model": second, "task": 2, "items": 4}]
-    return {"model": third, "task": 3, "items": 20, "commit": 2, "versions": versions}
+    old = {"model": first, "task": 1, "items": 16}
+    return {"model": third, "task": 3, "items": 20, "commit": 2, "versions": versions, "old": old}
 
 
 def test_top_is_a_number_from_1_to_100(service: Service, pictures: Pictures) -> None:
@@ -198,6 +209,181 @@ def test_top_is_a_number_from_1_to_100(service: Service, pictures: Pictures) -> 
         assert len(search(service, query, f"top={top}").json["hits"]) == min(top, 20)
     for text in ("0", "101", "-1", "1.5", "x", "", "٣", "9" * 5000):
         assert search(service, query, f"top={text}").refuses(400, "top"), text
+
+
+def test_an_image_of_the_gallery_is_not_its_own_hit(service: Service, pictures: Pictures) -> None:
+    name, pixels = pictures[5]
+    uploaded = search(service, encoded(pixels), "top=100").json["hits"]
+    answer = like(service, name, "top=100").json
+    assert answer["query"] == {"id": name, "label": name.split("/")[0]}
+    others = [hit for hit in uploaded if hit["id"] != name]
+    assert len(others) == 19
+    assert answer["hits"] == [hit | {"rank": rank} for rank, hit in enumerate(others, 1)]
+    assert [hit["rank"] for hit in like(service, name, "top=3").json["hits"]] == [1, 2, 3]
+
+
+def test_a_query_is_either_uploaded_or_an_image_of_the_gallery(service: Service, pictures: Pictures) -> None:
+    name, pixels = pictures[5]
+    assert search(service, encoded(pixels), f"id={quote(name)}").refuses(400, "POST", "GET")
+    assert ask(service, "GET", "/search").refuses(400, "POST", "GET")
+    for text in ("2", "yes", ""):
+        assert like(service, name, f"old={text}").refuses(400, "old"), text
+
+
+def test_the_old_model_searches_what_it_or_a_model_before_it_indexed(
+    service: Service, shared: Path, pictures: Pictures, models: list[Model]
+) -> None:
+    query = pictures[21][1]
+    plain = search(service, encoded(query), "top=20").json
+    assert "hits" not in plain["old"], "only if it is asked for"
+    answer = search(service, encoded(query), "top=20&old=1").json
+    assert answer["hits"] == plain["hits"]
+    vector = models[0].embed(query[None, ..., None])[0]
+    cosines = {path: float(models[0].embed(pixels[None, ..., None])[0] @ vector) for path, pixels in pictures[:16]}
+    old = answer["old"]
+    assert (old["model"], old["task"], old["items"]) == (models[0].card.name, 1, 16)
+    assert [hit["id"] for hit in old["hits"]] == sorted(cosines, key=lambda path: -cosines[path])
+    assert [hit["score"] for hit in old["hits"]] == pytest.approx(sorted(cosines.values(), reverse=True), abs=1e-5)
+    middle = opened(shared, models[2], Older(models[1].files))
+    assert len(search(middle, encoded(query), "top=100&old=1").json["old"]["hits"]) == 20, "φ_2 searches vectors by φ_1"
+
+
+def test_both_models_share_one_table_of_images(service: Service) -> None:
+    assert service.gallery is not None
+    both = service.gallery()
+    assert both.old is not None
+    assert len(both.old.items) == 16
+    assert np.shares_memory(both.old.items["bytes"].to_numpy(), both.searcher.items["bytes"].to_numpy())
+    assert both.old.parts[0] is both.searcher.parts[0]
+
+
+def test_examples_are_spread_over_the_labels(
+    service: Service, tmp_path: Path, models: list[Model], pictures: Pictures
+) -> None:
+    found = ask(service, "GET", "/examples").json["examples"]
+    assert len({example["id"] for example in found}) == 8
+    assert {example["label"] for example in found} == {f"class {number}" for number in range(5)}
+    assert found == sorted(found, key=lambda example: (example["label"], example["id"]))
+    for example in found:
+        path, _, query = example["image"].partition("?")
+        assert ask(service, "GET", f"/{path}", query=query).status == like(service, example["id"]).status == 200
+    put(tmp_path / "images", [(f"{number:02d}/x.png", pictures[0][1]) for number in range(30)])
+    indexed(tmp_path / "images", tmp_path / "gallery", models[0])
+    many = ask(opened(tmp_path / "gallery", models[0]), "GET", "/examples").json["examples"]
+    assert [example["label"] for example in many] == ["00", "04", "08", "12", "17", "21", "25", "29"]
+    put(tmp_path / "few", [(f"{number}.png", pictures[0][1]) for number in range(3)])
+    indexed(tmp_path / "few", tmp_path / "small", models[0])
+    few = ask(opened(tmp_path / "small", models[0]), "GET", "/examples").json["examples"]
+    assert [(example["id"], example["label"]) for example in few] == [("0.png", ""), ("1.png", ""), ("2.png", "")]
+
+
+def test_the_upgrade_is_measured_as_upgrade_check_does(shared: Path, models: list[Model]) -> None:
+    service = opened(shared, models[2], Older(models[0].files))
+    assert ask(service, "GET", "/upgrade").json == {"status": "measuring"}
+    service.measure()
+    gallery, (old, _, new) = Gallery(shared), models
+    check = UpgradeCheck(gallery, old, new)
+    expected = check.answer(check.sample(draw_pairs(gallery, 2000)), 0.01).model_dump() | {"status": "known"}
+    found = ask(service, "GET", "/upgrade").json
+    assert found.pop("images_per_second") > 0
+    expected.pop("images_per_second")
+    assert found == json.loads(json.dumps(expected, default=vars))
+
+
+def test_an_upgrade_that_cannot_be_measured_says_why_without_paths(
+    root: Path, images: Path, tmp_path: Path, models: list[Model], pictures: Pictures
+) -> None:
+    put(tmp_path / "flat", [(f"{number}.png", pixels) for number, (_, pixels) in enumerate(pictures[:4])])
+    indexed(tmp_path / "flat", tmp_path / "unlabelled", models[0])
+    unlabelled = opened(tmp_path / "unlabelled", models[2], Older(models[0].files))
+    indirect = opened(tmp_path / "unlabelled", models[2], Older(models[1].files))
+    broken = opened(root, models[2], Older(models[0].files))
+    (images / pictures[0][0]).unlink()
+    alone = opened(root, models[2], Older(why="it was switched off"))
+    for service, words in (
+        (unlabelled, "fewer than two labels"),
+        (indirect, f"no vectors by it in unlabelled, which has {models[0].card.name}"),
+        (broken, f"{pictures[0][0]} can no longer be read"),
+        (alone, "it was switched off"),
+    ):
+        service.measure()
+        answer = ask(service, "GET", "/upgrade")
+        assert answer.json["status"] == "unknown"
+        assert words in answer.json["why"]
+        assert str(tmp_path) not in answer.body.decode()
+
+
+def test_an_unexpected_error_while_measuring_is_logged_and_ends_the_wait(
+    shared: Path, models: list[Model], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    service = opened(shared, models[2], Older(models[0].files))
+    monkeypatch.setattr(UpgradeCheck, "sample", lambda *_: 1 / 0)
+    service.measure()
+    assert ask(service, "GET", "/upgrade").json["why"] == "it could not be measured; the log of the service says more"
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_a_saved_check_is_shown_and_not_measured_again(
+    shared: Path, models: list[Model], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(UpgradeCheck, "sample", lambda *_: pytest.fail("measured"))
+    saved = saved_answer(models[0].card.name, models[2].card.name)
+    service = opened(shared, models[2], Older(models[0].files, check=saved))
+    service.measure()
+    found = ask(service, "GET", "/upgrade").json
+    assert (found["status"], found["verdict"], found["sentence"]) == ("known", "safe", "All is well.")
+    assert found["change"] == {"value": 0.1, "low": 0.05, "high": 0.15}
+
+
+def saved_answer(old: str, new: str) -> UpgradeAnswer:
+    change = Difference(0.1, 0.05, 0.15)
+    said = {"verdict": "safe", "sentence": "All is well.", "tolerance": 0.01, "pairs": 9}
+    numbers = {"old": 0.5, "cross": 0.6, "new": 0.7, "change": change, "gain": change, "images_per_second": 1.0}
+    return UpgradeAnswer(old_model=old, new_model=new, **said, **numbers)
+
+
+def test_the_old_column_ends_when_its_images_were_indexed_again(
+    root: Path, images: Path, models: list[Model], pictures: Pictures
+) -> None:
+    service = opened(root, models[2], Older(models[0].files))
+    assert ask(service, "GET", "/health").json["old"]["items"] == 16
+    indexed(images, root, models[2], reindex=True)
+    answer = search(service, encoded(pictures[0][1]), "old=1").json
+    assert (answer["commit"], len(answer["hits"])) == (3, 12)
+    assert list(answer["old"]) == ["why"]
+    assert models[0].card.name in answer["old"]["why"]
+    assert str(root) not in answer["old"]["why"]
+
+
+def test_the_oldest_model_of_the_gallery_is_found_in_its_run(
+    shared: Path, chain: Trained, models: list[Model], tmp_path: Path
+) -> None:
+    searcher = Searcher(Gallery(shared), models[2])
+    write_export(models[2].files, tmp_path / "model")
+    for model, storage in (
+        (f"{chain.run}@3", chain.storage),
+        (chain.run, chain.storage),
+        (f"{chain.folder}@3", tmp_path),
+        (str(tmp_path / "model"), chain.storage),
+    ):
+        found = oldest_of(searcher, model, storage)
+        assert found.files is not None
+        assert found.files.card.name == f"{chain.run}@1"
+    missing = oldest_of(searcher, str(tmp_path / "model"), tmp_path)
+    assert missing.files is None
+    assert f"{chain.run}@1" in missing.why
+    assert str(tmp_path) not in missing.why
+    assert str(tmp_path) in missing.reason
+
+
+def test_a_gallery_of_the_model_itself_has_no_older_model(
+    tmp_path: Path, chain: Trained, models: list[Model], pictures: Pictures
+) -> None:
+    put(tmp_path / "images", pictures[:3])
+    gallery = indexed(tmp_path / "images", tmp_path / "gallery", models[2])
+    found = oldest_of(Searcher(gallery, models[2]), f"{chain.run}@3", chain.storage)
+    assert found.files is None
+    assert found.why.endswith("so there is no older model to compare with")
 
 
 def test_metadata_of_any_kind_is_sent(tmp_path: Path, models: list[Model], pictures: Pictures) -> None:
@@ -268,7 +454,9 @@ def test_only_images_of_the_gallery_are_sent(root: Path, images: Path, pictures:
     near = ["new.png", str(images / inside), f"./{inside}", f"x/../{inside}", f"../images/{inside}"]
     for name in [*near, "", "/etc/passwd", "../gallery/gallery.json", "a\0b", "é" * 9999]:
         assert image(service, name).refuses(404, "id"), name
+        assert like(service, name).refuses(404, "id"), name
     assert ask(service, "GET", "/image").status == 400
+    assert ask(service, "GET", "/search").refuses(400, "id=")
 
 
 def test_images_are_sent_small_and_as_png(tmp_path: Path, models: list[Model]) -> None:
@@ -291,6 +479,7 @@ def test_a_file_that_has_changed_is_not_sent(root: Path, images: Path, pictures:
     for content in (b"<svg xmlns='http://www.w3.org/2000/svg'/>", b"secret text", None):
         (images / name).unlink() if content is None else (images / name).write_bytes(content)
         assert image(service, name).refuses(404, "no longer")
+        assert like(service, name).refuses(404, "no longer")
 
 
 def test_a_gallery_that_points_elsewhere_is_not_followed(tmp_path: Path, models: list[Model]) -> None:
@@ -306,15 +495,17 @@ def test_a_gallery_that_points_elsewhere_is_not_followed(tmp_path: Path, models:
     service = opened(tmp_path / "gallery", model)
     for name in ("0", "1"):
         assert image(service, name).refuses(404, "outside")
+        assert like(service, name).refuses(404, "outside")
 
 
 @pytest.mark.parametrize(
     ("method", "path", "right"),
     [
         ("POST", "/", "GET, HEAD"),
-        ("GET", "/search", "POST"),
-        ("HEAD", "/search", "POST"),
-        ("OPTIONS", "/search", "POST"),
+        ("PUT", "/search", "GET, HEAD, POST"),
+        ("OPTIONS", "/search", "GET, HEAD, POST"),
+        ("POST", "/examples", "GET, HEAD"),
+        ("POST", "/upgrade", "GET, HEAD"),
         ("DELETE", "/image", "GET, HEAD"),
         ("PUT", "/health", "GET, HEAD"),
     ],
@@ -358,7 +549,7 @@ def test_requests_to_other_hosts_and_from_other_sites_are_refused(
 
 
 def test_every_answer_has_its_headers(service: Service, pictures: Pictures) -> None:
-    answers = [ask(service, "GET", path) for path in ("/", "/health", "/x", "/search")]
+    answers = [ask(service, "GET", path) for path in ("/", "/health", "/x", "/search", "/examples", "/upgrade")]
     answers += [image(service, pictures[0][0]), image(service, "x"), search(service, b"x")]
     for answer in answers:
         assert answer.headers["x-content-type-options"] == "nosniff"
@@ -384,11 +575,12 @@ def test_the_page_may_run_its_own_script_and_nothing_else(service: Service) -> N
 
 def test_health_is_503_until_the_gallery_is_open(shared: Path, models: list[Model]) -> None:
     service = Service(ServiceOptions(str(shared), "127.0.0.1", top=5, most_bytes=777))
-    for answer in (ask(service, "GET", "/health"), search(service, b"x"), image(service, "x")):
+    asked = [ask(service, "GET", path) for path in ("/health", "/examples", "/upgrade")]
+    for answer in (*asked, search(service, b"x"), image(service, "x"), like(service, "x")):
         assert answer.refuses(503, "try again")
         assert answer.headers["retry-after"] == "2"
     assert ask(service, "GET", "/").status == 200
-    service.open(models[2])
+    service.open(models[2], Older(models[0].files))
     answer = ask(service, "GET", "/health")
     assert answer.status == 200
     assert answer.json == {"status": "ready", **facts(models), "top": 5, "most_hits": 100, "most_bytes": 777}
@@ -449,6 +641,11 @@ def test_an_error_shows_neither_traceback_nor_secret(
         ({"host": "no such name", "port": 8000}, ["--host no such name"]),
         ({"model": "other@3"}, ["--model other"]),
         ({"task": 1}, ["{shared}", "later model"]),
+        ({"old": "other@1"}, ["--old other"]),
+        ({"old": "model"}, ["--old", "not an earlier model"]),
+        ({"check": "missing.json"}, ["--check", "missing.json", "no such file", "upgrade-check"]),
+        ({"check": "wrong.json"}, ["--check", "wrong.json", "does not parse"]),
+        ({"check": "other.json"}, ["--check", "about a@1 → a@2", "upgrade-check"]),
         ({"gallery": "empty"}, ["empty: the gallery is empty"]),
         ({"gallery": "nowhere"}, ["nowhere: no gallery"]),
         ({"setting": "RAY_SERVE_ENABLE_HA_PROXY"}, ["RAY_SERVE_ENABLE_HA_PROXY"]),
@@ -469,6 +666,8 @@ def test_bad_options_are_refused_before_ray_starts(
     if "setting" in options:
         monkeypatch.setenv(options["setting"], "1")
     Gallery.open_or_create(tmp_path / "empty")
+    (tmp_path / "wrong.json").write_text('{"verdict": "safe"}')
+    (tmp_path / "other.json").write_text(saved_answer("a@1", "a@2").model_dump_json())
     write_export(models[options.get("task", 3) - 1].files, tmp_path / "model")
     gallery = tmp_path / options["gallery"] if "gallery" in options else shared
     own = {name: options[name] for name in ("host", "top", "most_bytes") if name in options}
@@ -480,6 +679,7 @@ def test_bad_options_are_refused_before_ray_starts(
         port = taken if options.get("port") == "taken" else options.get("port", free_port())
         with refused(*(part.format(port=taken, shared=shared) for part in parts)):
             chosen = ServiceOptions(str(gallery), **({"host": "127.0.0.1"} | own))
-            serve(
-                chosen, options.get("model", str(tmp_path / "model")), tmp_path, port, options.get("replicas", 1), False
-            )
+            model, replicas = options.get("model", str(tmp_path / "model")), options.get("replicas", 1)
+            old = str(tmp_path / "model") if options.get("old") == "model" else options.get("old", "none")
+            check = tmp_path / options["check"] if "check" in options else None
+            serve(chosen, model, tmp_path, port, replicas, False, old, check)
