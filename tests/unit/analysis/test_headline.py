@@ -4,7 +4,6 @@ import math
 
 import pandas as pd
 import pytest
-
 from analysis.findings import upgrade_findings
 
 FIRST, LAST = 0.70, 0.80
