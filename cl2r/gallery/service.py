@@ -112,7 +112,7 @@ class OpenGallery:
         """Return the hits of one image that have another id than `without`."""
 
         def hits(searcher: Searcher) -> list[dict[str, Any]]:
-            found = searcher.search(images, top + 1)[0]
+            found = searcher.search(images, top + (without is not None))[0]
             others = [hit for hit in found if hit.id != without][:top]
             return [_public(replace(hit, rank=rank)) for rank, hit in enumerate(others, 1)]
 

@@ -60,7 +60,7 @@ async function prepare() {
     setTimeout(prepare, PAUSE);
     return;
   }
-  suggest();
+  suggest().catch((error) => show("problem", `No images to try: ${error.message}`));
   judge();
 }
 

@@ -1,7 +1,10 @@
 """The search service: images of the gallery as queries, an older model beside the new one, whether to upgrade."""
 
+import contextlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import numpy as np
@@ -11,9 +14,10 @@ from cl2r.gallery.gallery import Gallery
 from cl2r.gallery.model import Model, write_export
 from cl2r.gallery.older import Older, oldest_of
 from cl2r.gallery.search import Searcher
-from cl2r.gallery.service import Service
+from cl2r.gallery.service import Service, ServiceOptions
 from cl2r.gallery.upgrade import UpgradeCheck, draw_pairs
-from tests.support.galleries import Trained, encoded, indexed
+from cl2r.rayrun import serve
+from tests.support.galleries import Trained, encoded, free_port, indexed
 from tests.support.services import Pictures, ask, build, like, opened, put, saved_answer, search
 
 
@@ -175,6 +179,49 @@ def test_the_oldest_model_of_the_gallery_is_found_in_its_run(
     assert f"{chain.run}@1" in missing.why
     assert str(tmp_path) not in missing.why
     assert str(tmp_path) in missing.reason
+
+
+@pytest.mark.parametrize(("old", "task"), [("{run}@2", 2), (None, 1), ("none", None)])
+def test_the_command_names_the_model_beside_or_leaves_it_out(
+    shared: Path,
+    chain: Trained,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    old: str | None,
+    task: int | None,
+) -> None:
+    deployed: list[Older] = []
+
+    @contextlib.contextmanager
+    def deploy(options: ServiceOptions, port: int, files: Any, older: Older, *rest: Any) -> Iterator[None]:
+        deployed.append(older)
+        yield
+
+    monkeypatch.setattr(serve, "set_environment", lambda *_: None)
+    monkeypatch.setattr(serve, "cluster", lambda *_: contextlib.nullcontext(1))
+    monkeypatch.setattr(serve, "_deployed", deploy)
+    monkeypatch.setattr(serve.threading, "Event", Interrupted)
+    saved = saved_answer(f"{chain.run}@{task or 1}", f"{chain.run}@3")
+    (tmp_path / "check.json").write_text(saved.model_dump_json())
+    asked = old.format(run=chain.run) if old else None
+    options = ServiceOptions(str(shared), "127.0.0.1")
+    words = (options, f"{chain.run}@3", chain.storage, free_port(), 1, False, asked, tmp_path / "check.json")
+    assert serve.serve(*words) == 0
+    (older,) = deployed
+    assert (older.files.card.task if older.files else None) == task
+    assert older.check == saved
+    line = (
+        f"{chain.run}@{task} beside it" if task else "no older model beside it: the service was started with --old none"
+    )
+    assert line in capsys.readouterr().err.splitlines()
+
+
+class Interrupted:
+    """Stands for an event that Ctrl-C ends at once."""
+
+    def wait(self) -> None:
+        raise KeyboardInterrupt
 
 
 def test_a_gallery_of_the_model_itself_has_no_older_model(
