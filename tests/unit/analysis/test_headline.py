@@ -4,6 +4,7 @@ import math
 
 import pandas as pd
 import pytest
+
 from analysis.findings import upgrade_findings
 
 FIRST, LAST = 0.70, 0.80
