@@ -17,7 +17,9 @@ SHOWN = ("er", "fixed", "cl2r")
 
 def points(axes: Axes) -> list[tuple[str, float, float]]:
     """Return the colours and places of all points, in the order in which they are drawn."""
-    found = [line for line in axes.get_lines() if len(line.get_xdata()) == 1 and line.get_marker() not in ("|", "_")]
+    found = [
+        line for line in axes.get_lines() if len(line.get_xdata()) == 1 and line.get_marker() not in ("|", "_", "None")
+    ]
     return [(str(line.get_color()), *line.get_xydata()[0]) for line in found]
 
 
