@@ -90,7 +90,7 @@ def _interval(point: Any, sign: str) -> str:
 
 
 def fitted(layout: dict[str, Any], traces: Sequence[Trace], metric: Metric | None = None) -> dict[str, Any]:
-    """Return the layout with a range of the y axis: the whole one for AC, else one that suits the lines drawn at first."""
+    """Return the layout with a range of the y axis: for AC the whole one, else what the lines drawn at first need."""
     if metric == AC:
         shown = (-0.03, 1.03)
     else:
@@ -205,8 +205,8 @@ def _stationarity_figure(study: Study, runs: pd.DataFrame) -> Figure:
                 traces = seed_lines(rows.merge(own[["run", "group"]], on="run"), looks(own), "task", "", (-1.0, 1.0))
                 view = f"{label}, {words}" if words else label
                 views += [View(view, traces, fitted(axes("task t", label, dtick=1), traces))] if traces else []
-    caption = f"How similar the representation is to that of the previous task; 1 means no change. {line_notes(_largest(parts))}"
-    return Figure("stationarity", "Stationarity", caption, tuple(views))
+    words = "How similar the representation is to that of the previous task; 1 means no change."
+    return Figure("stationarity", "Stationarity", f"{words} {line_notes(_largest(parts))}", tuple(views))
 
 
 def _field_figure(runs: pd.DataFrame, name: str) -> Figure:
