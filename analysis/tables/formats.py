@@ -38,7 +38,7 @@ def _legend(table: Table, best: str, worse: str, escape: Callable[[str], str] = 
     """Return what the marks mean, if there are any; `best` and `worse` are samples of them."""
     if "best" not in table.marks:
         return []
-    rest = worse + escape(f" {CLEARLY_WORSE}.") if table.tested else escape(f"{UNTESTED}.")
+    rest = f"{worse} {escape(f'{CLEARLY_WORSE}.')}" if table.tested else escape(f"{UNTESTED}.")
     return [f"{best} best mean of its column; {rest}"]
 
 
