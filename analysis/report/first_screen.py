@@ -68,6 +68,12 @@ def first_screen(study: Study, runs: pd.DataFrame) -> FirstScreen:
             pictures = [matrices_picture(study, runs), plane_picture(runs)]
         else:
             pictures = [ranking_picture(runs)]
+    if kind in ("sweep", "race") and len(runs):
+        from analysis.report.race import race_figures  # imports Optuna, which takes a second
+        from analysis.report.sweep_figures import sweep_figures
+
+        figures = sweep_figures(study) if kind == "sweep" else race_figures(study)
+        pictures = [Picture(f"{own.id}-picture", own.title, own.caption, figure=own) for own in figures]
     return FirstScreen(headline(study), tuple(pictures), (*DEFINITIONS, _intervals(runs)))
 
 

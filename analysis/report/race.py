@@ -1,34 +1,66 @@
 """The race of methods on the page: who reached which round, and what the finalists reached."""
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
-from analysis.names import method_style
-from analysis.recommendation import ROUNDS, recommendation, settings_text
-from analysis.report.figures import Figure, Trace, View, axes, plain_text
+from analysis.names import NEUTRAL, method_style, title
+from analysis.recommendation import ROUNDS, Final, recommendation, settings_text
+from analysis.report.figures import SYMBOLS, Figure, Trace, View, axes, plain_text
 from analysis.report.page import ShownTable, floats, shown_table, significant
+from analysis.report.sweep_figures import Row, Rows, interval_figure
 from analysis.study import Study
+from analysis.tables.references import NEVER, REINDEX, SOURCE
 from cl2r.metrics import METRICS
 
 
 @dataclass(frozen=True)
 class RaceSection:
-    """The section of the page: lines of text, the finalists, and the figure."""
+    """The section of the page: lines of text, and the finalists."""
 
     lines: tuple[str, ...]
     table: ShownTable | None
-    figures: tuple[Figure, ...]
 
 
 def race_section(study: Study) -> RaceSection:
     """Return the section of a race."""
     found = recommendation(study)
-    table = shown_table(found.table, "finalists") if found.table is not None else None
-    figure = race_figure(study)
-    return RaceSection(found.race, table, (figure,) if figure.views else ())
+    return RaceSection(found.race, shown_table(found.table, "finalists") if found.table is not None else None)
 
 
-def race_figure(study: Study) -> Figure:
+def race_figures(study: Study) -> list[Figure]:
+    """Return the two figures of the first screen: the rounds, and what the finalists reached."""
+    return [figure for figure in (rounds_figure(study), finalists_figure(study)) if figure.views]
+
+
+def finalists_figure(study: Study) -> Figure:
+    """Return the finalists, best first on the tuning pairs, with their intervals on the report pairs."""
+    final, chosen = Final(study), recommendation(study).candidate
+    metric, rows = final.metric, []
+    for number in final.shown:
+        found, style = final.estimate(number, metric.name), method_style(final.candidates[number].method)
+        symbol = SYMBOLS[style.marker] + ("-open" if style.hollow else "")
+        label = plain_title(final, number)
+        rows.append(Row(label, found.mean, found.low, found.high, style.colour, symbol, number == chosen))
+    lines, er = {}, final.references.get(SOURCE)
+    if er is not None and metric.name.startswith("service_"):
+        for label, which in ((NEVER, "first"), (REINDEX, "reindexed")):
+            lines[f"{label} ({title(SOURCE)})"] = final.estimate(er, f"{which}_{metric.matrix}").mean
+    caption = "Best on the tuning pairs first; values on the report pairs"
+    caption += f", mean over {final.seeds} seeds with 95 % interval." if final.seeds > 1 else ". One seed: no interval."
+    caption += " Bold: recommended." if chosen is not None else ""
+    known = tuple(row for row in rows if not math.isnan(row.mean))
+    return interval_figure("finalists", f"Finalists: {metric.head}", caption, [Rows("", known, lines)], metric)
+
+
+def plain_title(final: Final, number: int) -> str:
+    """Return the method, with the number of the candidate if several finalists have the method."""
+    method = final.candidates[number].method
+    several = sum(one.method == method for one in final.candidates.values()) > 1
+    return f"{title(method)}, candidate {number}" if several else title(method)
+
+
+def rounds_figure(study: Study) -> Figure:
     """Return the objective of every candidate over the rounds: a line if it was promoted, else a grey dot."""
     name = study.specification["search"]["objectives"][0]
     metric = METRICS.objectives()[name]
@@ -44,7 +76,7 @@ def race_figure(study: Study) -> Figure:
     means = runs.groupby(["trial", "variant"])["value"].mean().unstack().reindex(columns=list(ROUNDS))
     firsts: dict[int, dict[str, Any]] = {int(row["trial"]): row for row in runs.to_dict("records")}  # type: ignore[misc]
     dropped: Trace = {"type": "scatter", "mode": "markers", "name": "not promoted", "x": [], "y": [], "text": []}
-    dropped |= {"marker": {"color": "#8C8C8C", "size": 6}, "hovertemplate": "%{text}: %{y:.3f}<extra></extra>"}
+    dropped |= {"marker": {"color": NEUTRAL, "size": 6}, "hovertemplate": "%{text}: %{y:.3f}<extra></extra>"}
     lines: list[Trace] = []
     for number, row in means.iterrows():
         trial, known = int(str(number)), row.dropna()

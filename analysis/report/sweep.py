@@ -24,14 +24,17 @@ from analysis.report.figures import Figure, View
 from analysis.report.page import floats
 from analysis.study import Study
 from analysis.sweeps import (
+    TRIALS_FOR_BEST,
     TRIALS_FOR_IMPORTANCE,
     feasible,
     objective_column,
+    saved_work,
     sweep_contexts,
     sweep_goals,
     variant_rows,
 )
 from cl2r.metrics import METRICS
+from cl2r.runtime.text import counted, listed
 from cl2r.study.space import Space, distributions, knobs
 
 SCALE = [[0.0, "#B9BDC1"], [1.0, GOOD]]
@@ -90,10 +93,10 @@ PANEL = 190  # pixels per panel of the slices and per axis of the parallel coord
 
 @dataclass(frozen=True)
 class Sweep:
-    """The figures, and one line for each that could not be made."""
+    """The figures, and what early stopping saved and which figures are missing in words."""
 
     figures: tuple[Figure, ...]
-    missing: tuple[str, ...]
+    notes: tuple[str, ...]
     trials: int
     complete: int
 
@@ -118,7 +121,7 @@ def sweep_plots(study: Study) -> Sweep | None:
         reason = f"No plots: the trials do not fit the space: {' '.join(str(error).split())}"
         return Sweep((), (reason,), int(trials["trial"].nunique()), 0)
     figures: dict[str, Figure] = {}
-    missing: list[str] = []
+    missing: dict[str, dict[str, list[str]]] = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Optuna warns that some plots are experimental
         for label, own in found.items():
@@ -126,10 +129,21 @@ def sweep_plots(study: Study) -> Sweep | None:
             for figure in drawn:
                 earlier = figures.get(figure.id, replace(figure, views=()))
                 figures[figure.id] = replace(figure, views=(*earlier.views, *figure.views))
-            missing += [f"{label}: {line}" if label else line for line in absent]
+            for name, reason in absent.items():
+                missing.setdefault(reason, {}).setdefault(name, []).append(label)
     complete = sum(len(own.get_trials(states=(TrialState.COMPLETE,))) for own in found.values())
     ordered = sorted(figures.values(), key=lambda figure: ORDER.index(figure.id))
-    return Sweep(tuple(ordered), tuple(missing), sum(len(own.trials) for own in found.values()), complete)
+    notes = filter(None, [saved_work(study.runs), _missing_line(missing, list(found))])
+    return Sweep(tuple(ordered), tuple(notes), sum(len(own.trials) for own in found.values()), complete)
+
+
+def _missing_line(missing: dict[str, dict[str, list[str]]], contexts: list[str]) -> str:
+    """Return one line about all missing plots; they are given by reason and name, with the labels of their contexts."""
+    parts = []
+    for reason, plots in missing.items():
+        names = [f"{name} of {listed(labels)}" if labels != contexts else name for name, labels in plots.items()]
+        parts.append(f"{listed(names)} ({reason})")
+    return f"Not drawn: {'; '.join(parts)}." if parts else ""
 
 
 def _optuna_study(trials: pd.DataFrame, space: dict[str, Any], names: list[str], missed: pd.DataFrame) -> optuna.Study:
@@ -168,12 +182,10 @@ def _value(value: Any, distribution: BaseDistribution) -> Any:
 ORDER = ("pareto", "importance", "parallel", "history", "slices")
 
 
-def _figures(found: optuna.Study, names: list[str], label: str) -> tuple[list[Figure], list[str]]:
-    """Return the figures of one context, and one line for each that cannot be made."""
+def _figures(found: optuna.Study, names: list[str], label: str) -> tuple[list[Figure], dict[str, str]]:
+    """Return the figures of one context, and why the others are missing, by their names."""
     complete = len(found.get_trials(states=(TrialState.COMPLETE,)))
-    if complete < 2:
-        return [], [f"No plots: {complete} of {len(found.trials)} trials finished with all their seeds, fewer than 2."]
-    wide = PANEL * len(found.trials[0].distributions)
+    wide = PANEL * len(found.trials[0].distributions) if found.trials else 0
     limited = any(trial.constraints for trial in found.trials)
     hollow = " Hollow: trials that miss a constraint and cannot be the best." if limited else ""
     dotted = " Dotted: trials that miss a constraint." if limited else ""
@@ -182,27 +194,31 @@ def _figures(found: optuna.Study, names: list[str], label: str) -> tuple[list[Fi
     lines, slices = visualization.plot_parallel_coordinate, visualization.plot_slice
     counts = " Trials of a context are counted from 0, in the order of their numbers." if label else ""
     history = f"The objective by trial.{hollow}{counts}"
-    plots: list[tuple[Figure, Callable[..., Any]]] = [
-        (Figure("importance", "Importance of parameters", importance, ()), weigh),
-        (Figure("parallel", "Parallel coordinates", "One line per trial." + dotted, (), wide + 120), lines),
-        (Figure("history", "History", history, ()), visualization.plot_optimization_history),
-        (Figure("slices", "Slices", "The objective over each parameter." + hollow, (), wide), slices),
+    plots: list[tuple[Figure, int, Callable[..., Any]]] = [
+        (Figure("importance", "Importance of parameters", importance, ()), TRIALS_FOR_IMPORTANCE, weigh),
+        (
+            Figure("parallel", "Parallel coordinates", "One line per trial." + dotted, (), wide + 120),
+            TRIALS_FOR_BEST,
+            lines,
+        ),
+        (Figure("history", "History", history, ()), 2, visualization.plot_optimization_history),
+        (Figure("slices", "Slices", "The objective over each parameter." + hollow, (), wide), TRIALS_FOR_BEST, slices),
     ]
-    figures, missing = [], []
+    figures, missing = [], {}
     if len(names) == 2:
         front = Figure("pareto", "Pareto front", "Blue: trials that no other trial beats in all objectives.", ())
-        plots.insert(0, (front, partial(visualization.plot_pareto_front, target_names=names)))
+        plots.insert(0, (front, 2, partial(visualization.plot_pareto_front, target_names=names)))
     elif len(names) > 2:  # three dimensions need WebGL and are hard to read
-        reason = f"drawn for two objectives, not for {len(names)}; the table above lists its trials"
-        missing.append(f"Pareto front: {reason}.")
-    for figure, make in plots:
-        if figure.id == "importance" and complete < TRIALS_FOR_IMPORTANCE:
-            missing.append(f"{figure.title}: {complete} finished trials, fewer than {TRIALS_FOR_IMPORTANCE}.")
+        missing["Pareto front"] = f"drawn for two objectives, not for {len(names)}; the table above lists its trials"
+    for figure, least, make in plots:
+        word = figure.title if figure.id == "pareto" else figure.title.lower()
+        if complete < least:
+            missing[word] = f"{counted(complete, 'finished trial')}, {least} needed"
             continue
         try:
             figures.append(replace(figure, views=_views(figure.id, make, found, names, label)))
         except (ValueError, RuntimeError, ZeroDivisionError, ImportError) as error:  # Optuna raises all of these
-            missing.append(f"{figure.title}: {' '.join(str(error).split())}")
+            missing[word] = " ".join(str(error).split())
     return figures, missing
 
 
