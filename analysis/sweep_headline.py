@@ -17,6 +17,7 @@ from analysis.sweeps import (
     TRIALS_FOR_IMPORTANCE,
     objective,
     ranked_trials,
+    settings_brief,
     settings_order,
     settings_words,
     sweep_constraints,
@@ -26,7 +27,7 @@ from analysis.sweeps import (
     trial_runs,
     variant_rows,
 )
-from analysis.tables.references import NEVER, SOURCE, reference_runs
+from analysis.tables.references import SOURCE, reference_runs
 from analysis.tables.sweep import NOT_BETTER, constraint_notes, knob_fields, nothing_beats_never
 from analysis.tables.table import interval_cell
 from cl2r.errors import InputError
@@ -106,16 +107,29 @@ def sweep_headline(study: Study, name: str) -> Headline:
     except InputError as error:
         return Headline(name, f"No trial can be called the best: {error}.", "")
     shown = contexts if len(contexts) <= MOST_CONTEXTS else [contexts[len(contexts) // 2]]
-    write = _front if len(goals) > 1 else _settings
-    finding = " ".join(_unknown(own) if own.why else write(own, goals, knobs, len(contexts) == 1) for own in shown)
+    told = [own for own in shown if own.best is not None]
+    few = [len(own.ranked) for own in contexts if own.best is None and (own.ranked["miss"] <= 0).any()]
+    if len(goals) > 1 or len(told) < 2:
+        write = _front if len(goals) > 1 else _settings
+        sentences = [write(own, goals, knobs) for own in told]
+    else:
+        sentences = [_several(told, goals, knobs)]
+    if len(few) == len(contexts) > 1:
+        sentences.append(
+            f"{_span(few)} trials{_each(contexts)} are too few to call one the best ({TRIALS_FOR_BEST} needed)."
+        )
+    else:
+        sentences += [_unknown(own) for own in shown if own.why]
     left = len(contexts) - len(shown)
-    finding += f" The other {counted(left, 'context')} {'is' if left == 1 else 'are'} in the tables." if left else ""
-    if len(contexts) > 1 and all(0 < len(own.ranked) < TRIALS_FOR_BEST and own.best is None for own in contexts):
-        counts = sorted({len(own.ranked) for own in contexts})
-        number = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else str(counts[0])
-        finding = f"{number} trials{_each(contexts)} are too few to call one the best ({TRIALS_FOR_BEST} needed)."
+    sentences += [f"The other {counted(left, 'context')} are in the tables."] if left else []
+    finding = " ".join(sentences)
     sure, command = _certainty(study, contexts, goals)
     return Headline(name, finding, sure, command, _remark(study, contexts))
+
+
+def _span(counts: Sequence[int]) -> str:
+    """Return `12`, or `9 to 12`."""
+    return " to ".join(str(count) for count in sorted({min(counts), max(counts)}))
 
 
 def _each(contexts: Sequence[Context]) -> str:
@@ -132,43 +146,58 @@ def _unknown(context: Context) -> str:
     return start + (context.why if start else context.why[0].upper() + context.why[1:])
 
 
-def _settings(context: Context, goals: Mapping[str, str], knobs: Sequence[str], whole: bool) -> str:
-    """Say which settings are best in a context; `whole` adds BC and the costs."""
+def _settings(context: Context, goals: Mapping[str, str], knobs: Sequence[str]) -> str:
+    """Say which settings are best in a context, what they reach and cost, and what else could be done."""
     metric, own = objective(next(iter(goals))), trial_runs(context.rows, context.best)
     words = settings_words(own.iloc[0], knobs)
     serve, have = ("serves", "has") if len(knobs) == 1 else ("serve", "have")
     verb = f"{serve} best" if metric is SERVICE_ACCURACY else f"{have} the best {metric.head}"
     start = f"{context.label}: {words} {verb}" if context.label else f"{words[0].upper()}{words[1:]} {verb}"
     values = [value_text(own, metric)]
-    served = metric is SERVICE_ACCURACY or SERVICE_ACCURACY.name not in own
-    values += [] if served else [f"service accuracy {value_text(own, SERVICE_ACCURACY)}"]
-    if whole and metric is not BC and BC.name in own and own[BC.name].notna().any():
-        values.append(f"BC {value_text(own, BC)}")
-    if whole:
-        values += [f"{duration(own[TRAIN_SECONDS.name].median())} of training"] if TRAIN_SECONDS.name in own else []
-        values += [f"{size(own[STORED_BYTES.name].max())} stored"] if STORED_BYTES.name in own else []
-    beside = _beside(context, own, metric, whole)
-    return f"{start}: {', '.join(values)}{f' ({beside})' if beside else ''}."
+    for other in (SERVICE_ACCURACY, BC):
+        if other is not metric and other.name in own and own[other.name].notna().any():
+            values.append(f"{other.head} {value_text(own, other)}")
+    values += [f"{duration(own[TRAIN_SECONDS.name].median())} of training"] if TRAIN_SECONDS.name in own else []
+    values += [f"{size(own[STORED_BYTES.name].max())} stored"] if STORED_BYTES.name in own else []
+    beside = _beside(context, own, metric)
+    ends = f"; {', '.join(f'{word} {value}' for word, value in beside.items())}" if beside else ""
+    return f"{start}: {', '.join(values)}{ends}."
 
 
-def _beside(context: Context, own: pd.DataFrame, metric: Metric, whole: bool) -> str:
+def _several(contexts: Sequence[Context], goals: Mapping[str, str], knobs: Sequence[str]) -> str:
+    """Say which settings are best in each of several contexts, in one sentence, and what else could be done."""
+    metric, values, others = objective(next(iter(goals))), [], []
+    for context in contexts:
+        own = trial_runs(context.rows, context.best)
+        values.append(f"{value_text(own, metric)} at {context.label} ({settings_brief(own.iloc[0], knobs)})")
+        others.append(_beside(context, own, metric))
+    verb = "serve" if metric is SERVICE_ACCURACY else f"have {metric.head}"
+    rest = [
+        f"{name} {listed([found[name] for found in others])}"
+        for name in others[0]
+        if all(name in found for found in others)
+    ]
+    ends = f" {rest[0][0].upper()}{'; '.join(rest)[1:]}." if rest else ""
+    return f"The best settings {verb} {'; '.join(values)}.{ends}"
+
+
+def _beside(context: Context, own: pd.DataFrame, metric: Metric) -> dict[str, str]:
     """Return what the default settings, re-indexing and never upgrading reach with the same seeds."""
-    seeds, words = own["seed"].tolist(), []
+    seeds, found = own["seed"].tolist(), dict[str, str]()
     default = variant_rows(context.rows, DEFAULT)
     default = default[finished(default) & default["seed"].isin(seeds)]
     if len(default) and metric.name in default:
-        words.append(f"default {metric.text(float(default[metric.name].astype(float).mean()))}")
-    found = {
-        label: float(rows[SERVICE_ACCURACY.name].astype(float).mean())
-        for label, rows in context.services(seeds).items()
-        if SERVICE_ACCURACY.name in rows
-    }
-    if found and not any(map(math.isnan, found.values())):
-        (label, never), (_, again) = found.items()
-        method = label.removeprefix(NEVER).strip(" ()")
-        with_method = f" with {method}" if whole else ""
-        words.append(f"re-indexing{with_method} {again:.3f}, never upgrading {never:.3f}")
-    return ", ".join(words)
+        found["the default reaches"] = value_text(default, metric).partition(" [")[0]
+    services = [
+        float(rows[SERVICE_ACCURACY.name].astype(float).mean())
+        for rows in context.services(seeds).values()
+        if metric is SERVICE_ACCURACY
+    ]
+    if services and not any(map(math.isnan, services)):
+        never, again = services
+        found["re-indexing would reach"] = f"{again:.3f}"
+        found["never upgrading"] = f"{never:.3f}"
+    return found
 
 
 def value_text(runs: pd.DataFrame, metric: Metric) -> str:
@@ -182,7 +211,7 @@ def value_text(runs: pd.DataFrame, metric: Metric) -> str:
     return interval_cell(metric.name, row["mean"], row["low"], row["high"]).text
 
 
-def _front(context: Context, goals: Mapping[str, str], knobs: Sequence[str], whole: bool) -> str:
+def _front(context: Context, goals: Mapping[str, str], knobs: Sequence[str]) -> str:
     """Say between which trials a service may choose if there are several objectives."""
     metrics = [objective(name) for name in goals]
     front = list(context.ranked.index[context.ranked["front"]])  # best by the first objective first
@@ -200,25 +229,21 @@ def _front(context: Context, goals: Mapping[str, str], knobs: Sequence[str], who
 
 def _certainty(study: Study, contexts: Sequence[Context], goals: Mapping[str, str]) -> tuple[str, str]:
     """Say how many trials and seeds the choice rests on, whether it beats the default, and how to be surer."""
-    counts, each = sorted({len(own.ranked) for own in contexts}), _each(contexts)
-    trials = f"{counts[0]} to {counts[-1]} trials" if len(counts) > 1 else counted(counts[0], "finished trial")
+    counts, each = [len(own.ranked) for own in contexts], _each(contexts)
+    trials = f"{_span(counts)} finished trial{'' if max(counts) == 1 else 's'}"
     sentences = []
     if told := [own for own in contexts if own.best is not None]:
         confirmed = [len(own.confirmed()) for own in told]
         seeds = {*variant_rows(study.runs, CONFIRMED)["seed"]} if any(confirmed) else set()
-        more = (
-            f"; the best {max(confirmed)} were trained again with {counted(len(seeds), 'further seed')}"
-            if seeds
-            else ""
-        )
-        sentences = [f"Chosen on tuning pairs from {trials}{each}{more}."]
+        again = f"; the best {max(confirmed)} were trained again with {counted(len(seeds), 'further seed')}"
+        sentences = [f"Chosen on tuning pairs from {trials}{each}{again if seeds else ''}."]
         sentences += [_against_default(told)] if len(goals) == 1 else []
         one = not seeds and study.runs["seed"].nunique() == 1
         sentences += ["One seed: the best of many trials looks better than it is."] if one else []
     command, added, cost = more_trials(study, contexts)
     if command:
         outcome = "make this surer" if told else f"reach the {TRIALS_FOR_BEST} trials that a best one needs"
-        outcome = outcome if told or counts[0] < TRIALS_FOR_BEST else "search further"
+        outcome = outcome if told or min(counts) < TRIALS_FOR_BEST else "search further"
         sentences.append(f"{counted(added, 'more trial')}{each}{cost} would {outcome}.")
     return " ".join(filter(None, sentences)), command
 
@@ -304,6 +329,8 @@ def race_headline(study: Study, name: str) -> Headline:
 
     found, runs = recommendation(study), study.finished
     claim, _, doubt = found.sentence.partition("; ")
+    alike = [name.partition(" with ")[0] for name in found.alike]  # their settings are in the table
+    doubt = doubt.replace(listed(list(found.alike)), listed(alike)) if alike else doubt
     beside = [line for line in found.details if line.startswith(NEVER_WOULD)]
     finding = " ".join([f"{claim.rstrip('.,')}.", *beside])
     sentences = [f"{doubt[0].upper()}{doubt[1:]}"] if doubt else []
@@ -317,5 +344,5 @@ def race_headline(study: Study, name: str) -> Headline:
     if not any(word == "recommend" or word.endswith("recommend.py") for word in words):
         return Headline(name, finding, " ".join(sentences), remark=remark)
     command = shlex.join([*without(words, "--hours", "--name"), "--hours", f"{2 * hours:g}"])
-    sentences.append(f"Twice the time, {duration(7200 * hours)}, tries more settings and adds seeds.")
+    sentences.append(f"Twice the time, {2 * hours:g} h, tries more settings and adds seeds.")
     return Headline(name, finding, " ".join(sentences), command, remark)

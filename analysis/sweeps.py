@@ -213,6 +213,14 @@ def trial_runs(runs: pd.DataFrame, trial: Any) -> pd.DataFrame:
     return found
 
 
+def settings_brief(row: Mapping[str, Any] | pd.Series, fields: Sequence[str]) -> str:
+    """Return settings in few letters, e.g. `λ_base 3.2, memory 12`."""
+    texts = {name: f"{row[name]:.3g}" if isinstance(row[name], float) else short(row[name]) for name in fields}
+    return ", ".join(
+        title(text) if name == "method.name" else f"{field_title(name)} {text}" for name, text in texts.items()
+    )
+
+
 def settings_words(row: Mapping[str, Any] | pd.Series, fields: Sequence[str]) -> str:
     """Return settings in words, e.g. `λ_base 3.2 and 12 images per class`; the method is first, the memory last."""
     words = []

@@ -14,7 +14,15 @@ from analysis.report.page import floats, significant
 from analysis.stats import shown_estimates
 from analysis.study import Study
 from analysis.sweep_headline import Context, sweep_results
-from analysis.sweeps import objective, settings_order, settings_words, sweep_goals, trial_runs, variant_rows
+from analysis.sweeps import (
+    objective,
+    settings_brief,
+    settings_order,
+    settings_words,
+    sweep_goals,
+    trial_runs,
+    variant_rows,
+)
 from analysis.tables.sweep import knob_fields
 from cl2r.errors import InputError
 from cl2r.metrics import SERVICE_ACCURACY, STORED_BYTES, Metric
@@ -22,7 +30,7 @@ from cl2r.runtime.text import counted, listed
 from cl2r.study.constraints import DEFAULT, REFERENCE
 
 LEAST_SPAN = 0.1  # of an axis of shares, so that small differences look small
-PANEL, ROW, AROUND = 175, 22, 105  # pixels: a panel, a row of dots, and what surrounds them
+PANEL, ROW, AROUND = 205, 22, 105  # pixels: a panel, a row of dots, and what surrounds them
 MOST_PANELS = 4
 MOST_LETTERS = 28  # of the label of a row; longer ones become the number of the trial
 LEGEND = {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"}
@@ -35,13 +43,13 @@ def response_figure(study: Study, contexts: Sequence[Context]) -> Figure:
     varied = [name for name in knobs if variant_rows(study.runs)[name].nunique() > 1]
     drawn = varied[:MOST_PANELS]
     known = [own for own in contexts if len(own.ranked)]
-    layout = _panels(len(drawn), axis_title(metric, "tuning"))
+    layout = _panels(len(drawn), metric.head)
     values = [float(value) for own in known for value in own.ranked[column]]
     traces: list[Trace] = []
     for panel, knob in enumerate(drawn):
         number = "" if panel == 0 else str(panel + 1)
         layout[f"xaxis{number}"] |= _knob_axis(knob, study.specification["space"][knob])
-        layout[f"yaxis{number}"] |= {"range": _span(values, metric)} if values else {}
+        layout[f"yaxis{number}"] |= _value_axis(values, metric) if values else {}
         for place, own in enumerate(known):
             axes = {"xaxis": f"x{number}", "yaxis": f"y{number}", "showlegend": panel == 0}
             traces += _dots(own, knobs, knob, column, _look(place, len(known)), axes)
@@ -68,7 +76,8 @@ RING: dict[str, Any] = {"color": GOOD, "symbol": "circle-open", "size": 15, "lin
 def _look(place: int, contexts: int) -> dict[str, Any]:
     style = nth_style(place)
     one = contexts == 1
-    return {"color": NEUTRAL if one else style.colour, "symbol": "circle" if one else SYMBOLS[style.marker], "size": 8}
+    symbol = "circle" if one else SYMBOLS[style.marker]
+    return {"color": NEUTRAL if one else style.colour, "symbol": symbol, "size": 11 if "triangle" in symbol else 8}
 
 
 def _dots(
@@ -132,17 +141,13 @@ def _knob_axis(knob: str, entry: Any) -> dict[str, Any]:
     return axis | {"tickvals": ticks, "ticktext": [f"{tick:g}" for tick in ticks]}
 
 
-def _span(values: Sequence[float], metric: Metric) -> list[float | None]:
-    """Return the ends of an axis: a little more than the values; at least LEAST_SPAN wide if it shows shares."""
+def _value_axis(values: Sequence[float], metric: Metric) -> dict[str, Any]:
+    """Return an axis that spans a little more than the values; at least LEAST_SPAN if they are shares."""
     low, high = min(values), max(values)
-    least = LEAST_SPAN if metric.compute is not None else 0.0
-    margin = max(0.08 * (high - low), (least - (high - low)) / 2) or 1.0
-    return significant([low - margin, high + margin], 5)
-
-
-def axis_title(metric: Metric, pairs: str = "report") -> str:
-    """Return the title of an axis; costs do not depend on the pairs."""
-    return metric.head + (f", {pairs} pairs" if metric.compute is not None and pairs == "tuning" else "")
+    shares = metric.compute is not None
+    margin = max(0.08 * (high - low), (LEAST_SPAN - (high - low)) / 2 if shares else 0.0) or 1.0
+    axis: dict[str, Any] = {"range": significant([low - margin, high + margin], 5), "zeroline": False}
+    return axis | ({"tickformat": "+.2f" if metric.signed else ".2f"} if shares else {})
 
 
 def front_figure(study: Study, contexts: Sequence[Context]) -> Figure:
@@ -150,13 +155,13 @@ def front_figure(study: Study, contexts: Sequence[Context]) -> Figure:
     metrics = [objective(name) for name in sweep_goals(study.specification)][:2]
     (down, across), knobs = metrics, settings_order(knob_fields(study))
     known = [own for own in contexts if len(own.ranked)]
-    layout = _panels(len(known), axis_title(down, "tuning"))
+    layout = _panels(len(known), down.head)
     traces: list[Trace] = []
     for panel, own in enumerate(known):
         number = "" if panel == 0 else str(panel + 1)
         for name, metric in (("x", across), ("y", down)):
             layout[f"{name}axis{number}"] |= {"tickformat": "~s", "ticksuffix": "B"} if metric is STORED_BYTES else {}
-        words = f"{axis_title(across, 'tuning')}{f' ({own.label})' if own.label else ''}"
+        words = f"{across.head}{f' ({own.label})' if own.label else ''}"
         layout[f"xaxis{number}"]["title"] = {"text": plain_text(words), "standoff": 4}
         settings = variant_rows(own.rows).drop_duplicates("trial").set_index("trial")
         front, missed = own.ranked["front"], own.ranked["miss"] > 0
@@ -247,13 +252,13 @@ def interval_figure(name: str, heading: str, caption: str, groups: Sequence[Rows
         place += 0.3
     y_axis = {"tickvals": ticks, "ticktext": labels, "range": [place - 0.5, -0.7], "showgrid": False, "zeroline": False}
     layout: dict[str, Any] = {
-        "xaxis": {"title": {"text": axis_title(metric), "standoff": 8}},
+        "xaxis": {"title": {"text": metric.head, "standoff": 8}},
         "yaxis": y_axis,
         "legend": LEGEND,
     }
-    layout |= {"height": max(round(ROW * (place + 0.5)) + AROUND, 260), "showlegend": bool(lines)}
+    layout |= {"height": max(round(ROW * (place + 0.5)) + AROUND, 380), "showlegend": bool(lines)}
     if values:
-        layout["xaxis"] |= {"range": _span(values, metric), "zeroline": False}
+        layout["xaxis"] |= _value_axis(values, metric)
     return Figure(name, heading, caption, (View("", [*lines.values(), *dots], layout),) if dots else ())
 
 
@@ -273,7 +278,7 @@ def best_figure(study: Study, contexts: Sequence[Context]) -> Figure:
         for trial in context.shown() if metric.name in context.rows else ():
             own = trial_runs(context.rows, trial)
             counts += own["seed"].tolist()
-            words = ", ".join(f"{field_title(name)} {_brief(own.iloc[0][name])}" for name in knobs)
+            words = settings_brief(own.iloc[0], knobs)
             label = words if len(words) <= MOST_LETTERS else f"trial {trial}"
             best = trial == context.best
             rows.append(_row(label, own, metric, GOOD if best else NEUTRAL, "circle", best))
@@ -294,10 +299,6 @@ def best_figure(study: Study, contexts: Sequence[Context]) -> Figure:
     return interval_figure(
         "best-trials", heading, f"{over}, on the report pairs, which chose nothing.{blue}", groups, metric
     )
-
-
-def _brief(value: Any) -> str:
-    return f"{value:.3g}" if isinstance(value, float) else short(value)
 
 
 def _row(label: str, runs: pd.DataFrame, metric: Metric, colour: str, symbol: str, bold: bool = False) -> Row | None:
