@@ -35,7 +35,7 @@ METHODS = {
 Those that train on all data at every task come last; the paper lists them below a line.
 """
 ADAPTERS = ("aligner", "procrustes", "slerp", "query_drift")
-ALL_DATA = ("bct", "upper_bound")
+ALL_DATA = ("cores", "bct", "upper_bound")
 REFERENCE_METHODS = ("er", "cl2r")  # methods that a plot always shows, even if it has no room for all
 STATIONARITY = {
     "drift_cosine": "mean cosine with the previous model",
@@ -110,10 +110,10 @@ HIGHLIGHT = LineStyle("#AA3377", "o", highlighted=True)
 STYLES = {
     "er": BASELINE,
     "cl2r": HIGHLIGHT,
-    "er_fd": LineStyle("#56B4E9", "s"),
-    "er_fdm": LineStyle("#0072B2", "^"),
+    "er_fd": LineStyle("#56B4E9", "^"),
+    "er_fdm": LineStyle("#0072B2", "s"),
     "fixed": LineStyle("#E69F00", "D"),
-    "fixed_fd": LineStyle("#7F5539", "v"),
+    "fixed_fd": LineStyle("#7F5539", "P"),
 }
 """Styles that were chosen; other methods have those of their place in METHODS."""
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis.groups import finished, group_fields
+from analysis.groups import finished, group_fields, in_method_order
 from analysis.names import COLOURS
 from analysis.report.figures import labelled, study_figures
 from analysis.report.first_screen import first_screen
@@ -30,9 +30,7 @@ def build_report(study: Study, live: Sequence[str] = (), refresh: float | None =
         from analysis.report.sweep import sweep_plots  # Optuna takes a second to import, and few studies are sweeps
 
         sweep = sweep_plots(study)
-    tasks, curves = _with(study.tasks, "run", "task", "reused"), _with(study.curves, "run", "task", "epoch")
-    matrix = _with(study.matrix, "run", "pairs", "t", "k", "accuracy", "compatible")
-    study = anonymised(replace(study, tasks=tasks, matrix=matrix, curves=curves))  # columns as if a run had finished
+    study = _prepared(study)
     fields = group_fields(study.runs)
     runs = labelled(study, fields)
     done = runs[finished(runs)]
@@ -84,6 +82,20 @@ def write_report(study: Study, path: str | Path, live: Sequence[str] = (), refre
     """Write the report and return its path; readers see the old file or the new one, never a part."""
     at(Path(path)).write_file(build_report(study, live, refresh).encode())
     return Path(path)
+
+
+def _prepared(study: Study) -> Study:
+    """Return the study with anonymous texts, its runs in the order of methods, and columns as if a run had finished."""
+    candidates = study.specification.get("space") or study.specification.get("race")
+    return anonymised(
+        replace(
+            study,
+            runs=study.runs if candidates else in_method_order(study.runs),
+            tasks=_with(study.tasks, "run", "task", "reused"),
+            matrix=_with(study.matrix, "run", "pairs", "t", "k", "accuracy", "compatible"),
+            curves=_with(study.curves, "run", "task", "epoch"),
+        )
+    )
 
 
 def _with(frame: pd.DataFrame, *names: str) -> pd.DataFrame:

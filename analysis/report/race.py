@@ -29,8 +29,8 @@ def race_section(study: Study) -> RaceSection:
 
 
 def race_figures(study: Study) -> list[Figure]:
-    """Return the two figures of the first screen: the rounds, and what the finalists reached."""
-    return [figure for figure in (rounds_figure(study), finalists_figure(study)) if figure.views]
+    """Return the two figures of the first screen: what the finalists reached, and the rounds."""
+    return [figure for figure in (finalists_figure(study), rounds_figure(study)) if figure.views]
 
 
 def finalists_figure(study: Study) -> Figure:
@@ -102,8 +102,12 @@ def rounds_figure(study: Study) -> Figure:
         lines.append({**line, "hovertemplate": f"{label}: %{{y:.3f}}<extra></extra>"})
     traces = [*([dropped] if dropped["x"] else []), *lines]
     layout = axes("round", metric.head, type="category", categoryarray=list(ROUNDS))
-    layout["xaxis"] |= {"categoryorder": "array", "range": [-0.2, len(ROUNDS) - 0.5]}
-    layout |= {"showlegend": False, "annotations": _names(ends, float(runs["value"].max() - runs["value"].min()))}
+    layout["xaxis"] |= {"categoryorder": "array", "range": [-0.2, len(ROUNDS) - 0.15]}  # room for names
+    layout |= {
+        "showlegend": False,
+        "height": 400,
+        "annotations": _names(ends, float(runs["value"].max() - runs["value"].min())),
+    }
     return Figure(figure.id, figure.title, caption, (View("", traces, layout),) if traces else ())
 
 

@@ -312,11 +312,11 @@ def _row(label: str, runs: pd.DataFrame, metric: Metric, colour: str, symbol: st
 
 
 def sweep_figures(study: Study) -> list[Figure]:
-    """Return the two figures of the first screen; two objectives have their Pareto front instead of the best trials."""
+    """Return the figures of the first screen: the best trials, or the front of two objectives, and all over settings."""
     try:
         contexts = sweep_results(study)
     except InputError:  # the headline says why the trials cannot be ranked
         return []
     several = len(sweep_goals(study.specification)) == 2
-    second = front_figure(study, contexts) if several else best_figure(study, contexts)
-    return [figure for figure in (response_figure(study, contexts), second) if figure.views]
+    best = front_figure(study, contexts) if several else best_figure(study, contexts)
+    return [figure for figure in (best, response_figure(study, contexts)) if figure.views]
