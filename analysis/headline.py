@@ -112,14 +112,11 @@ def study_title(study: Study, kind: Kind) -> str:
     elif kind == "sweep":
         trials = variant_rows(runs)
         searched = ordered(trials["method.name"].astype(str))
-        space = study.specification["space"]
-        chosen = settings_order([name for name in space if name != "scenario.n_tasks"])
+        chosen = settings_order([name for name in study.specification["space"] if name != "scenario.n_tasks"])
         knobs = listed([field_title(name) for name in chosen])
         knobs += f" of {title(searched[0])}" if len(searched) == 1 else ""
-        contexts = (
-            sorted({int(value) for value in trials["scenario.n_tasks"].dropna()}) if len(chosen) < len(space) else []
-        )
-        counts = [knobs, *([f"T = {listed(list(map(str, contexts)))}"] if contexts else [])]
+        contexts = sorted({int(count) for count in trials["tasks"].dropna()}) if "tasks" in trials else []
+        counts = [knobs, *([f"T = {listed(list(map(str, contexts)))}"] if len(contexts) > 1 else [])]
         counts.append(counted(trials["trial"].nunique(), "trial"))
     elif kind == "race":
         counts = [counted(runs["trial"].nunique(), "candidate")]

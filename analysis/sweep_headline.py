@@ -57,13 +57,14 @@ class Context:
         return [trial for trial in self.ranked.index if trial in again]
 
     def shown(self, count: int = 3) -> list[Any]:
-        """Return the trials to look at: confirmed ones, else the `count` best, without those that miss a constraint.
+        """Return the trials to look at: the best and the confirmed ones, else the `count` best, of the feasible ones.
 
         If no trial is feasible, these are the ones that miss least.
         """
         met = self.ranked[self.ranked["miss"] <= 0]
         best = list((met if len(met) else self.ranked).index)
-        return [trial for trial in self.confirmed() if trial in best] or best[:count]
+        again = [trial for trial in self.confirmed() if trial in best]
+        return list(dict.fromkeys([*best[:1], *again])) if again else best[:count]
 
     def services(self, seeds: Sequence[int]) -> dict[str, pd.DataFrame]:
         """Return runs of `never upgrade` and `re-index` with these seeds; their labels name the method.
@@ -151,14 +152,14 @@ def _settings(context: Context, goals: Mapping[str, str], knobs: Sequence[str]) 
     metric, own = objective(next(iter(goals))), trial_runs(context.rows, context.best)
     words = settings_words(own.iloc[0], knobs)
     serve, have = ("serves", "has") if len(knobs) == 1 else ("serve", "have")
-    verb = f"{serve} best" if metric is SERVICE_ACCURACY else f"{have} the best {metric.head}"
-    start = f"{context.label}: {words} {verb}" if context.label else f"{words[0].upper()}{words[1:]} {verb}"
+    verb = f"{serve} best" if metric is SERVICE_ACCURACY else f"{have} the best {metric_word(metric)}"
+    start = f"{context.label}: {words} {verb}" if context.label else f"{words} {verb}"
     values = [value_text(own, metric)]
     for other in (SERVICE_ACCURACY, BC):
         if other is not metric and other.name in own and own[other.name].notna().any():
             values.append(f"{other.head} {value_text(own, other)}")
-    values += [f"{duration(own[TRAIN_SECONDS.name].median())} of training"] if TRAIN_SECONDS.name in own else []
-    values += [f"{size(own[STORED_BYTES.name].max())} stored"] if STORED_BYTES.name in own else []
+    costs = {TRAIN_SECONDS: "of training", STORED_BYTES: "stored"}
+    values += [f"{value_text(own, cost)} {word}" for cost, word in costs.items() if cost.name in own and cost != metric]
     beside = _beside(context, own, metric)
     ends = f"; {', '.join(f'{word} {value}' for word, value in beside.items())}" if beside else ""
     return f"{start}: {', '.join(values)}{ends}."
@@ -171,7 +172,7 @@ def _several(contexts: Sequence[Context], goals: Mapping[str, str], knobs: Seque
         own = trial_runs(context.rows, context.best)
         values.append(f"{value_text(own, metric)} at {context.label} ({settings_brief(own.iloc[0], knobs)})")
         others.append(_beside(context, own, metric))
-    verb = "serve" if metric is SERVICE_ACCURACY else f"have {metric.head}"
+    verb = "serve" if metric is SERVICE_ACCURACY else f"have {metric_word(metric)}"
     rest = [
         f"{name} {listed([found[name] for found in others])}"
         for name in others[0]
@@ -211,20 +212,24 @@ def value_text(runs: pd.DataFrame, metric: Metric) -> str:
     return interval_cell(metric.name, row["mean"], row["low"], row["high"]).text
 
 
+def metric_word(metric: Metric) -> str:
+    """Return what a metric or a cost is called in a sentence."""
+    return {STORED_BYTES.name: "storage", TRAIN_SECONDS.name: "training time"}.get(metric.name, metric.head)
+
+
 def _front(context: Context, goals: Mapping[str, str], knobs: Sequence[str]) -> str:
     """Say between which trials a service may choose if there are several objectives."""
     metrics = [objective(name) for name in goals]
     front = list(context.ranked.index[context.ranked["front"]])  # best by the first objective first
-    names, start = listed([metric.head for metric in metrics]), f"{context.label}: " if context.label else ""
+    names, start = listed([metric_word(metric) for metric in metrics]), f"{context.label}: " if context.label else ""
     ends = []
     for trial in dict.fromkeys([front[0], front[-1]]):
         own = trial_runs(context.rows, trial)
-        values = listed([f"{metric.head} {value_text(own, metric)}" for metric in metrics])
-        ends.append(f"{values} with {settings_words(own.iloc[0], knobs)}")
-    count = f"{len(front)} of {counted(len(context.ranked), 'trial')}"
+        values = ", ".join(value_text(own, metric) for metric in metrics)
+        ends.append(f"{values} ({settings_brief(own.iloc[0], knobs)})")
     if len(front) == 1:
-        return f"{start}One trial of {len(context.ranked)} is best in {names}: {ends[0]}."
-    return f"{start}{count} trade {names} against each other, from {' to '.join(ends)}."
+        return f"{start}{'of' if start else 'Of'} {counted(len(context.ranked), 'trial')}, one is best in {names}: {ends[0]}."
+    return f"{start}{len(front)} of {len(context.ranked)} trials trade {names}: from {' to '.join(ends)}."
 
 
 def _certainty(study: Study, contexts: Sequence[Context], goals: Mapping[str, str]) -> tuple[str, str]:
@@ -235,11 +240,14 @@ def _certainty(study: Study, contexts: Sequence[Context], goals: Mapping[str, st
     if told := [own for own in contexts if own.best is not None]:
         confirmed = [len(own.confirmed()) for own in told]
         seeds = {*variant_rows(study.runs, CONFIRMED)["seed"]} if any(confirmed) else set()
-        again = f"; the best {max(confirmed)} were trained again with {counted(len(seeds), 'further seed')}"
+        many = f"the best {max(confirmed)} were" if max(confirmed) > 1 else "one was"
+        again = f"; {many} trained again with {counted(len(seeds), 'further seed')}"
         sentences = [f"Chosen on tuning pairs from {trials}{each}{again if seeds else ''}."]
-        sentences += [_against_default(told)] if len(goals) == 1 else []
+        sentences += [_against_default(told, objective(next(iter(goals))))] if len(goals) == 1 else []
         one = not seeds and study.runs["seed"].nunique() == 1
         sentences += ["One seed: the best of many trials looks better than it is."] if one else []
+    elif max(counts) >= TRIALS_FOR_BEST:
+        sentences = [f"{trials}{each} were tried."]
     command, added, cost = more_trials(study, contexts)
     if command:
         outcome = "make this surer" if told else f"reach the {TRIALS_FOR_BEST} trials that a best one needs"
@@ -248,20 +256,21 @@ def _certainty(study: Study, contexts: Sequence[Context], goals: Mapping[str, st
     return " ".join(filter(None, sentences)), command
 
 
-def _against_default(contexts: Sequence[Context]) -> str:
-    """Say whether the best settings serve better than the preset's default, paired by seed."""
+def _against_default(contexts: Sequence[Context], goal: Metric) -> str:
+    """Say whether the best settings are better than the preset's default, paired by seed."""
     gaps: dict[str, Estimate] = {}
+    metric = goal if goal.compute is not None else SERVICE_ACCURACY
     for context in contexts:
         own, default = trial_runs(context.rows, context.best), variant_rows(context.rows, DEFAULT)
-        if SERVICE_ACCURACY.name in own and len(default):
-            both = [rows.set_index("seed")[SERVICE_ACCURACY.name].astype(float) for rows in (own, default)]
+        if metric.name in own and len(default):
+            both = [rows.set_index("seed")[metric.name].astype(float) for rows in (own, default)]
             gap = t_interval((both[0] - both[1]).dropna())
             gaps |= {context.label: gap} if gap.n > 1 else {}
     if not gaps:
         return ""
     seeds = counted(max(gap.n for gap in gaps.values()), "seed")
-    if len(gaps) == 1:
-        return f"Over {seeds} it differs {difference_text(next(iter(gaps.values())), 'the default')}."
+    if len(contexts) == 1:
+        return f"Over {seeds} its {metric.head} differs {difference_text(next(iter(gaps.values())), 'the default')}."
     words = {"clearly better": [label for label, gap in gaps.items() if gap.low > 0]}
     words["clearly worse"] = [label for label, gap in gaps.items() if gap.high < 0]
     words["not clearly better"] = [label for label, gap in gaps.items() if gap.low <= 0 <= gap.high]

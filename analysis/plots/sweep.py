@@ -22,6 +22,7 @@ from analysis.sweeps import (
     objective,
     objective_column,
     ranked_trials,
+    settings_order,
     sweep_constraints,
     sweep_contexts,
     sweep_goals,
@@ -45,7 +46,7 @@ def plot_best_by_tasks(study: Study) -> Figure:
 
     Raise InputError if the study is no sweep over several numbers of tasks.
     """
-    chosen = knob_fields(study)
+    chosen = settings_order(knob_fields(study))
     if context_fields(study.runs) != [TASKS]:
         raise InputError(f"study {study.name} is no sweep over several numbers of tasks")
     goals = sweep_goals(study.specification)

@@ -13,7 +13,7 @@ from analysis.report.figures import SYMBOLS, Figure, Trace, View, plain_text
 from analysis.report.page import floats, significant
 from analysis.stats import shown_estimates
 from analysis.study import Study
-from analysis.sweep_headline import Context, sweep_results
+from analysis.sweep_headline import Context, metric_word, sweep_results
 from analysis.sweeps import (
     objective,
     settings_brief,
@@ -43,7 +43,7 @@ def response_figure(study: Study, contexts: Sequence[Context]) -> Figure:
     varied = [name for name in knobs if variant_rows(study.runs)[name].nunique() > 1]
     drawn = varied[:MOST_PANELS]
     known = [own for own in contexts if len(own.ranked)]
-    layout = _panels(len(drawn), metric.head)
+    layout = _panels(len(drawn), metric_word(metric))
     values = [float(value) for own in known for value in own.ranked[column]]
     traces: list[Trace] = []
     for panel, knob in enumerate(drawn):
@@ -57,7 +57,8 @@ def response_figure(study: Study, contexts: Sequence[Context]) -> Figure:
     if any((own.ranked["miss"] > 0).any() for own in known):
         shown.append({"name": "misses a constraint", "marker": {"color": NEUTRAL, "symbol": "circle-open", "size": 8}})
     if any(own.best is not None for own in known):
-        shown.append({"name": "best", "marker": RING})
+        several = len(sweep_goals(study.specification)) > 1
+        shown.append({"name": "Pareto front" if several else "best", "marker": RING})
     legend = {"type": "scatter", "mode": "markers", "x": [None], "y": [None], "hoverinfo": "skip"}
     traces = [{**legend, **one} for one in shown] + [{**trace, "showlegend": False} for trace in traces]
     count = sum(len(own.ranked) for own in known)
@@ -67,7 +68,7 @@ def response_figure(study: Study, contexts: Sequence[Context]) -> Figure:
     layout["height"] = PANEL * len(drawn) + 70
     views = (View("", traces, layout),) if drawn and count else ()
     names = listed([field_title(name) for name in drawn])
-    return Figure("response", f"How {metric.head} depends on {names}", caption, views)
+    return Figure("response", f"How {metric_word(metric)} depends on {names}", caption, views)
 
 
 RING: dict[str, Any] = {"color": GOOD, "symbol": "circle-open", "size": 15, "line": {"width": 2.5}}
@@ -96,9 +97,9 @@ def _dots(
             trace["marker"] = {**look, "symbol": look["symbol"] + ("-open" if missed else "")}
             traces.append({**trace, "hovertemplate": "%{text}<br>%{y:.4g}<extra></extra>"})
     if context.best is not None:
-        y = significant(context.ranked.loc[[context.best], column], 5)
-        ring = {"type": "scatter", "mode": "markers", **axes, "marker": RING, "hoverinfo": "skip", "y": y}
-        traces.append({**ring, "x": _plain(settings.loc[[context.best], knob])})
+        front = context.ranked[context.ranked["front"]]
+        ring = {"type": "scatter", "mode": "markers", **axes, "marker": RING, "hoverinfo": "skip"}
+        traces.append({**ring, "x": _plain(settings.loc[front.index, knob]), "y": significant(front[column], 5)})
     return traces
 
 
@@ -155,14 +156,16 @@ def front_figure(study: Study, contexts: Sequence[Context]) -> Figure:
     metrics = [objective(name) for name in sweep_goals(study.specification)][:2]
     (down, across), knobs = metrics, settings_order(knob_fields(study))
     known = [own for own in contexts if len(own.ranked)]
-    layout = _panels(len(known), down.head)
+    layout = _panels(len(known), metric_word(down))
     traces: list[Trace] = []
     for panel, own in enumerate(known):
         number = "" if panel == 0 else str(panel + 1)
         for name, metric in (("x", across), ("y", down)):
             layout[f"{name}axis{number}"] |= {"tickformat": "~s", "ticksuffix": "B"} if metric is STORED_BYTES else {}
-        words = f"{across.head}{f' ({own.label})' if own.label else ''}"
+        words = f"{metric_word(across)}{f' ({own.label})' if own.label else ''}"
         layout[f"xaxis{number}"]["title"] = {"text": plain_text(words), "standoff": 4}
+        if down.compute is not None:
+            layout[f"yaxis{number}"] |= _value_axis(own.ranked[down.column("tuning")].tolist(), down)
         settings = variant_rows(own.rows).drop_duplicates("trial").set_index("trial")
         front, missed = own.ranked["front"], own.ranked["miss"] > 0
         for label, kept, look in (
@@ -192,7 +195,7 @@ def front_figure(study: Study, contexts: Sequence[Context]) -> Figure:
     layout["height"] = max(PANEL * 2, PANEL * len(known)) + 70
     caption = f"One dot per trial ({sum(len(own.ranked) for own in known)}), mean over its seeds on the tuning pairs."
     caption += " No other trial beats a blue one in all objectives."
-    names = f"{down.head} against {across.head}"
+    names = f"{metric_word(down)} against {metric_word(across)}"
     return Figure("front", f"Pareto front: {names}", caption, (View("", traces, layout),) if traces else ())
 
 
@@ -292,7 +295,11 @@ def best_figure(study: Study, contexts: Sequence[Context]) -> Figure:
         lines = {label: own[metric.name].mean() for label, own in context.services(counts).items()} if served else {}
         groups.append(Rows(context.label, tuple(row for row in rows if row is not None), lines))
         seeds |= set(counts)
-    over = f"Mean over {len(seeds)} seeds with 95 % interval" if len(seeds) > 1 else "One seed; bars: 95 % over pairs"
+    over = (
+        f"Mean over {len(seeds)} seeds with 95 % interval"
+        if len(seeds) > 1
+        else "One seed, with 95 % interval over pairs"
+    )
     blue = " Blue: the best on the tuning pairs." if any(own.best is not None for own in contexts) else ""
     heading = f"What the best trials reach: {metric.head}"
     groups = [group for group in groups if group.rows]
@@ -312,7 +319,7 @@ def _row(label: str, runs: pd.DataFrame, metric: Metric, colour: str, symbol: st
 
 
 def sweep_figures(study: Study) -> list[Figure]:
-    """Return the figures of the first screen: the best trials, or the front of two objectives, and all over settings."""
+    """Return the figures of the first screen: the best trials, or the front of two objectives, and all trials."""
     try:
         contexts = sweep_results(study)
     except InputError:  # the headline says why the trials cannot be ranked
