@@ -227,9 +227,8 @@ def _front(context: Context, goals: Mapping[str, str], knobs: Sequence[str]) -> 
         own = trial_runs(context.rows, trial)
         values = ", ".join(value_text(own, metric) for metric in metrics)
         ends.append(f"{values} ({settings_brief(own.iloc[0], knobs)})")
-    if len(front) == 1:
-        return f"{start}{'of' if start else 'Of'} {counted(len(context.ranked), 'trial')}, one is best in {names}: {ends[0]}."
-    return f"{start}{len(front)} of {len(context.ranked)} trials trade {names}: from {' to '.join(ends)}."
+    count = f"{len(front)} of {counted(len(context.ranked), 'trial')} {'is' if len(front) == 1 else 'are'}"
+    return f"{start}{count} on the Pareto front of {names}: {'from ' * (len(ends) > 1)}{' to '.join(ends)}."
 
 
 def _certainty(study: Study, contexts: Sequence[Context], goals: Mapping[str, str]) -> tuple[str, str]:

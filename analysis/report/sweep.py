@@ -34,7 +34,7 @@ from analysis.sweeps import (
     variant_rows,
 )
 from cl2r.metrics import METRICS
-from cl2r.runtime.text import counted, listed
+from cl2r.runtime.text import listed
 from cl2r.study.space import Space, distributions, knobs
 
 SCALE = [[0.0, "#B9BDC1"], [1.0, GOOD]]
@@ -131,19 +131,27 @@ def sweep_plots(study: Study) -> Sweep | None:
                 figures[figure.id] = replace(figure, views=(*earlier.views, *figure.views))
             for name, reason in absent.items():
                 missing.setdefault(reason, {}).setdefault(name, []).append(label)
-    complete = sum(len(own.get_trials(states=(TrialState.COMPLETE,))) for own in found.values())
+    complete = {label: len(own.get_trials(states=(TrialState.COMPLETE,))) for label, own in found.items()}
     ordered = sorted(figures.values(), key=lambda figure: ORDER.index(figure.id))
-    notes = filter(None, [saved_work(study.runs), _missing_line(missing, list(found))])
-    return Sweep(tuple(ordered), tuple(notes), sum(len(own.trials) for own in found.values()), complete)
+    notes = filter(None, [saved_work(study.runs), _missing_line(missing, complete)])
+    return Sweep(tuple(ordered), tuple(notes), sum(len(own.trials) for own in found.values()), sum(complete.values()))
 
 
-def _missing_line(missing: dict[str, dict[str, list[str]]], contexts: list[str]) -> str:
-    """Return one line about all missing plots; they are given by reason and name, with the labels of their contexts."""
+NEEDED = " finished trials needed"
+
+
+def _missing_line(missing: dict[str, dict[str, list[str]]], complete: dict[str, int]) -> str:
+    """Return one line about all missing plots, which are given by reason and name with the labels of their contexts.
+
+    `complete` are the finished trials by context.
+    """
     parts = []
     for reason, plots in missing.items():
-        names = [f"{name} of {listed(labels)}" if labels != contexts else name for name, labels in plots.items()]
+        names = [f"{name} of {listed(own)}" if own != list(complete) else name for name, own in plots.items()]
         parts.append(f"{listed(names)} ({reason})")
-    return f"Not drawn: {'; '.join(parts)}." if parts else ""
+    counts = listed([f"{count} of {label}" if label else str(count) for label, count in complete.items()], len(complete))
+    there = f" Finished: {counts}." if any(reason.endswith(NEEDED) for reason in missing) else ""
+    return f"Not drawn: {'; '.join(parts)}.{there}" if parts else ""
 
 
 def _optuna_study(trials: pd.DataFrame, space: dict[str, Any], names: list[str], missed: pd.DataFrame) -> optuna.Study:
@@ -213,7 +221,7 @@ def _figures(found: optuna.Study, names: list[str], label: str) -> tuple[list[Fi
     for figure, least, make in plots:
         word = figure.title if figure.id == "pareto" else figure.title.lower()
         if complete < least:
-            missing[word] = f"{counted(complete, 'finished trial')}, {least} needed"
+            missing[word] = f"{least}{NEEDED}"
             continue
         try:
             figures.append(replace(figure, views=_views(figure.id, make, found, names, label)))
