@@ -3,10 +3,13 @@
 import dataclasses
 
 import pytest
+from matplotlib.colors import to_hex
 
 from analysis import Study, best_by_context, confirmation_tables, study_tables
 from analysis.comparisons import paired_differences
+from analysis.names import GOOD
 from analysis.plots import plot_best_by_tasks
+from analysis.plots.sweep import COLOURS
 from analysis.sweeps import best_trials, sweep_contexts, sweep_goals
 from cl2r.errors import InputError
 from tests.support.made_study import made_study, made_sweep
