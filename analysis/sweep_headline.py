@@ -337,8 +337,11 @@ def race_headline(study: Study, name: str) -> Headline:
 
     found, runs = recommendation(study), study.finished
     claim, _, doubt = found.sentence.partition("; ")
-    alike = [name.partition(" with ")[0] for name in found.alike]  # their settings are in the table
-    doubt = doubt.replace(listed(list(found.alike)), listed(alike)) if alike else doubt
+    if found.alike:  # their settings are in the table
+        start, _, rest = doubt.partition(listed(list(found.alike)))
+        alike = listed([name.partition(" with ")[0] for name in found.alike])
+        more = rest.removeprefix("; ")
+        doubt = f"{start}{alike}. {more[0].upper()}{more[1:]}" if more != rest else f"{start}{alike}{rest}"
     beside = [line for line in found.details if line.startswith(NEVER_WOULD)]
     finding = " ".join([f"{claim.rstrip('.,')}.", *beside])
     sentences = [f"{doubt[0].upper()}{doubt[1:]}"] if doubt else []

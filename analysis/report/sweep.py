@@ -149,8 +149,8 @@ def _missing_line(missing: dict[str, dict[str, list[str]]], complete: dict[str, 
     for reason, plots in missing.items():
         names = [f"{name} of {listed(own)}" if own != list(complete) else name for name, own in plots.items()]
         parts.append(f"{listed(names)} ({reason})")
-    counts = listed([f"{count} of {label}" if label else str(count) for label, count in complete.items()], len(complete))
-    there = f" Finished: {counts}." if any(reason.endswith(NEEDED) for reason in missing) else ""
+    counts = [f"{count} of {label}" if label else str(count) for label, count in complete.items()]
+    there = f" Finished: {listed(counts, len(counts))}." if any(reason.endswith(NEEDED) for reason in missing) else ""
     return f"Not drawn: {'; '.join(parts)}.{there}" if parts else ""
 
 
