@@ -4,6 +4,7 @@ import json
 import logging
 import math
 import warnings
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,7 +20,7 @@ from plotly.colors import sample_colorscale
 from pydantic import TypeAdapter, ValidationError
 
 from analysis.groups import finished
-from analysis.names import GOOD, NEUTRAL
+from analysis.names import GOOD, NEUTRAL, field_title
 from analysis.report.figures import Figure, View
 from analysis.report.page import floats
 from analysis.study import Study
@@ -27,6 +28,7 @@ from analysis.sweeps import (
     TRIALS_FOR_BEST,
     TRIALS_FOR_IMPORTANCE,
     feasible,
+    objective,
     objective_column,
     saved_work,
     sweep_contexts,
@@ -41,8 +43,11 @@ SCALE = [[0.0, "#B9BDC1"], [1.0, GOOD]]
 """Readable on light and dark pages and with colour blindness; Optuna's blues are not."""
 
 
-def restyle(plot: str, figure: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Return data and layout of one of Optuna's figures in the page's style."""
+def restyle(plot: str, figure: Any, higher: bool = True) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Return data and layout of one of Optuna's figures in the page's style; `higher` values are better, or lower ones.
+
+    Blue is better and grey is the rest.
+    """
     content = json.loads(figure.to_json())
     data, layout = content["data"], content["layout"]
     if {trace["type"] for trace in data} - {"scatter", "bar"}:
@@ -52,10 +57,12 @@ def restyle(plot: str, figure: Any) -> tuple[list[dict[str, Any]], dict[str, Any
     for name, entry in layout.items():
         if "axis" in name and entry.get("title"):
             entry["title"]["standoff"] = 10
+        if "axis" in name and entry.get("type") == "log":
+            entry["dtick"] = "D2"  # labels at 1, 2 and 5
     for trace in data:
         for painted in (trace.get("marker", {}), trace.get("line", {})):
             if "colorscale" in painted:
-                painted |= {"colorscale": SCALE, "reversescale": False}
+                painted |= {"colorscale": SCALE, "reversescale": not higher}
                 painted["colorbar"] = {**painted.get("colorbar", {}), "thickness": 12, "x": 1.02, "xpad": 4}
     if plot == "importance":  # room for the values beside the bars
         longest = max((value for trace in data for value in trace["x"] if value is not None), default=1.0)
@@ -74,17 +81,16 @@ def restyle(plot: str, figure: Any) -> tuple[list[dict[str, Any]], dict[str, Any
         elif plot == "parallel":  # every line by its position on the first axis, the objective
             if trace.get("mode") == "lines" and trace.get("y"):
                 height, dash = trace["y"][0], trace.get("line", {}).get("dash", "solid")
-                # a sample of the legend has no height
-                colour = NEUTRAL if height is None else sample_colorscale(SCALE, min(max(height, 0.0), 1.0))[0]
+                share = None if height is None else min(max(height if higher else 1 - height, 0.0), 1.0)
+                colour = NEUTRAL if share is None else sample_colorscale(SCALE, share)[0]  # None: sample of the legend
                 trace |= {"line": {"color": colour, "width": 2, "dash": dash}, "opacity": 0.8}
-        else:  # larger points; whole numbers on the axis and the scale that count trials
+        else:  # larger points; whole numbers on the axis that counts trials
             if "markers" in trace.get("mode", ""):
-                trace["marker"] = {**trace.get("marker", {}), "size": 8}
-            steps = {"tick0": 0, "dtick": math.ceil(most / 10)}
-            if "colorbar" in trace.get("marker", {}):
-                trace["marker"]["colorbar"] |= steps
+                trace["marker"] = {"color": NEUTRAL, "size": 8}
+            if trace.get("name") == "Best Value":
+                trace |= {"name": "best so far", "line": {"color": GOOD, "width": 2}}
             if layout["xaxis"].get("title", {}).get("text") == "Trial":
-                layout["xaxis"] |= steps
+                layout["xaxis"] |= {"tick0": 0, "dtick": math.ceil(most / 10), "zeroline": False}
     return data, layout
 
 
@@ -157,6 +163,8 @@ def _missing_line(missing: dict[str, dict[str, list[str]]], complete: dict[str, 
 def _optuna_study(trials: pd.DataFrame, space: dict[str, Any], names: list[str], missed: pd.DataFrame) -> optuna.Study:
     """Return the trials of one context as an Optuna study, with how far they miss the constraints."""
     chosen = distributions(knobs(TypeAdapter(Space).validate_python(space)))
+    counts = Counter(map(field_title, chosen))
+    titles = {name: field_title(name) if counts[field_title(name)] == 1 else name for name in chosen}
     found = optuna.create_study(directions=[METRICS.objectives()[name].direction for name in names])
     columns = [objective_column(name) for name in names]
     known = trials.reindex(columns=columns).where(finished(trials))
@@ -168,8 +176,8 @@ def _optuna_study(trials: pd.DataFrame, space: dict[str, Any], names: list[str],
         trial = optuna.trial.create_trial(
             state=TrialState.COMPLETE if whole else TrialState.FAIL,
             values=values if whole else None,
-            params=params,
-            distributions={name: chosen[name] for name in params},
+            params={titles[name]: value for name, value in params.items()},
+            distributions={titles[name]: chosen[name] for name in params},
         )
         for name in missed.columns:
             trial.set_constraint(str(name), float(missed[name][number]))
@@ -234,10 +242,13 @@ def _views(plot: str, make: Callable[..., Any], found: optuna.Study, names: list
     """Return one view per objective; the Pareto front shows all objectives in one view."""
     if plot == "pareto":
         return (View(label, *restyle(plot, make(found))),)
-    if len(names) == 1:  # without `target`, Optuna also draws the best so far
-        return (View(label, *restyle(plot, make(found, target_name=objective_column(names[0])))),)
     views = []
     for place, name in enumerate(names):
-        drawn = make(found, target=lambda trial, at=place: trial.values[at], target_name=objective_column(name))
-        views.append(View(f"{label}, {name}" if label else name, *restyle(plot, drawn)))
+        metric = objective(name)
+        pairs = "" if metric.compute is None else ", tuning pairs"
+        target = {} if len(names) == 1 else {"target": lambda trial, at=place: trial.values[at]}
+        # without `target`, Optuna also draws the best so far
+        drawn = make(found, target_name=metric.head + pairs, **target)
+        own = "" if len(names) == 1 else name
+        views.append(View(", ".join(filter(None, [label, own])), *restyle(plot, drawn, metric.better == "higher")))
     return tuple(views)

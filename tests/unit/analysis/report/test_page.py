@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 
 from analysis import Study
+from analysis.names import GOOD, NEUTRAL
 from analysis.report import build_report, write_report
 from analysis.report.figures import plain_text
 from analysis.report.matrices import training_losses, whole_matrices
@@ -186,6 +187,20 @@ def test_plots_that_cannot_be_made_say_why_in_one_line() -> None:
     assert (sweep_plots(misfit).figures, len(sweep_plots(misfit).notes)) == ((), 1)
     three = sweep_plots(made_sweep(4, search={"objectives": ["AC", "BC", "FC"]})).notes[0]
     assert three.startswith("Not drawn: Pareto front (drawn for two objectives, not for 3")
+
+
+def test_blue_is_better_in_optunas_plots_and_settings_have_their_titles() -> None:
+    for goal in ("service_accuracy", "stored_bytes"):
+        found = {figure.id: figure.views[0] for figure in sweep_plots(swept(10, (2,), objectives=[goal])).figures}
+        history = {trace.get("name"): trace for trace in found["history"].data}
+        assert history["best so far"]["line"]["color"] == GOOD
+        dots = [trace for id_ in ("history", "slices") for trace in found[id_].data if trace["mode"] == "markers"]
+        assert {trace["marker"]["color"] for trace in dots} == {NEUTRAL}
+        lines = [trace for trace in found["parallel"].data if trace["mode"] == "lines" and trace["y"][0] is not None]
+        best = max(lines, key=lambda trace: trace["y"][0] * (1 if goal == "service_accuracy" else -1))
+        assert best["line"]["color"] == "rgb(0, 114, 178)", "the colour GOOD"
+        titles = [found["slices"].layout[axis]["title"]["text"] for axis in ("xaxis", "xaxis2")]
+        assert titles == ["memory", "λ_base"]
 
 
 def test_work_that_early_stopping_saved_is_said_with_the_plots() -> None:
