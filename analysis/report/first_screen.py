@@ -59,6 +59,12 @@ def first_screen(study: Study, runs: pd.DataFrame) -> FirstScreen:
     elif kind == "field" and len(runs):
         (field,) = varied_fields(study.runs)
         pictures = [lines_picture(study, runs, field)]
+    elif kind in ("sweep", "race") and len(runs):
+        from analysis.report.race import race_figures  # imports Optuna, which takes a second
+        from analysis.report.sweep_figures import sweep_figures
+
+        figures = sweep_figures(study) if kind == "sweep" else race_figures(study)
+        pictures = [Picture(f"{own.id}-picture", own.title, own.caption, figure=own) for own in figures]
     pictures = [picture for picture in pictures if picture.svg or picture.figure]
     return FirstScreen(headline(study), tuple(pictures), (*DEFINITIONS, _intervals(runs)))
 

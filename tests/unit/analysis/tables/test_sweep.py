@@ -4,11 +4,13 @@ import dataclasses
 
 import pandas as pd
 import pytest
+from matplotlib.colors import to_hex
 
 from analysis import Study, best_by_context, confirmation_tables, study_tables, trials_tables
 from analysis.comparisons import paired_differences
-from analysis.names import title
+from analysis.names import GOOD, title
 from analysis.plots import plot_best_by_tasks
+from analysis.plots.sweep import COLOURS
 from analysis.sweeps import best_trials, sweep_contexts, sweep_goals
 from cl2r.errors import InputError
 from tests.support.made_study import made_study, made_sweep
@@ -104,6 +106,8 @@ def test_the_plot_shows_every_knob_with_the_scale_of_the_space() -> None:
     bests = best_by_context(study).data
     line = next(line for line in panels[0].get_lines() if len(line.get_xdata()) == 3)
     assert list(line.get_ydata()) == pytest.approx(bests["method.lambda_base"].tolist())
+    dark, light = (to_hex(COLOURS(value)).upper() for value in (1.0, 0.0))
+    assert (dark, light) == (GOOD, "#B9BDC1"), "the best trial is the darkest"
     dots = sum(len(drawn.get_offsets()) for drawn in panels[0].collections if len(drawn.get_offsets()) > 1)
     assert dots == bests["feasible"].sum()
 
