@@ -65,6 +65,10 @@ class Headline:
 def study_kind(study: Study) -> Kind:
     """Return what a study is about, by what varies over its runs."""
     runs = study.runs
+    if study.search:
+        return "search"
+    if study.paper:
+        return "paper"
     if study.specification.get("race"):
         return "race"
     if study.specification.get("space"):
@@ -85,6 +89,10 @@ def headline(study: Study) -> Headline:
     name = study_title(study, kind)
     if study.finished.empty:
         return Headline(name, "No run has finished yet.", "")
+    if kind == "search":
+        from analysis.searches import search_headline  # imports this module
+
+        return search_headline(study, name)
     if kind in ("ablation", "methods"):
         return compared_methods(study, name)
     return Headline(name, "", "")
@@ -99,7 +107,8 @@ def study_title(study: Study, kind: Kind) -> str:
         return f"Study{where}"
     methods, seeds = ordered(runs["method.name"].astype(str)), runs["seed"].nunique()
     counts = [counted(len(methods), "method") if len(methods) > 1 else title(methods[0])]
-    word = {"ablation": "Ablation", "methods": "Methods", "sweep": "Sweep", "race": "Recommendation"}.get(kind, "Study")
+    word = {"ablation": "Ablation", "methods": "Methods", "sweep": "Sweep", "race": "Recommendation"}
+    word = {**word, "search": "Search after upgrades"}.get(kind, "Study")
     if kind == "field":
         (field,) = varied_fields(runs)
         values = sorted(runs[field].dropna().unique())
@@ -181,15 +190,16 @@ def _certainty(study: Study, runs: pd.DataFrame, order: Sequence[str], left: str
         return f"{words}{f'; {surer}' if surer else ''}.{left}", command
     rival = by_method[order[1]][SERVICE_ACCURACY.name].astype(float)
     gaps = (
-        _difference(t_interval(served - rival), f"the next, {title(order[1])},"),
-        _difference(t_interval(served - best[FIRST_ACCURACY.name].astype(float)), "its own first model"),
+        difference(t_interval(served - rival), f"the next, {title(order[1])},"),
+        difference(t_interval(served - best[FIRST_ACCURACY.name].astype(float)), "its own first model"),
     )
     ends = f"; {surer}" if surer else ""
     picked = f", and was picked from {len(order)}" if len(order) > 2 else ""
     return f"Over {len(served)} seeds it differs {' and '.join(gaps)}{picked}{ends}.{left}", command
 
 
-def _difference(found: Estimate, other: str) -> str:
+def difference(found: Estimate, other: str) -> str:
+    """Return `from the next, ER, by +0.012 [-0.003, +0.027] (not clear)`."""
     shown = "for every seed" if found.note == NO_SPREAD else "clear" if found.low > 0 or found.high < 0 else "not clear"
     return f"from {other} by {interval_cell(BC.name, found.mean, found.low, found.high).text} ({shown})"
 

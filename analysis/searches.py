@@ -1,0 +1,117 @@
+"""What a search study found: how often the right class comes first, before and after upgrades, and after re-indexing.
+
+Queries and gallery are those of `cl2r.gallery.retrieval`; the oldest gallery is by the first model, queries are by the
+first or by the last one.
+"""
+
+import pandas as pd
+
+from analysis.headline import MORE_SEEDS, Headline, difference, more_seeds
+from analysis.names import ordered, title
+from analysis.stats import t_interval
+from analysis.study import Study
+from analysis.tables.search import fraction_to
+from analysis.tables.table import interval_cell, signed
+from cl2r.runtime.text import counted
+
+METRIC = "recall@1"
+STATES = {
+    "first": "never upgraded: first model, its own gallery",
+    "upgraded": "upgraded, not re-indexed: last model, oldest gallery",
+    "reindexed": "upgraded and re-indexed: last model, its own gallery",
+}
+"""What is compared, in the order of time: C[1,1], C[T,1] and C[T,T]."""
+NAMED = 3  # methods whose values the finding names
+SHARE = 0.2  # of a gallery, whose re-indexing the remark is about
+
+
+def state_values(retrieval: pd.DataFrame) -> pd.DataFrame:
+    """Return one row per run and state with value, low and high, on seeds that all methods have if there are any."""
+    own = retrieval[retrieval["metric"] == METRIC]
+    last = int(own["t"].max())
+    cells = dict(zip(STATES, ((1, 1), (last, 1), (last, last)), strict=True))
+    parts = [own[(own["t"] == t) & (own["k"] == k)].assign(state=state) for state, (t, k) in cells.items()]
+    values = pd.concat(parts, ignore_index=True)
+    common = common_seeds(values)
+    return values[values["seed"].isin(common)] if common else values
+
+
+def common_seeds(values: pd.DataFrame) -> set[int]:
+    """Return the seeds that all methods have."""
+    return set.intersection(*(set(own["seed"]) for _, own in values.groupby("method")))
+
+
+def state_estimates(values: pd.DataFrame) -> pd.DataFrame:
+    """Return mean, low, high and n by method and state: over seeds or, if there is one, over its queries."""
+    rows = []
+    for (method, state), own in values.groupby(["method", "state"], sort=False):
+        found = t_interval(own["value"])
+        ends = (found.low, found.high) if found.n > 1 else own[["low", "high"]].iloc[0]
+        rows.append((method, state, found.mean, *ends, found.n))
+    table = pd.DataFrame(rows, columns=["method", "state", "mean", "low", "high", "n"])
+    table[["low", "high"]] = table[["low", "high"]].clip(0, 1)
+    return table.set_index(["method", "state"])
+
+
+def search_headline(study: Study, name: str) -> Headline:
+    """Return the headline of a search study."""
+    values = state_values(study.search["retrieval"])
+    if not common_seeds(values):
+        return Headline(name, "No seed finished with every method: they are not ranked.", "")
+    estimates = state_estimates(values)
+    upgraded = estimates.xs("upgraded", level="state")["mean"].reindex(ordered(values["method"]))
+    order = [str(method) for method in upgraded.sort_values(ascending=False, kind="stable").index]
+    by_seed = {key: rows.set_index("seed")["value"] for key, rows in values.groupby(["method", "state"])}
+    best = by_seed[order[0], "upgraded"]
+    command, cost = more_seeds(study)
+    surer = f"; {MORE_SEEDS} more seeds{cost} would make this surer" if command else ""
+    if len(best) < 2:
+        certainty = "One seed cannot tell a finding from chance: its intervals are over queries, not over seeds"
+    else:
+        rivals = {f"the next, {title(order[1])},": by_seed[order[1], "upgraded"]} if len(order) > 1 else {}
+        rivals["its own first model"] = by_seed[order[0], "first"]
+        gaps = [difference(t_interval(best - rival), other) for other, rival in rivals.items()]
+        certainty = f"Over {len(best)} seeds {title(order[0])} differs {' and '.join(gaps)}"
+    upgrades = int(study.search["retrieval"]["t"].max()) - 1
+    remark = backfill_remark(study.search["backfill"], order[0], estimates)
+    return Headline(name, _found(estimates, order, upgrades), f"{certainty}{surer}.", command, remark)
+
+
+def _found(estimates: pd.DataFrame, order: list[str], upgrades: int) -> str:
+    """Say how often each method finds the right class after the upgrades, beside the best method's other states."""
+    shares = [
+        interval_cell("", *estimates.loc[(method, "upgraded"), ["mean", "low", "high"]]).text
+        for method in order[:NAMED]
+    ]
+    first, indexed = (estimates.loc[(order[0], state), "mean"] for state in ("first", "reindexed"))
+    means = estimates["mean"].unstack("state")
+    others = [f"{title(method)} in {share}" for method, share in zip(order[1:], shares[1:], strict=False)]
+    others += [f"{counted(len(order) - NAMED, 'other method')} in less"] if len(order) > NAMED else []
+    after = f"after {counted(upgrades, 'upgrade')}"
+    if (means["upgraded"] > means["first"]).any():
+        start = f"{after[0].upper()}{after[1:]} without re-indexing, {title(order[0])}"
+    else:
+        start = f"No upgrade paid without re-indexing: {after} {title(order[0])}"
+    return (
+        f"{start} finds the right class first in {shares[0]} of searches on the oldest gallery ({METRIC})"
+        f"{''.join(f', {other}' for other in others)}; the first model of {title(order[0])} found it in "
+        f"{signed('', first)}, re-indexing would give {signed('', indexed)}."
+    )
+
+
+def backfill_remark(backfill: pd.DataFrame, method: str, estimates: pd.DataFrame) -> str:
+    """Say what re-indexing a part of the gallery brings; empty if re-indexing brings nothing."""
+    own = backfill[(backfill["metric"] == METRIC) & (backfill["method"] == method) & (backfill["order"] == "random")]
+    curve = own.groupby("fraction")["value"].mean()
+    first, start, end = (float(estimates.loc[(method, state), "mean"]) for state in STATES)
+    if SHARE not in curve.index or not start < end:
+        return ""
+    gained = (curve[SHARE] - start) / (end - start)
+    words = [
+        f"Re-indexing {100 * SHARE:.0f} % of the oldest gallery in random order would lift {title(method)} to "
+        f"{signed('', curve[SHARE])}, {100 * gained:.0f} % of the way to re-indexing all of it"
+    ]
+    needed = fraction_to(first, curve)
+    if start < first and needed == needed:
+        words.append(f"{100 * needed:.0f} % would be needed to reach the first model's {signed('', first)}")
+    return f"{'; '.join(words)}."
