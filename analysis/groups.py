@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from analysis.names import field_title, metric_of, title
+from analysis.names import field_title, metric_of, ordered, title
 from cl2r.config.keys import LATER_FIELDS
 from cl2r.errors import InputError, nearest
 
@@ -124,6 +124,14 @@ def short(value: Any) -> str:
 def in_order(labels: Sequence[str] | pd.Series) -> list[str]:
     """Return the distinct labels in the order of their first row."""
     return list(dict.fromkeys(map(str, labels)))
+
+
+def in_method_order(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return the runs in the one order of methods; runs of a method stay in theirs."""
+    if "method.name" not in runs:
+        return runs
+    places = {name: place for place, name in enumerate(ordered(runs["method.name"].dropna().astype(str)))}
+    return runs.iloc[runs["method.name"].astype(object).map(places).argsort(kind="stable")]
 
 
 def finished(runs: pd.DataFrame) -> pd.Series:

@@ -11,30 +11,13 @@ Cells with the same classifier share their first task: six cells and T tasks tra
 when repeated. Cost on two cores with the default preset: about five minutes per seed. `--plan` estimates any command.
 """
 
-from textwrap import fill
-from typing import TYPE_CHECKING
-
 import click
 
-from cl2r.cli.study import Frames, Recipe, list_option, study_command
+from cl2r.cli.study import Recipe, list_option, study_command
 from cl2r.config.builtin import ABLATION_CELLS
-
-if TYPE_CHECKING:
-    from cl2r.study.session import StudySession
 
 CONFOUNDERS = {"plain": {}, "masked": {"head.mask_unseen": True}, "preallocated": {"head.preallocate": True}}
 """How else the two classifiers differ: outputs of unseen classes in the softmax, and when rows are allocated."""
-
-
-def table(session: "StudySession", frames: Frames) -> str:
-    """Return one row per cell, and what the rows say."""
-    from analysis.findings import upgrade_findings
-    from analysis.tables.formats import render
-    from analysis.tables.runs import ablation_table
-
-    sentences = enumerate(upgrade_findings(frames["runs"]), 1)
-    found = "\n".join(fill(f"{number}. {text}", 100, subsequent_indent="   ") for number, text in sentences)
-    return "\n\n".join(filter(None, [render(ablation_table(frames["runs"]), "terminal"), found]))
 
 
 @study_command(__file__, __doc__)
@@ -43,7 +26,7 @@ def table(session: "StudySession", frames: Frames) -> str:
 def main(cells: tuple[str, ...], confounders: bool) -> Recipe:
     """Choose cells and variants."""
     variants = CONFOUNDERS if confounders else None
-    return Recipe(table, {"grid": {"method.name": list(cells) or None}, "variants": variants})
+    return Recipe({"grid": {"method.name": list(cells) or None}, "variants": variants})
 
 
 if __name__ == "__main__":

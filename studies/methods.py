@@ -11,26 +11,9 @@ first (BiC's pairs, PODNet's proxies, FAN's ψ) have epochs of their own, whatev
 Cost on two cores with the default preset: about half an hour per seed and task count; `--plan` says more.
 """
 
-from typing import TYPE_CHECKING
+from cl2r.cli.study import compare_methods
 
-from cl2r.cli.study import Frames, compare_methods
-
-if TYPE_CHECKING:
-    from cl2r.study.session import StudySession
-
-FIELD = "scenario.n_tasks"
-
-
-def table(session: "StudySession", frames: Frames) -> str:
-    """Return one row per method, or one table per metric by method and number of tasks."""
-    from analysis.tables.formats import render
-    from analysis.tables.runs import comparison_tables, methods_table
-
-    runs = frames["runs"]
-    return render(comparison_tables(runs, FIELD) if runs[FIELD].nunique() > 1 else methods_table(runs), "terminal")
-
-
-main = compare_methods(__file__, __doc__, FIELD, "--counts", "Numbers of tasks.", table)
+main = compare_methods(__file__, __doc__, "scenario.n_tasks", "--counts", "Numbers of tasks.")
 
 if __name__ == "__main__":
     main.run_program()

@@ -76,7 +76,7 @@ def main(
     def show(session: "StudySession", frames: Frames) -> str:
         return present(name, frames, reference, session.folder.path, out, shlex.join(shareable_command(sys.argv)))
 
-    return Recipe(show, {"grid": grid, "preset": preset or item.presets[0]})
+    return Recipe({"grid": grid, "preset": preset or item.presets[0]}, show)
 
 
 def present(name: str, frames: Frames, preset: str, folder: "StoragePath", out: Path | None, command: str) -> str:

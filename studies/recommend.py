@@ -51,7 +51,7 @@ def main(
     race = {"hours": hours, "methods": list(methods) or None}
     race["adapters"] = [] if adapters == ("none",) else list(adapters) or None
     search = {"objectives": [objective] if objective else None, "constraints": {} if no_constraints else constraints}
-    return Recipe(functools.partial(recommendation_text, out=out), {"race": race, "search": search})
+    return Recipe({"race": race, "search": search}, functools.partial(recommendation_text, out=out))
 
 
 if __name__ == "__main__":

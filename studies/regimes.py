@@ -48,7 +48,7 @@ def tables(session: "StudySession", frames: Frames) -> str:
 def main(only: tuple[str, ...], cells: tuple[str, ...]) -> Recipe:
     """Choose regimes and cells."""
     variants = {name: REGIMES[name] for name in only or REGIMES}
-    return Recipe(tables, {"variants": variants, "grid": {"method.name": list(cells) or None}})
+    return Recipe({"variants": variants, "grid": {"method.name": list(cells) or None}}, tables)
 
 
 if __name__ == "__main__":

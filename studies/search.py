@@ -64,7 +64,7 @@ def main(context: click.Context, methods: tuple[str, ...], draws: int, out: Path
         measured = measure_runs(session.spec, frames["runs"], folder.storage, draws)
         return present(frames, measured, at(out or folder.path / "search"), shlex.join(shareable_command(sys.argv)))
 
-    return Recipe(show, {"grid": {"method.name": list(methods) or None}}, check=check)
+    return Recipe({"grid": {"method.name": list(methods) or None}}, show, check=check)
 
 
 def measure_runs(study: "StudySpec", runs: "pd.DataFrame", storage: "StoragePath", draws: int) -> Frames:

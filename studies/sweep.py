@@ -19,7 +19,7 @@ from pathlib import Path
 import click
 
 from cl2r.cli.options import NameType
-from cl2r.cli.study import Recipe, constraint_option, list_option, points_table, study_command
+from cl2r.cli.study import Recipe, constraint_option, list_option, study_command
 from cl2r.errors import InputError
 
 
@@ -55,7 +55,7 @@ def main(
         "pruner": pruner,
         "warm_start": warm_start,
     }
-    return Recipe(points_table, {"search": search}, spec)
+    return Recipe({"search": search}, file=spec)
 
 
 if __name__ == "__main__":

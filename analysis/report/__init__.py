@@ -2,15 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pandas as pd
 
-import cl2r
-from analysis.groups import finished, group_fields
+from analysis.groups import finished, group_fields, in_method_order
 from analysis.names import COLOURS
 from analysis.report.figures import labelled, study_figures
+from analysis.report.first_screen import first_screen
 from analysis.report.matrices import matrix_data, training_losses, whole_matrices
 from analysis.report.page import render_page, shown_table
 from analysis.report.settings import anonymised, study_settings
@@ -31,12 +30,11 @@ def build_report(study: Study, live: Sequence[str] = (), refresh: float | None =
         from analysis.report.sweep import sweep_plots  # Optuna takes a second to import, and few studies are sweeps
 
         sweep = sweep_plots(study)
-    tasks, curves = _with(study.tasks, "run", "task", "reused"), _with(study.curves, "run", "task", "epoch")
-    matrix = _with(study.matrix, "run", "pairs", "t", "k", "accuracy", "compatible")
-    study = anonymised(replace(study, tasks=tasks, matrix=matrix, curves=curves))  # columns as if a run had finished
+    study = _prepared(study)
     fields = group_fields(study.runs)
     runs = labelled(study, fields)
     done = runs[finished(runs)]
+    first = first_screen(study, done)
     tables, remarks = result_tables(study)
     race = None
     if study.specification.get("race"):
@@ -50,36 +48,21 @@ def build_report(study: Study, live: Sequence[str] = (), refresh: float | None =
     figures = study_figures(replace(study, matrix=whole_matrices(study.matrix)), done, fields)
     losses, loss_remark = training_losses(study.curves, done)
     blocks = matrix_data(study, runs)
-    losses = None if blocks is None else losses
-    sections = {
-        ("summary", "Summary"): True,
-        ("race", "Race"): race,
-        ("tables", "Tables"): tables or remarks,
-        ("matrix", "Matrices"): blocks,
-        ("curves", "Curves"): figures or losses or loss_remark,
-        ("sweep", "Sweep"): sweep,
-        ("cost", "Cost"): costs,
-        ("failures", "Failures"): True,
-        ("runs", "Runs"): every,
-        ("settings", "Configuration"): True,
-    }
     content = {
         "name": study.name,
-        "now": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
-        "version": cl2r.__version__,
         "head": study_status(study, live, refresh),
         "live": [anonymous(line) for line in live],
         "refresh": refresh,
         "refresh_words": "" if refresh is None else duration(refresh),
-        "sections": [section for section, there in sections.items() if there],
-        "summary": findings(study, runs, fields),
+        "first": first,
         "race": race,
         "tables": tables,
         "remarks": remarks,
+        "findings": findings(study, runs),
         "differences": differences,
         "matrix": blocks is not None,
         "figures": figures,
-        "losses": losses is not None,
+        "losses": losses is not None and blocks is not None,
         "loss_remark": loss_remark,
         "sweep": sweep,
         "cost_lines": cost_lines(study, done) if len(done) else [],
@@ -88,28 +71,31 @@ def build_report(study: Study, live: Sequence[str] = (), refresh: float | None =
         "runs": every,
         "settings": study_settings(study, fields),
     }
-    drawn = [*figures, *(sweep.figures if sweep else ()), *(race.figures if race else ())]
-    data = {
-        "matrices": blocks,
-        "losses": losses,
-        "refresh": refresh,
-        "colours": COLOURS,
-        "figures": {
-            figure.id: [{"data": view.data, "layout": view.layout} for view in figure.views] for figure in drawn
-        },
-        "texts": {
-            table.id: table.texts
-            for table in (*tables, *differences, *([race.table] if race else []), costs, lost, every)
-            if table
-        },
-    }
-    return render_page(content, data)
+    drawn = [picture.figure for picture in first.pictures if picture.figure]
+    drawn += [*figures, *(sweep.figures if sweep else ()), *(race.figures if race else ())]
+    shown = [*tables, *differences, *([race.table] if race else []), costs, lost, every]
+    data = {"matrices": blocks, "losses": losses, "refresh": refresh, "colours": COLOURS}
+    return render_page(content, data, drawn, [table for table in shown if table])
 
 
 def write_report(study: Study, path: str | Path, live: Sequence[str] = (), refresh: float | None = None) -> Path:
     """Write the report and return its path; readers see the old file or the new one, never a part."""
     at(Path(path)).write_file(build_report(study, live, refresh).encode())
     return Path(path)
+
+
+def _prepared(study: Study) -> Study:
+    """Return the study without names of people and machines, its runs in order, with columns as if a run had finished."""
+    candidates = study.specification.get("space") or study.specification.get("race")
+    return anonymised(
+        replace(
+            study,
+            runs=study.runs if candidates else in_method_order(study.runs),
+            tasks=_with(study.tasks, "run", "task", "reused"),
+            matrix=_with(study.matrix, "run", "pairs", "t", "k", "accuracy", "compatible"),
+            curves=_with(study.curves, "run", "task", "epoch"),
+        )
+    )
 
 
 def _with(frame: pd.DataFrame, *names: str) -> pd.DataFrame:

@@ -35,13 +35,28 @@ class FirstScreen:
 
 
 DEFINITIONS = (
-    ("Service accuracy", "mean over old galleries of the last model's accuracy on them: what users get without re-indexing."),
-    ("BC", "backward compatibility: how much the last model gains on old galleries over the models that made them; below 0 it loses."),
-    ("AC", "share of the pairs of a new model and an older gallery in which the new model beats the old one (framed cells)."),
+    (
+        "Service accuracy",
+        "mean over old galleries of the last model's accuracy on them: what users get without re-indexing.",
+    ),
+    (
+        "BC",
+        "backward compatibility: how much the last model gains on old galleries over the models that made them; below 0 it loses.",
+    ),
+    (
+        "AC",
+        "share of the pairs of a new model and an older gallery in which the new model beats the old one (framed cells).",
+    ),
 )
 OVER_SEEDS = ("Brackets and bars", "95 % intervals over seeds: where the mean over many more seeds may lie.")
-OVER_PAIRS = ("Brackets and bars", "95 % intervals over the pairs of the one seed: they do not show how other seeds would differ.")
-OVER_BOTH = ("Brackets and bars", "95 % intervals over seeds, or over pairs where there is one seed: those do not show how other seeds would differ.")
+OVER_PAIRS = (
+    "Brackets and bars",
+    "95 % intervals over the pairs of the one seed: they do not show how other seeds would differ.",
+)
+OVER_BOTH = (
+    "Brackets and bars",
+    "95 % intervals over seeds, or over pairs where there is one seed: those do not show how other seeds would differ.",
+)
 
 
 def first_screen(study: Study, runs: pd.DataFrame) -> FirstScreen:

@@ -2,10 +2,12 @@
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,8 +17,12 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
+import cl2r
 from analysis.tables.formats import render
 from analysis.tables.table import Table
+
+if TYPE_CHECKING:
+    from analysis.report.figures import Figure
 
 
 def floats(values: Any) -> npt.NDArray[np.float64]:
@@ -69,8 +75,13 @@ def shown_table(table: Table, id_: str, title: str = "") -> ShownTable:
     return ShownTable(id_, title or table.title, Markup(body + end), Markup(notes), texts)
 
 
-def render_page(content: dict[str, Any], data: dict[str, Any]) -> str:
-    """Return the page with its style, scripts and data."""
+def render_page(
+    content: dict[str, Any], data: dict[str, Any], figures: Sequence["Figure"], tables: Sequence[ShownTable]
+) -> str:
+    """Return the page with its style, scripts and data, which include those of its figures and tables."""
+    views = {figure.id: [{"data": view.data, "layout": view.layout} for view in figure.views] for figure in figures}
+    data = data | {"figures": views, "texts": {table.id: table.texts for table in tables}}
+    content = content | {"now": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC", "version": cl2r.__version__}
     script = '"use strict";\n' + "\n".join((FOLDER / "scripts" / f"{name}.js").read_text() for name in SCRIPTS)
     parts = {"style": Markup((FOLDER / "page.css").read_text()), "script": Markup(script)}
     parts["plotly"] = Markup(_plotly())  # contains no `</script`, which would end the element early

@@ -1,4 +1,4 @@
-"""The top of the report: the status of the study and its findings in words."""
+"""The status of the study, and what tests say beyond its headline."""
 
 import math
 from collections.abc import Sequence
@@ -9,12 +9,9 @@ from typing import Any, Literal
 import pandas as pd
 
 from analysis.comparisons import comparable_sets, paired_differences
-from analysis.headline import headline
-from analysis.groups import finished, in_order, short
-from analysis.names import field_title, ordered, title
-from analysis.report.tables import links
+from analysis.groups import finished, in_order
 from analysis.stats import NO_SPREAD, summarise
-from analysis.study import Study, data_title
+from analysis.study import Study
 from analysis.sweeps import (
     best_trials,
     objective,
@@ -93,50 +90,13 @@ class Finding:
     text: str
 
 
-def findings(study: Study, runs: pd.DataFrame, fields: list[str]) -> list[Finding]:
-    """Return the findings; `runs` have their `group`, which the `fields` define."""
+def findings(study: Study, runs: pd.DataFrame) -> list[Finding]:
+    """Return what the tests say beyond the headline; `runs` have their `group`."""
     done = runs[finished(runs)]
-    found = [
-        Finding("Compared", _compared(study, runs, fields)),
-        Finding("Runs", _outcome(runs, study.about.get("expected_runs"))),
-    ]
-    if study.specification.get("race"):
-        from analysis.recommendation import recommendation  # imports Optuna, which takes a second
-
-        found.insert(0, Finding("Recommended", str(recommendation(study))))
-    elif len(done):
+    found = [Finding("Runs", _outcome(runs, study.about.get("expected_runs")))]
+    if len(done) and not study.specification.get("race"):
         found += _sweep(study, done) if study.specification.get("space") else _grid(done)
-    trained, reused = links(study)
-    if trained + reused:
-        found.append(Finding("Links", f"{counted(trained, 'link')} trained, {reused:,} reused from the store."))
     return found
-
-
-def _compared(study: Study, runs: pd.DataFrame, fields: list[str]) -> str:
-    if runs.empty:
-        return "No run has ended yet."
-    methods = [title(name) for name in ordered(runs["method.name"].astype(str).tolist())]
-    words = [f"{counted(len(methods), 'method')} ({listed(methods, 12)})"]
-    if study.specification.get("space"):
-        swept = [field_title(name) for name in study.specification["space"]]
-        words.append(f"{counted(variant_rows(runs)['trial'].nunique(), 'trial')} of a sweep over {listed(swept)}")
-    elif study.specification.get("race"):
-        rounds = runs["variant"].nunique()
-        words.append(f"{counted(runs['trial'].nunique(), 'candidate')} in a race of {counted(rounds, 'round')}")
-    else:
-        for name in fields[1:]:
-            values = runs[name].drop_duplicates()
-            values = values.sort_values() if pd.api.types.is_numeric_dtype(values) else values
-            words.append(f"{field_title(name)} ({listed([short(value) for value in values.astype(object)], 8)})")
-    seeds = sorted(int(seed) for seed in runs["seed"].dropna().unique())
-    whole = len(seeds) > 3 and seeds[-1] - seeds[0] == len(seeds) - 1  # many seeds without gaps
-    which = f"{seeds[0]} to {seeds[-1]}" if whole else listed([str(seed) for seed in seeds], 12)
-    words.append(f"{counted(len(seeds), 'seed')} ({which})")
-    tasks = sorted({int(count) for count in runs["tasks"].dropna()}) if "tasks" in runs else []
-    names = runs["data.name"].dropna().astype(str).unique().tolist() if "data.name" in runs else []
-    where = f" on {listed([data_title(name) for name in names])}" if names else ""
-    chain = f", {counted(tasks[0], 'task')}" if len(tasks) == 1 else ""
-    return f"{' × '.join(words)}{where}{chain}."
 
 
 def _outcome(runs: pd.DataFrame, expected: int | None) -> str:
@@ -158,7 +118,7 @@ def _outcome(runs: pd.DataFrame, expected: int | None) -> str:
 
 def _grid(done: pd.DataFrame) -> list[Finding]:
     sets = comparable_sets(done)
-    found = [Finding(*entry) for entry in zip(("Found", "How sure", "Why"), upgrade_findings(done), strict=False)]
+    found: list[Finding] = []
     for words, runs in sets[:MOST_SETS]:
         place = f" ({words})" if words else ""
         for metric in (SERVICE_ACCURACY, BC, AC):

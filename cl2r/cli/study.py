@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from cl2r.study.spec import StudySpec
 
 Frames = dict[str, "pd.DataFrame"]
-Table = Callable[["StudySession", Frames], str]
+Text = Callable[["StudySession", Frames], str]
 STUDIES = Path(str(package_files.files("studies")))
 YAML = (".yaml", ".yml")
 _PLAN, _OPEN_LIST = "cl2r.plan", "cl2r.open_list"  # keys of a context's `meta`
@@ -106,9 +106,9 @@ class StudyCommand(click.Command):
 class Recipe:
     """What the options of a study ask for."""
 
-    table: Table  # returns the text to print when the runs have ended
     changes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """Entries of the specification to replace, key by key in `grid`, `search` and `race`."""
+    text: Text | None = None  # returns what to print when the runs have ended, if that is not `ending`
     file: Path | None = None  # a specification other than the YAML file beside the recipe
     check: Callable[["StudySpec"], None] = lambda spec: None
     """Raises InputError if the study makes no sense with this specification."""
@@ -139,36 +139,21 @@ def study_command(file: str | Path, doc: str | None) -> Callable[[Callable[..., 
     return decorate
 
 
-def points_table(session: "StudySession", frames: Frames) -> str:
-    """Return one row per point of a grid; the best trials of each context of a sweep; what a race recommends."""
-    from analysis.tables import runs, sweep_tables
-    from analysis.tables.formats import render
+def ending(session: "StudySession", frames: Frames) -> str:
+    """Return what ends a study of any kind: its tables, and the sentences that its page begins with."""
+    from cl2r.cli.report import study_of
 
     if session.spec.race is not None:
         from cl2r.cli.recommend import recommendation_text
 
         return recommendation_text(session, frames)
-    if not session.spec.is_sweep:
-        return render(runs.points_table(frames["runs"], list(session.spec.grid)), "terminal")
-    from analysis.study import Study
-    from analysis.sweeps import saved_work
+    from analysis.tables import study_text
 
-    specification = session.spec.model_dump(mode="json")
-    parts = (frames[name] for name in ("runs", "tasks", "matrix", "curves"))
-    study = Study(*parts, name=session.folder.name, specification=specification)
-    return "\n\n".join(filter(None, [render(sweep_tables(study), "terminal"), saved_work(study.runs)]))
+    return study_text(study_of(session.folder, frames), "terminal")
 
 
-def compare_methods(
-    file: str | Path, doc: str | None, field: str, option: str, help_text: str, table: Table | None = None
-) -> StudyCommand:
+def compare_methods(file: str | Path, doc: str | None, field: str, option: str, help_text: str) -> StudyCommand:
     """Return the command of a study of methods × the values of one integer field."""
-
-    def by_field(session: "StudySession", frames: Frames) -> str:
-        from analysis.tables.formats import render
-        from analysis.tables.runs import comparison_tables
-
-        return render(comparison_tables(frames["runs"], field), "terminal")
 
     @study_command(file, doc)
     @click.pass_context
@@ -186,7 +171,7 @@ def compare_methods(
             names = [name for name in names if name not in without]
             if without:
                 click.echo(f"note: left out, because no native schedule is known: {', '.join(without)}")
-        return Recipe(table or by_field, {"grid": {"method.name": names, field: list(values) or None}})
+        return Recipe({"grid": {"method.name": names, field: list(values) or None}})
 
     return command
 
@@ -278,7 +263,7 @@ def run_recipe(path: Path, recipe: Recipe, options: Mapping[str, Any]) -> int:
             session = stack.enter_context(opened)
         if not os.environ.get("RAY_ADDRESS"):
             shared.note_if_busy()
-        return _plan(session, options) if options["plan"] else _run(session, recipe.table)
+        return _plan(session, options) if options["plan"] else _run(session, recipe.text or ending)
 
 
 def _plan(session: "StudySession", options: Mapping[str, Any]) -> int:
@@ -290,7 +275,7 @@ def _plan(session: "StudySession", options: Mapping[str, Any]) -> int:
     return 0
 
 
-def _run(session: "StudySession", table: Table) -> int:
+def _run(session: "StudySession", text: Text) -> int:
     """Run the study, print what came out of it, and write figures and the page."""
     from cl2r.cli.report import leave_report
     from cl2r.config.layers import describe_preset
@@ -308,8 +293,8 @@ def _run(session: "StudySession", table: Table) -> int:
         say(note)
     outcome = driver.run(session)
     if outcome.finished:
-        text = table(session, outcome.frames)
-        click.echo(text if session.quiet else f"\n{text}\n")
+        told = text(session, outcome.frames)
+        click.echo(told if session.quiet else f"\n{told}\n")
     runs, tasks = outcome.frames["runs"], outcome.frames["tasks"]
     failed = runs[runs["status"] == "failed"]
     for run, reason in zip(failed["run"], failed["reason"], strict=True):
@@ -344,7 +329,7 @@ def study_file(spec: str | Path | Mapping[str, Any]) -> Path | Mapping[str, Any]
 def load_command(name: str) -> StudyCommand:
     """Return the command of a study by its name, or of a YAML file. Raise InputError if there is no such study."""
     if name.endswith(YAML):
-        return study_command(name, f"Run the study of {name}.")(lambda: Recipe(points_table, file=Path(name)))
+        return study_command(name, f"Run the study of {name}.")(lambda: Recipe(file=Path(name)))
     command: StudyCommand = importlib.import_module(f"studies.{_known_study(name, '.py').stem}").main
     return command
 
