@@ -219,7 +219,10 @@ def _place_of_cl2r(runs: pd.DataFrame, order: Sequence[str]) -> str:
             f"whether features are centred ({'they are' if runs['head.centre'].iloc[0] else 'they are not'})"
         )
     depends = f"which depends on {', '.join(settings)} and how long tasks are trained: see {REGIMES}"
-    return f"{title(CL2R)} is {rank} of {len(order)} here, {depends}."
+    served = runs.set_index(["method.name", "seed"])[SERVICE_ACCURACY.name].astype(float)
+    gap = t_interval(served[order[0]] - served[CL2R])
+    behind = f", {interval_cell('', gap.mean, gap.low, gap.high).text} behind" if place else ""
+    return f"{title(CL2R)} is {rank} of {len(order)} here{behind}, {depends}."
 
 
 def _recall(runs: pd.DataFrame) -> str:

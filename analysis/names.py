@@ -110,10 +110,10 @@ HIGHLIGHT = LineStyle("#AA3377", "o", highlighted=True)
 STYLES = {
     "er": BASELINE,
     "cl2r": HIGHLIGHT,
-    "er_fd": LineStyle("#56B4E9", "s"),
-    "er_fdm": LineStyle("#0072B2", "^"),
+    "er_fd": LineStyle("#56B4E9", "^"),
+    "er_fdm": LineStyle("#0072B2", "s"),
     "fixed": LineStyle("#E69F00", "D"),
-    "fixed_fd": LineStyle("#7F5539", "v"),
+    "fixed_fd": LineStyle("#7F5539", "P"),
 }
 """Styles that were chosen; other methods have those of their place in METHODS."""
 

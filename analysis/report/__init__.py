@@ -85,7 +85,7 @@ def write_report(study: Study, path: str | Path, live: Sequence[str] = (), refre
 
 
 def _prepared(study: Study) -> Study:
-    """Return the study without names of people and machines, its runs in order, with columns as if a run had finished."""
+    """Return the study with anonymous texts, its runs in the order of methods, and columns as if a run had finished."""
     candidates = study.specification.get("space") or study.specification.get("race")
     return anonymised(
         replace(
