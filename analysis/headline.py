@@ -14,11 +14,13 @@ import pandas as pd
 from analysis.comparisons import comparable_sets
 from analysis.groups import finished, short, varied_fields
 from analysis.names import field_title, ordered, title
+from analysis.paper.items import ITEMS
 from analysis.stats import NO_SPREAD, Estimate, shown_estimates, t_interval
 from analysis.study import Study, data_title
 from analysis.sweeps import variant_rows
 from analysis.tables.table import interval_cell, signed
 from cl2r.config.builtin import ABLATION_CELLS
+from cl2r.errors import InputError
 from cl2r.metrics import (
     BC,
     FIRST_ACCURACY,
@@ -32,6 +34,11 @@ from cl2r.metrics import (
 from cl2r.runtime.text import counted, duration, listed, size
 
 Kind = Literal["ablation", "methods", "field", "sweep", "race", "search", "paper", "points"]
+WORDS = {
+    **{"ablation": "Ablation", "methods": "Methods", "sweep": "Sweep", "race": "Recommendation"},
+    "search": "Search after upgrades",
+}
+"""What the title of a study begins with."""
 SHARED = (
     "memory.per_class",
     "optim.epochs",
@@ -93,9 +100,24 @@ def headline(study: Study) -> Headline:
         from analysis.searches import search_headline  # imports this module
 
         return search_headline(study, name)
+    if kind == "paper":
+        return paper_headline(study, name)
     if kind in ("ablation", "methods"):
         return compared_methods(study, name)
     return Headline(name, "", "")
+
+
+def paper_headline(study: Study, name: str) -> Headline:
+    """Return the headline of a table or figure of the paper."""
+    from analysis.paper.report import Report  # reads presets, which few studies need
+
+    try:
+        report = Report.of_study(study)
+    except InputError as error:
+        return Headline(name, f"The runs cannot be laid out as in the paper: {error}.", "")
+    command, cost = more_seeds(study)
+    surer = f"; {MORE_SEEDS} more seeds{cost} would make this surer" if command and report.judged else ""
+    return Headline(name, report.finding, f"{report.certainty}{surer}.", command if surer else "")
 
 
 def study_title(study: Study, kind: Kind) -> str:
@@ -107,8 +129,7 @@ def study_title(study: Study, kind: Kind) -> str:
         return f"Study{where}"
     methods, seeds = ordered(runs["method.name"].astype(str)), runs["seed"].nunique()
     counts = [counted(len(methods), "method") if len(methods) > 1 else title(methods[0])]
-    word = {"ablation": "Ablation", "methods": "Methods", "sweep": "Sweep", "race": "Recommendation"}
-    word = {**word, "search": "Search after upgrades"}.get(kind, "Study")
+    word = WORDS.get(kind, "Study")
     if kind == "field":
         (field,) = varied_fields(runs)
         values = sorted(runs[field].dropna().unique())
@@ -120,6 +141,11 @@ def study_title(study: Study, kind: Kind) -> str:
         counts = [f"{knobs} of {title(methods[0])}" if len(methods) == 1 else knobs, counted(trials, "trial")]
     elif kind == "race":
         counts = [counted(runs["trial"].nunique(), "candidate")]
+    elif kind == "paper":
+        word = f"{ITEMS[study.paper['item']].number} of the paper"
+        for field in varied_fields(runs):
+            values = sorted(runs[field].dropna().unique())
+            counts.append(f"{field_title(field)} = {listed([short(value) for value in values], 8)}")
     tasks = runs["tasks"].dropna().unique().tolist() if "tasks" in runs else []
     if len(tasks) == 1:
         counts.append(counted(int(tasks[0]), "task"))
