@@ -4,16 +4,20 @@ Queries and gallery are those of `cl2r.gallery.retrieval`; the oldest gallery is
 first or by the last one.
 """
 
+import math
+from dataclasses import replace
+
 import pandas as pd
 
 from analysis.headline import MORE_SEEDS, Headline, difference, more_seeds
 from analysis.names import ordered, title
-from analysis.stats import t_interval
+from analysis.stats import Estimate, t_interval
 from analysis.study import Study
 from analysis.tables.search import fraction_to
-from analysis.tables.table import interval_cell, signed
+from analysis.tables.table import interval_cell
 from cl2r.runtime.text import counted
 
+Estimates = dict[tuple[str, str], Estimate]
 METRIC = "recall@1"
 STATES = {
     "first": "never upgraded: first model, its own gallery",
@@ -41,16 +45,18 @@ def common_seeds(values: pd.DataFrame) -> set[int]:
     return set.intersection(*(set(own["seed"]) for _, own in values.groupby("method")))
 
 
-def state_estimates(values: pd.DataFrame) -> pd.DataFrame:
-    """Return mean, low, high and n by method and state: over seeds or, if there is one, over its queries."""
-    rows = []
-    for (method, state), own in values.groupby(["method", "state"], sort=False):
-        found = t_interval(own["value"])
-        ends = (found.low, found.high) if found.n > 1 else own[["low", "high"]].iloc[0]
-        rows.append((method, state, found.mean, *ends, found.n))
-    table = pd.DataFrame(rows, columns=["method", "state", "mean", "low", "high", "n"])
-    table[["low", "high"]] = table[["low", "high"]].clip(0, 1)
-    return table.set_index(["method", "state"])
+def state_estimates(values: pd.DataFrame) -> Estimates:
+    """Return estimates by method and state, with intervals over seeds or, if there is one seed, over its queries."""
+    found = {}
+    for method in ordered(values["method"]):
+        for state in STATES:
+            own = values[(values["method"] == method) & (values["state"] == state)]
+            estimate = t_interval(own["value"])
+            if estimate.n == 1:
+                low, high = own[["low", "high"]].to_numpy(dtype=float)[0]
+                estimate = replace(estimate, low=float(low), high=float(high))
+            found[method, state] = replace(estimate, low=max(estimate.low, 0.0), high=min(estimate.high, 1.0))
+    return found
 
 
 def search_headline(study: Study, name: str) -> Headline:
@@ -59,8 +65,7 @@ def search_headline(study: Study, name: str) -> Headline:
     if not common_seeds(values):
         return Headline(name, "No seed finished with every method: they are not ranked.", "")
     estimates = state_estimates(values)
-    upgraded = estimates.xs("upgraded", level="state")["mean"].reindex(ordered(values["method"]))
-    order = [str(method) for method in upgraded.sort_values(ascending=False, kind="stable").index]
+    order = sorted(ordered(values["method"]), key=lambda method: -estimates[method, "upgraded"].mean)
     by_seed = {key: rows.set_index("seed")["value"] for key, rows in values.groupby(["method", "state"])}
     best = by_seed[order[0], "upgraded"]
     command, cost = more_seeds(study)
@@ -77,41 +82,40 @@ def search_headline(study: Study, name: str) -> Headline:
     return Headline(name, _found(estimates, order, upgrades), f"{certainty}{surer}.", command, remark)
 
 
-def _found(estimates: pd.DataFrame, order: list[str], upgrades: int) -> str:
+def _found(estimates: Estimates, order: list[str], upgrades: int) -> str:
     """Say how often each method finds the right class after the upgrades, beside the best method's other states."""
-    shares = [
-        interval_cell("", *estimates.loc[(method, "upgraded"), ["mean", "low", "high"]]).text
-        for method in order[:NAMED]
-    ]
-    first, indexed = (estimates.loc[(order[0], state), "mean"] for state in ("first", "reindexed"))
-    means = estimates["mean"].unstack("state")
-    others = [f"{title(method)} in {share}" for method, share in zip(order[1:], shares[1:], strict=False)]
-    others += [f"{counted(len(order) - NAMED, 'other method')} in less"] if len(order) > NAMED else []
-    after = f"after {counted(upgrades, 'upgrade')}"
-    if (means["upgraded"] > means["first"]).any():
-        start = f"{after[0].upper()}{after[1:]} without re-indexing, {title(order[0])}"
-    else:
-        start = f"No upgrade paid without re-indexing: {after} {title(order[0])}"
+    best, after = order[0], f"after {counted(upgrades, 'upgrade')}"
+    shares = {method: estimate_text(estimates[method, "upgraded"]) for method in order[:NAMED]}
+    others = [f", {title(method)} in {shares[method]}" for method in order[1:NAMED]]
+    others += [f", {counted(len(order) - NAMED, 'other method')} in less"] if len(order) > NAMED else []
+    start = f"{after.capitalize()} without re-indexing, {title(best)}"
+    if all(estimates[method, "upgraded"].mean <= estimates[method, "first"].mean for method in order):
+        start = f"No upgrade paid without re-indexing: {after} {title(best)}"
     return (
-        f"{start} finds the right class first in {shares[0]} of searches on the oldest gallery ({METRIC})"
-        f"{''.join(f', {other}' for other in others)}; the first model of {title(order[0])} found it in "
-        f"{signed('', first)}, re-indexing would give {signed('', indexed)}."
+        f"{start} finds the right class first in {shares[best]} of searches on the oldest gallery ({METRIC})"
+        f"{''.join(others)}; the first model of {title(best)} found it in {estimates[best, 'first'].mean:.3f}, "
+        f"re-indexing would give {estimates[best, 'reindexed'].mean:.3f}."
     )
 
 
-def backfill_remark(backfill: pd.DataFrame, method: str, estimates: pd.DataFrame) -> str:
+def estimate_text(found: Estimate) -> str:
+    """Return `0.774 [0.746, 0.803]`."""
+    return interval_cell("", found.mean, found.low, found.high).text
+
+
+def backfill_remark(backfill: pd.DataFrame, method: str, estimates: Estimates) -> str:
     """Say what re-indexing a part of the gallery brings; empty if re-indexing brings nothing."""
     own = backfill[(backfill["metric"] == METRIC) & (backfill["method"] == method) & (backfill["order"] == "random")]
     curve = own.groupby("fraction")["value"].mean()
-    first, start, end = (float(estimates.loc[(method, state), "mean"]) for state in STATES)
+    first, start, end = (estimates[method, state].mean for state in STATES)
     if SHARE not in curve.index or not start < end:
         return ""
     gained = (curve[SHARE] - start) / (end - start)
     words = [
         f"Re-indexing {100 * SHARE:.0f} % of the oldest gallery in random order would lift {title(method)} to "
-        f"{signed('', curve[SHARE])}, {100 * gained:.0f} % of the way to re-indexing all of it"
+        f"{curve[SHARE]:.3f}, {100 * gained:.0f} % of the way to re-indexing all of it"
     ]
     needed = fraction_to(first, curve)
-    if start < first and needed == needed:
-        words.append(f"{100 * needed:.0f} % would be needed to reach the first model's {signed('', first)}")
+    if start < first and not math.isnan(needed):
+        words.append(f"{100 * needed:.0f} % would be needed to reach the first model's {first:.3f}")
     return f"{'; '.join(words)}."

@@ -274,6 +274,8 @@ def concat(studies: Sequence[Study], name: str | None = None) -> Study:
         name=name or " + ".join(dict.fromkeys(study.name for study in studies)),
         specification=specification,
         about=about,
+        search={},
+        paper={},
     )
 
 

@@ -75,6 +75,23 @@ def shown_table(table: Table, id_: str, title: str = "") -> ShownTable:
     return ShownTable(id_, title or table.title, Markup(body + end), Markup(notes), texts)
 
 
+NO_STUDY: dict[str, Any] = {
+    **dict.fromkeys(("live", "remarks", "findings", "differences", "figures", "cost_lines", "sections"), ()),
+    **dict.fromkeys(("head", "refresh", "race", "matrix", "losses", "loss_remark", "sweep", "lost", "runs", "settings")),
+}
+"""The parts of a page about something else than the runs of a study, apart from its first screen and its tables."""
+
+
+@dataclass(frozen=True)
+class Section:
+    """A section of lines and tables that only some kinds of study have."""
+
+    id: str
+    title: str
+    tables: tuple[ShownTable, ...]
+    lines: tuple[str, ...] = ()
+
+
 def render_page(
     content: dict[str, Any], data: dict[str, Any], figures: Sequence["Figure"], tables: Sequence[ShownTable]
 ) -> str:

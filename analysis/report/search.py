@@ -4,12 +4,11 @@ import pandas as pd
 
 from analysis.groups import in_order
 from analysis.names import NEUTRAL, method_style, ordered, title
-from analysis.report.figures import SYMBOLS, Figure, Trace, View, axes, looks, plain_text, seed_lines
+from analysis.report.figures import Figure, Trace, View, axes, looks, plain_text, seed_lines
 from analysis.report.page import ShownTable, shown_table, significant
-from analysis.searches import METRIC, STATES, state_estimates, state_values
+from analysis.searches import METRIC, STATES, estimate_text, state_estimates, state_values
 from analysis.study import Study
 from analysis.tables.search import search_tables
-from analysis.tables.table import interval_cell
 
 MARKERS = {"first": "circle-open", "upgraded": "circle", "reindexed": "diamond-open"}
 ORDERS = {"random": "in random order", "worst_first": "worst first", "oracle": "most moved first (oracle)"}
@@ -24,52 +23,55 @@ def search_section(study: Study) -> tuple[ShownTable, ...]:
 
 def upgrade_figure(study: Study) -> Figure:
     """Return one lane per method with recall before the upgrades, after them, and after re-indexing."""
-    values = state_values(study.search["retrieval"])
-    estimates, methods = state_estimates(values), ordered(values["method"])
+    estimates = state_estimates(state_values(study.search["retrieval"]))
+    methods = in_order([method for method, _ in estimates])
     traces: list[Trace] = []
     for place, state in enumerate(STATES):
         sample: Trace = {"type": "scatter", "mode": "markers", "name": STATES[state], "x": [None], "y": [None]}
         traces.append({**sample, "marker": {"color": NEUTRAL, "symbol": MARKERS[state], "size": 10}})
         for lane, method in enumerate(methods):
-            row = estimates.loc[(method, state)]
+            found = estimates[method, state]
             height, colour = lane + 0.27 * (place - 1), method_style(method).colour
-            text = interval_cell("", row["mean"], row["low"], row["high"]).text
             point: Trace = {"type": "scatter", "mode": "markers", "showlegend": False, "cliponaxis": False}
-            point |= {"x": significant([row["mean"]], 5), "y": [height]}
+            point |= {"x": significant([found.mean], 5), "y": [height]}
             point["marker"] = {"color": colour, "symbol": MARKERS[state], "size": 11}
             point["marker"] |= {"line": {"width": 2, "color": colour}}
             point["error_x"] = {"type": "data", "symmetric": False, "thickness": 2, "width": 5, "color": colour}
-            point["error_x"] |= {"array": significant([row["high"] - row["mean"]], 5)}
-            point["error_x"] |= {"arrayminus": significant([row["mean"] - row["low"]], 5)}
-            hover = f"{plain_text(title(method))}, {STATES[state]}: {text}<extra></extra>"
+            point["error_x"] |= {"array": significant([found.high - found.mean], 5)}
+            point["error_x"] |= {"arrayminus": significant([found.mean - found.low], 5)}
+            hover = f"{plain_text(title(method))}, {STATES[state]}: {estimate_text(found)}<extra></extra>"
             label: Trace = {"type": "scatter", "mode": "text", "showlegend": False, "hoverinfo": "skip"}
-            label |= {"x": significant([max(row["mean"], row["high"]) + 0.012], 5), "y": [height]}
-            label |= {"text": [f"{row['mean']:.3f}"], "textposition": "middle right", "cliponaxis": False}
+            label |= {"x": significant([max(found.mean, found.high) + 0.012], 5), "y": [height]}
+            label |= {"text": [f"{found.mean:.3f}"], "textposition": "middle right", "cliponaxis": False}
             traces += [{**point, "hovertemplate": hover}, label]
     layout = axes(f"{METRIC}: share of searches whose first hit is right", "", range=[0, 1.02], dtick=0.2)
     names = [plain_text(title(method)) for method in methods]
     layout["yaxis"] = {"tickvals": list(range(len(methods))), "ticktext": names, "zeroline": False, "showgrid": False}
     layout["yaxis"]["range"] = [len(methods) - 0.45, -0.55]
     layout |= {"height": 150 + LANE * len(methods), "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom"}}
-    over = "95 % intervals over seeds" if estimates["n"].max() > 1 else "95 % intervals over the queries of one seed"
+    over = (
+        "95 % intervals over seeds"
+        if any(found.n > 1 for found in estimates.values())
+        else "95 % intervals over the queries of one seed"
+    )
     caption = f"Searches of the oldest gallery, whose vectors are by the first model. Bars: {over}."
     return Figure("search-upgrade", "Before and after the upgrades", caption, (View("", traces, layout),))
 
 
 def backfill_figure(study: Study) -> Figure:
     """Return recall over the share of the gallery that has been re-indexed: one line per method, one view per order."""
-    backfill, values = study.search["backfill"], state_values(study.search["retrieval"])
-    first = state_estimates(values)["mean"].xs("first", level="state")
+    backfill, estimates = study.search["backfill"], state_estimates(state_values(study.search["retrieval"]))
     own = backfill[backfill["metric"] == METRIC]
     own = own.assign(**{"method.name": own["method"], "group": own["method"].map(title)})
     own = pd.concat([own[own["method"] == method] for method in ordered(own["method"])])
     styles, views = looks(own), []
     for order in in_order(own["order"]):
-        rows = own[own["order"] == order].groupby(["group", "run", "fraction"], as_index=False)["value"].mean()
-        traces = seed_lines(rows.rename(columns={"fraction": "x", "value": "y"}), styles, "re-indexed")
+        rows = own[own["order"] == order].rename(columns={"fraction": "x", "value": "y"})
+        rows = rows.groupby(["group", "run", "x"])[["y"]].mean().reset_index()  # draws of a run
+        traces = seed_lines(rows, styles, "re-indexed")
         for method in in_order(own["method"]):
             line: Trace = {"type": "scatter", "mode": "lines", "hoverinfo": "skip", "x": [0, 1], "showlegend": False}
-            line |= {"y": significant([first[method]] * 2, 5), "legendgroup": title(method)}
+            line |= {"y": significant([estimates[method, "first"].mean] * 2, 5), "legendgroup": title(method)}
             traces.append({**line, "line": {"color": method_style(method).colour, "dash": "dot", "width": 1.5}})
         dotted: Trace = {
             "type": "scatter",
