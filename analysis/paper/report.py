@@ -112,6 +112,13 @@ class Report:
         differ = f"{listed(fields, 3)} {'differs' if len(fields) == 1 else 'differ'} from the paper's settings"
         return f"{words}; {differ}, so orders, signs and trends are judged, but no numbers"
 
+    @property
+    def budget(self) -> str:
+        """Which settings differ from those of the preset."""
+        if not self.changes:
+            return f"All settings are those of the preset {self.preset}."
+        return f"Settings that differ from the preset {self.preset}: {'; '.join(map(str, self.changes))}."
+
     def text(self, form: Form = "markdown") -> str:
         """Return the tables, the budget, the verdicts and the rule behind them; as Markdown or for a terminal."""
         budget = f"All settings are those of the preset `{self.preset}`."

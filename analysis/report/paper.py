@@ -5,17 +5,22 @@ from dataclasses import replace
 import pandas as pd
 from markupsafe import Markup
 
-from analysis.groups import group_fields
+from analysis.groups import group_fields, varied_fields
 from analysis.paper.report import Report, verdicts_table
 from analysis.paper.verdicts import FAILS, HOLDS, NOT_JUDGED, OPEN, Outcome
 from analysis.report.figures import study_figures
 from analysis.report.page import Section, shown_table
-from analysis.report.pictures import Picture, lines_picture, plane_picture
+from analysis.report.pictures import Picture, ranking_picture
 from analysis.study import Study
 from cl2r.errors import InputError
 
 SIGNS = {HOLDS: ("✓", "good"), FAILS: ("✗", "bad"), OPEN: ("?", "unsure"), NOT_JUDGED: ("–", "muted")}
 """Sign and style of a verdict; the word stands beside the sign."""
+DEFINITIONS = (
+    ("Holds", "every judgement that these runs allow agrees with the statement."),
+    ("Does not hold", "at least one judgement differs from it by more than the noise between seeds."),
+    ("Open", "at least one judgement is within the noise: smaller than its standard deviation over seeds."),
+)
 
 
 def paper_section(study: Study) -> Section:
@@ -53,3 +58,14 @@ def verdict_list(outcomes: list[Outcome]) -> Markup:
             ).format(style, sign, row.verdict, row.statement.says, cases)
         )
     return Markup('<ul class="verdicts">{}</ul>').format(Markup("").join(rows))
+
+
+def item_picture(study: Study, report: Report, runs: pd.DataFrame) -> list[Picture]:
+    """Return a drawing of the item's values: lines over what it varies, else its methods in rows."""
+    varied = varied_fields(study.runs)
+    wanted = "bc-curve" if report.item.layout == "bc" else f"over-{'-'.join(varied).replace('.', '-')}"
+    for figure in study_figures(study, runs, group_fields(study.runs)):
+        if figure.id == wanted:
+            copy = replace(figure, id="paper-figure")  # the section of curves has it too
+            return [Picture("paper-picture", f"Values of {report.item.number}", figure.caption, figure=copy)]
+    return [] if varied else [ranking_picture(runs)]

@@ -5,20 +5,39 @@ import pandas as pd
 from analysis.groups import in_order
 from analysis.names import NEUTRAL, method_style, ordered, title
 from analysis.report.figures import Figure, Trace, View, axes, looks, plain_text, seed_lines
-from analysis.report.page import ShownTable, shown_table, significant
+from analysis.report.page import Section, shown_table, significant
+from analysis.report.pictures import Picture
 from analysis.searches import METRIC, STATES, estimate_text, state_estimates, state_values
 from analysis.study import Study
 from analysis.tables.search import search_tables
 
 MARKERS = {"first": "circle-open", "upgraded": "circle", "reindexed": "diamond-open"}
 ORDERS = {"random": "in random order", "worst_first": "worst first", "oracle": "most moved first (oracle)"}
-LANE = 78  # pixels per method
+LANE, HEIGHT = 78, 380  # pixels per method, and at least
+LEGEND = {"orientation": "h", "y": 1.02, "yanchor": "bottom"}
 
 
-def search_section(study: Study) -> tuple[ShownTable, ...]:
+DEFINITIONS = (
+    ("Recall@1", "share of searches whose first hit has the right class; no image is its own hit."),
+    ("Oldest gallery", "the images that are searched, as vectors of the first model."),
+    ("Re-indexed", "these vectors are computed again, by the last model."),
+    (
+        "Brackets and bars",
+        "95 % intervals over seeds; with one seed over its queries, which hide how seeds would differ.",
+    ),
+)
+
+
+def search_section(study: Study) -> Section:
     """Return the tables of the search study."""
-    tables = search_tables(study.search)
-    return tuple(shown_table(table, f"search-{place}") for place, table in enumerate(tables, start=1))
+    tables = enumerate(search_tables(study.search), start=1)
+    return Section("search", "Search", tuple(shown_table(table, f"search-{place}") for place, table in tables))
+
+
+def search_pictures(study: Study) -> list[Picture]:
+    """Return recall before and after the upgrades, and while the gallery is re-indexed."""
+    figures = (upgrade_figure(study), backfill_figure(study))
+    return [Picture(f"{figure.id}-picture", figure.title, figure.caption, figure=figure) for figure in figures]
 
 
 def upgrade_figure(study: Study) -> Figure:
@@ -48,13 +67,9 @@ def upgrade_figure(study: Study) -> Figure:
     names = [plain_text(title(method)) for method in methods]
     layout["yaxis"] = {"tickvals": list(range(len(methods))), "ticktext": names, "zeroline": False, "showgrid": False}
     layout["yaxis"]["range"] = [len(methods) - 0.45, -0.55]
-    layout |= {"height": 150 + LANE * len(methods), "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom"}}
-    over = (
-        "95 % intervals over seeds"
-        if any(found.n > 1 for found in estimates.values())
-        else "95 % intervals over the queries of one seed"
-    )
-    caption = f"Searches of the oldest gallery, whose vectors are by the first model. Bars: {over}."
+    layout |= {"height": max(HEIGHT, 150 + LANE * len(methods)), "legend": LEGEND}
+    over = "seeds" if any(found.n > 1 for found in estimates.values()) else "the queries of one seed"
+    caption = f"Searches of the oldest gallery, whose vectors are by the first model. Bars: 95 % intervals over {over}."
     return Figure("search-upgrade", "Before and after the upgrades", caption, (View("", traces, layout),))
 
 
@@ -83,7 +98,7 @@ def backfill_figure(study: Study) -> Figure:
         traces.append({**dotted, "line": {"color": NEUTRAL, "dash": "dot", "width": 1.5}})
         layout = axes("share of the gallery that is re-indexed", METRIC, tickformat=".0%", range=[0, 1.01])
         layout["yaxis"]["range"] = [0, 1]
-        layout["legend"] = {"orientation": "h", "y": 1.02, "yanchor": "bottom"}
+        layout |= {"height": HEIGHT, "legend": LEGEND}
         views.append(View(ORDERS[order], traces, layout))
     caption = (
         "Queries by the last model, while the oldest gallery is re-indexed image by image. Dotted: the first model "
