@@ -13,7 +13,7 @@ import pandas as pd
 
 from analysis.comparisons import comparable_sets
 from analysis.groups import finished, short, varied_fields
-from analysis.names import field_title, ordered, title
+from analysis.names import ALL_DATA, field_title, ordered, title
 from analysis.paper.items import ITEMS
 from analysis.stats import NO_SPREAD, Estimate, shown_estimates, t_interval
 from analysis.study import Study, data_title
@@ -25,6 +25,7 @@ from cl2r.metrics import (
     BC,
     FIRST_ACCURACY,
     FIRST_RECALL,
+    GALLERY_ITEMS,
     REINDEXED_ACCURACY,
     SERVICE_ACCURACY,
     SERVICE_RECALL,
@@ -40,7 +41,6 @@ WORDS = {
 }
 """What the title of a study begins with."""
 SHARED = (
-    "memory.per_class",
     "optim.epochs",
     "method.budget",
     "variant",
@@ -178,7 +178,8 @@ def compared_methods(study: Study, name: str) -> Headline:
     means = seeds.groupby("method.name")[SERVICE_ACCURACY.name].mean().astype(float)
     order = [str(method) for method in means.sort_values(ascending=False, kind="stable").index]
     left = "" if len(seeds) == len(done) else f" Only seeds that all methods have count ({_words(common)})."
-    remark = " ".join(filter(None, [_place_of_cl2r(seeds, order), _recall(seeds)]))
+    order = [method for method in order if method not in ALL_DATA] or order
+    remark = " ".join(filter(None, [_unequal(seeds), _place_of_cl2r(seeds, order), _recall(seeds)]))
     return Headline(name, _found(seeds, order[0]), *_certainty(study, seeds, order, left), remark)
 
 
@@ -204,9 +205,11 @@ def _found(runs: pd.DataFrame, best: str) -> str:
     spent += [f"{size(own[STORED_BYTES.name].max())} stored"] if STORED_BYTES.name in own else []
     cost = f", for {listed(spent)}" if spent else ""
     beside = f"re-indexing would reach {signed('', indexed)}, never upgrading {signed('', first)}"
+    touched = own[GALLERY_ITEMS.name].fillna(0).max() if GALLERY_ITEMS.name in own else 0
+    name = f"{title(best)}, which maps the stored gallery at every update," if touched else title(best)
     if served > first:
-        return f"{title(best)} serves best without re-indexing: {values}{cost}; {beside}."
-    return f"No upgrade paid without re-indexing: the best, {title(best)}, has {values}{cost}; {beside}."
+        return f"{name} serves best without re-indexing: {values}{cost}; {beside}."
+    return f"No upgrade paid without re-indexing: the best, {name.rstrip(',')}, has {values}{cost}; {beside}."
 
 
 def _certainty(study: Study, runs: pd.DataFrame, order: Sequence[str], left: str) -> tuple[str, str]:
@@ -233,6 +236,23 @@ def difference(found: Estimate, other: str) -> str:
     """Return `from the next, ER, by +0.012 [-0.003, +0.027] (not clear)`."""
     shown = "for every seed" if found.note == NO_SPREAD else "clear" if found.low > 0 or found.high < 0 else "not clear"
     return f"from {other} by {interval_cell(BC.name, found.mean, found.low, found.high).text} ({shown})"
+
+
+def _unequal(runs: pd.DataFrame) -> str:
+    """Say which methods have more or less to train on than the others."""
+    words = []
+    whole = [title(name) for name in ordered(runs["method.name"]) if name in ALL_DATA]
+    if whole:
+        words.append(f"{listed(whole)} train on all data at every task and are not ranked")
+    if "memory.per_class" in runs:
+        memory = runs.groupby("method.name")["memory.per_class"].first()
+        usual = memory.mode().iloc[0]
+        words += [
+            f"{title(str(name))} keeps {'no memory' if not size else f'{size:.0f} images per class'}"
+            for name, size in memory.items()
+            if size != usual and name not in ALL_DATA
+        ]
+    return f"{'; '.join(words)}." if words else ""
 
 
 def _place_of_cl2r(runs: pd.DataFrame, order: Sequence[str]) -> str:

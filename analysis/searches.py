@@ -10,7 +10,7 @@ from dataclasses import replace
 import pandas as pd
 
 from analysis.headline import MORE_SEEDS, Headline, difference, more_seeds
-from analysis.names import ordered, title
+from analysis.names import ALL_DATA, ordered, title
 from analysis.stats import Estimate, t_interval
 from analysis.study import Study
 from analysis.tables.search import fraction_to
@@ -65,7 +65,9 @@ def search_headline(study: Study, name: str) -> Headline:
     if not common_seeds(values):
         return Headline(name, "No seed finished with every method: they are not ranked.", "")
     estimates = state_estimates(values)
-    order = sorted(ordered(values["method"]), key=lambda method: -estimates[method, "upgraded"].mean)
+    methods = ordered(values["method"])
+    methods = [method for method in methods if method not in ALL_DATA] or methods
+    order = sorted(methods, key=lambda method: -estimates[method, "upgraded"].mean)
     by_seed = {key: rows.set_index("seed")["value"] for key, rows in values.groupby(["method", "state"])}
     best = by_seed[order[0], "upgraded"]
     command, cost = more_seeds(study)
