@@ -4,7 +4,7 @@
     python studies/scaling.py --small                              # try the command; its values mean nothing
     python studies/scaling.py --workers 1 2 4 8 --gpus-per-worker 1 --preset cifar100   # also inside a Ray job
     python studies/scaling.py --drift --seeds 0 1 2                # do metrics change with the number of workers?
-    python studies/scaling.py --out results/scaling                # also write scaling.json, scaling.md and figures
+    python studies/scaling.py --out results/scaling                # also write scaling.html, .json, .md and figures
 
 Workers take real training steps of the second task through Ray Train (`cl2r/rayrun/scaling.py`). A model is fitted to
 their times (`cl2r/study/scaling_model.py`), and predicts the same for A100s from assumed constants.
@@ -44,14 +44,17 @@ if TYPE_CHECKING:
 @click.option("--drift", is_flag=True, help="Also train short chains with every number of workers.")
 @click.option("--epochs", type=click.IntRange(1), default=5, show_default=True, help="Epochs per task, for --drift.")
 @list_option("--seeds", type=int, default=(0, 1, 2), metavar="N...", help="Seeds, for --drift.")
-@click.option("--out", type=click.Path(path_type=Path), metavar="DIR/NAME", help="Write NAME.json, NAME.md, figures.")
+@click.option(
+    "--out", type=click.Path(path_type=Path), metavar="DIR/NAME", help="Write NAME.html, .json, .md, figures."
+)
 @click.option("--small", is_flag=True, help="Measure as little as possible.")
 @verbose_option
 def main(preset: str, overrides: tuple[str, ...], workers: tuple[int, ...], batch: int, **options: Any) -> int:
-    """Measure, fit and predict; print Markdown."""
+    """Measure, fit and predict; print what was found, and tables as Markdown."""
     import pandas as pd
     import torch
 
+    from analysis.report.scaling import scaling_headline, scaling_page
     from analysis.tables import scaling as tables
     from analysis.tables.formats import render
     from cl2r.engine.plan import plan_run
@@ -101,11 +104,15 @@ def main(preset: str, overrides: tuple[str, ...], workers: tuple[int, ...], batc
     where = f"{gpus:g} GPU" if gpus else f"{cpus} CPU"
     about = f"{preset}, {config.backbone.name}, {config.method.name}, batch {batch}, {where} per worker"
     machine = f"{os.cpu_count()} cores, torch {torch.__version__}; {effort.rounds} rounds of {effort.steps} steps"
-    text = f"{about}; {machine}\n\n{render(shown, 'markdown')}"
+    frames = {"scaling": data, "trials": layouts, "predicted": predicted, "drift": drift}
+    careful = f"Times are medians of {effort.rounds} rounds on one machine with {os.cpu_count()} cores"
+    careful = "Times were measured as shortly as possible and mean nothing" if small else careful
+    headline = scaling_headline(Path(preset).stem, frames, fitted, careful, GPU.name)
+    text = f"{headline.text()}\n\n{about}; {machine}\n\n{render(shown, 'markdown')}"
     click.echo(text)
     if options["out"]:
-        frames = {"scaling": data, "trials": layouts, "predicted": predicted, "drift": drift}
-        write(options["out"], frames, text, about, f"{GPU.name}s, {GPU}, batch {PREDICTED_BATCH}")
+        page = scaling_page(headline, frames, shown, GPU.name, f"{about}; {machine}")
+        write(options["out"], frames, text, page, about, f"{GPU.name}s, {GPU}, batch {PREDICTED_BATCH}")
     return 0
 
 
@@ -179,8 +186,8 @@ def metrics_by_workers(
     return pd.concat(frames, ignore_index=True)
 
 
-def write(stem: Path, frames: "dict[str, pd.DataFrame]", text: str, about: str, predicted_for: str) -> None:
-    """Write the frames as JSON, the tables as Markdown, and figures of what was measured and what is predicted."""
+def write(stem: Path, frames: "dict[str, pd.DataFrame]", text: str, page: str, about: str, predicted_for: str) -> None:
+    """Write the page, the frames as JSON, the text as Markdown, and figures of what was measured and predicted."""
     from analysis.plots.parts import save
     from analysis.plots.scaling import plot_measured, plot_predicted
 
@@ -188,6 +195,7 @@ def write(stem: Path, frames: "dict[str, pd.DataFrame]", text: str, about: str, 
     plain = {name: json.loads(frame.to_json(orient="records")) for name, frame in frames.items()}
     stem.with_name(f"{stem.name}.json").write_text(json.dumps({"about": about, **plain}, indent=1) + "\n")
     stem.with_name(f"{stem.name}.md").write_text(text + "\n")
+    stem.with_name(f"{stem.name}.html").write_text(page)
     save(plot_measured(frames["scaling"], about), stem)
     heading = f"Predicted, not measured: {predicted_for}"
     save(plot_predicted(frames["predicted"], heading, "A100s"), stem.with_name(f"{stem.name}_predicted"))

@@ -22,36 +22,45 @@ DEFINITIONS = (
     ("Speed-up", "images per second, divided by those of the fewest workers."),
     ("Efficiency", "speed-up, divided by how many times as many workers there are; 1 is ideal."),
 )
+AT_ONCE = "at the same time"
 FEW = 4  # speed-ups up to this are drawn on a linear scale, larger ones on a logarithmic one
 Frames = Mapping[str, pd.DataFrame]
 
 
-def scaling_headline(name: str, frames: Frames, gpu: str, certainty: str) -> Headline:
-    """Return the headline: what workers and trials gain as measured, and what is predicted for the GPUs of a node."""
+def scaling_headline(preset: str, frames: Frames, fitted: pd.DataFrame, measured: str, gpu: str) -> Headline:
+    """Return the headline: what workers and trials gain as measured, and what is predicted for the GPUs of a node.
+
+    `fitted` has the residuals of the model, if there is one; `measured` says how times were measured.
+    """
     data, layouts, predicted = frames["scaling"], frames["trials"], frames["predicted"]
     found = []
-    last, first = int(data["workers"].max()), int(data["workers"].min())
-    if last > first:
-        gains = data[data["workers"] == last].set_index("mode")["speed_up"].astype(float)
+    workers = sorted({int(count) for count in data["workers"]})
+    if len(workers) > 1:
+        gains = data[data["workers"] == workers[-1]].set_index("mode")["speed_up"].astype(float)
         found.append(
-            f"{last} workers train {gains['strong']:.2f} times as fast as {first} if they share a batch, "
+            f"{workers[-1]} workers train {gains['strong']:.2f} times as fast as {workers[0]} if they share a batch, "
             f"{gains['weak']:.2f} times with a batch each"
         )
-    trials = layouts[layouts["name"].str.contains("at the same time")].set_index("processes")["images_per_second"]
-    if trials.index.nunique() > 1:
-        most, fewest = int(trials.index.max()), int(trials.index.min())
-        gain = float(trials[most]) / float(trials[fewest])
-        found.append(f"{most} trials at the same time train {gain:.2f} times as fast as {fewest}")
+    rates = layouts[layouts["name"].str.contains(AT_ONCE)].groupby("processes")["images_per_second"].max()
+    trials = [int(str(count)) for count in rates.index]
+    if len(trials) > 1:
+        gain = rates.iloc[-1] / rates.iloc[0]
+        found.append(f"{trials[-1]} trials {AT_ONCE} train {gain:.2f} times as fast as {trials[0]}")
     node = predicted[(predicted["mode"] == "strong") & (predicted["workers"] <= NODE)]
     node = node[node["workers"] == node["workers"].max()]
-    expected = [
-        f"{gain:.2f} times with {network}" for gain, network in zip(node["speed_up"], node["network"], strict=True)
-    ]
+    expected = [f"{gain:.2f} ({name})" for gain, name in zip(node["speed_up"], node["network"], strict=True)]
+    certainty = f"{measured}; constants for {gpu}s are assumed"
+    if len(fitted):
+        residuals = 100 * fitted["residual"].abs()
+        certainty += f", and the model misses the times measured here by {residuals.median():.0f} % in the median"
+    asked = {"workers": workers, "trials": trials}
+    counts = [f"{listed([str(count) for count in own])} {word}" for word, own in asked.items()]
     return Headline(
-        name,
+        f"Scaling on {preset}: {', '.join(counts)} {AT_ONCE}",
         f"{'; '.join(found) or 'One number of workers and of trials was measured, so no gain is known'}. "
-        f"For {int(node['workers'].max())} {gpu}s that share a batch {listed(expected)} is predicted, not measured.",
-        certainty,
+        f"{int(node['workers'].max())} {gpu}s that share a batch are predicted, not measured, to train "
+        f"{listed(expected)} times as fast as 1.",
+        f"{certainty}.",
     )
 
 
@@ -110,6 +119,5 @@ def scaling_page(headline: Headline, frames: Frames, tables: Sequence[Table], gp
     figures = [measured_figure(frames["scaling"]), predicted_figure(frames["predicted"], gpu)]
     pictures = tuple(Picture(f"{one.id}-picture", one.title, one.caption, figure=one) for one in figures)
     shown = [shown_table(table, f"table-{place}") for place, table in enumerate(tables, start=1)]
-    return render_page(
-        {"name": about, "first": FirstScreen(headline, pictures, DEFINITIONS), "tables": shown}, {}, figures, shown
-    )
+    content = {"name": about, "first": FirstScreen(headline, pictures, DEFINITIONS), "tables": shown}
+    return render_page(content, {}, figures, shown)
