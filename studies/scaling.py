@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from cl2r.config.schema import Config
-    from cl2r.rayrun.scaling import StepTime
+    from cl2r.rayrun.scaling import Effort, StepTime
+    from cl2r.study.resources import Resources
     from cl2r.study.scaling_model import Sample, StepModel
 
 
@@ -58,7 +59,7 @@ def main(preset: str, overrides: tuple[str, ...], workers: tuple[int, ...], batc
     from analysis.tables import scaling as tables
     from analysis.tables.formats import render
     from cl2r.engine.plan import plan_run
-    from cl2r.rayrun.scaling import NETWORKS, PREDICTED_BATCH, Effort, measure_workers, predictions
+    from cl2r.rayrun.scaling import NETWORKS, PREDICTED_BATCH, Effort, predictions
     from cl2r.study.resources import Resources
     from cl2r.study.scaling_model import GPU, NETWORK, NODE, NVLINK, fit
     from cl2r.study.spec import Point, StudySpec
@@ -73,14 +74,8 @@ def main(preset: str, overrides: tuple[str, ...], workers: tuple[int, ...], batc
     if len(plan_run(config).keys) < 2:
         raise InputError("the second task is timed, but this config has one: set scenario.n_tasks")
     effort = Effort(1, 1, (4, 100_000), 0.2) if small else Effort(rounds=options["rounds"])
-    steps: list[StepTime] = []
-    reduces: list[Sample] = []
     groups = [Resources(world, cpus, gpus) for world in sorted(workers)]
-    measured = measure_workers(config, batch, groups, effort, options["verbose"])
-    for group, (own_steps, own_reduces) in zip(groups, measured, strict=True):
-        steps += own_steps
-        reduces += own_reduces
-        click.echo(f"{group.workers} workers: done", err=True)
+    steps, reduces = measured_steps(config, batch, groups, effort, options["verbose"])
     model, fitted, no_fit = None, pd.DataFrame(), ""
     try:
         model, fitted = fit([*(sample for step in steps for sample in step.samples()), *reduces])
@@ -114,6 +109,22 @@ def main(preset: str, overrides: tuple[str, ...], workers: tuple[int, ...], batc
         page = scaling_page(headline, frames, shown, GPU.name, f"{about}; {machine}")
         write(options["out"], frames, text, page, about, f"{GPU.name}s, {GPU}, batch {PREDICTED_BATCH}")
     return 0
+
+
+def measured_steps(
+    config: "Config", batch: int, groups: "list[Resources]", effort: "Effort", verbose: bool
+) -> "tuple[list[StepTime], list[Sample]]":
+    """Return the steps and all-reduces of every group of workers."""
+    from cl2r.rayrun.scaling import measure_workers
+
+    steps: list[StepTime] = []
+    reduces: list[Sample] = []
+    measured = measure_workers(config, batch, groups, effort, verbose)
+    for group, (own_steps, own_reduces) in zip(groups, measured, strict=True):
+        steps += own_steps
+        reduces += own_reduces
+        click.echo(f"{group.workers} workers: done", err=True)
+    return steps, reduces
 
 
 def scaling_frame(steps: "list[StepTime]", batch: int, model: "StepModel | None") -> "pd.DataFrame":
