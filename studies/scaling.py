@@ -102,7 +102,7 @@ def main(preset: str, overrides: tuple[str, ...], workers: tuple[int, ...], batc
     frames = {"scaling": data, "trials": layouts, "predicted": predicted, "drift": drift}
     careful = f"Times are medians of {effort.rounds} rounds on one machine with {os.cpu_count()} cores"
     careful = "Times were measured as shortly as possible and mean nothing" if small else careful
-    headline = scaling_headline(Path(preset).stem, frames, fitted, careful, GPU.name)
+    headline = scaling_headline(Path(preset).stem, frames, fitted, careful, GPU.name, NODE)
     text = f"{headline.text()}\n\n{about}; {machine}\n\n{render(shown, 'markdown')}"
     click.echo(text)
     if options["out"]:

@@ -13,7 +13,6 @@ from analysis.report.page import render_page, shown_table, significant
 from analysis.report.pictures import Picture
 from analysis.tables.table import Table
 from cl2r.runtime.text import listed
-from cl2r.study.scaling_model import NODE
 
 PANELS = {"speed_up": "speed-up", "efficiency": "efficiency"}
 DEFINITIONS = (
@@ -27,8 +26,8 @@ FEW = 4  # speed-ups up to this are drawn on a linear scale, larger ones on a lo
 Frames = Mapping[str, pd.DataFrame]
 
 
-def scaling_headline(preset: str, frames: Frames, fitted: pd.DataFrame, measured: str, gpu: str) -> Headline:
-    """Return the headline: what workers and trials gain as measured, and what is predicted for the GPUs of a node.
+def scaling_headline(preset: str, frames: Frames, fitted: pd.DataFrame, measured: str, gpu: str, most: int) -> Headline:
+    """Return the headline: what workers and trials gain as measured, and what is predicted for up to `most` GPUs.
 
     `fitted` has the residuals of the model, if there is one; `measured` says how times were measured.
     """
@@ -46,7 +45,7 @@ def scaling_headline(preset: str, frames: Frames, fitted: pd.DataFrame, measured
     if len(trials) > 1:
         gain = rates.iloc[-1] / rates.iloc[0]
         found.append(f"{trials[-1]} trials {AT_ONCE} train {gain:.2f} times as fast as {trials[0]}")
-    node = predicted[(predicted["mode"] == "strong") & (predicted["workers"] <= NODE)]
+    node = predicted[(predicted["mode"] == "strong") & (predicted["workers"] <= most)]
     node = node[node["workers"] == node["workers"].max()]
     expected = [f"{gain:.2f} ({name})" for gain, name in zip(node["speed_up"], node["network"], strict=True)]
     certainty = f"{measured}; constants for {gpu}s are assumed"

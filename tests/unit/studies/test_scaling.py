@@ -194,7 +194,7 @@ def test_the_headline_says_what_was_measured_and_what_is_predicted(
 ) -> None:
     model, fitted = fit(samples)
     frames = {"scaling": scaling_frame(steps, BATCH, model), "trials": layouts(), "predicted": predicted()}
-    found = scaling_headline("icons", frames, fitted, "Times are medians", "A100")
+    found = scaling_headline("icons", frames, fitted, "Times are medians", "A100", 8)
     assert found.title == "Scaling on icons: 1, 2 and 4 workers, 1, 2 and 4 trials at the same time"
     gains = frames["scaling"].set_index(["mode", "workers"])["speed_up"]
     strong, weak = (f"{gains[mode, 4]:.2f} times" for mode in ("strong", "weak"))
@@ -210,7 +210,7 @@ def test_the_headline_says_what_was_measured_and_what_is_predicted(
 
 def test_the_headline_of_one_number_of_workers_and_trials_states_no_gain(steps: list[StepTime]) -> None:
     frames = {"scaling": scaling_frame(steps[:1], BATCH, None), "trials": layouts()[:1], "predicted": predicted()}
-    found = scaling_headline("icons", frames, pd.DataFrame(), "Times are medians", "A100")
+    found = scaling_headline("icons", frames, pd.DataFrame(), "Times are medians", "A100", 8)
     assert found.finding.startswith("One number of workers and of trials was measured, so no gain is known.")
     assert found.certainty == "Times are medians; constants for A100s are assumed."
 
@@ -234,7 +234,7 @@ def test_figures_of_the_page_show_measured_points_the_model_and_the_ideal(
 def test_the_page_begins_with_the_headline_and_has_all_tables(steps: list[StepTime]) -> None:
     frames = {"scaling": scaling_frame(steps, BATCH, None), "trials": layouts(), "predicted": predicted()}
     tables = [scaling_table(frames["scaling"], None, pd.DataFrame(), "too few"), layouts_table(layouts(), 1000, BATCH)]
-    found = scaling_headline("icons", frames, pd.DataFrame(), "Times are medians", "A100")
+    found = scaling_headline("icons", frames, pd.DataFrame(), "Times are medians", "A100", 8)
     page = scaling_page(found, frames, tables, "A100", "icons <b>on 4 cores")
     assert f'<p class="finding">{found.finding}</p>' in page
     assert "icons &lt;b&gt;on 4 cores" in page
