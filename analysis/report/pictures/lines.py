@@ -84,8 +84,8 @@ def _panel(
     parts += [written(short(value), across, BOTTOM + 17, "tick x", "middle") for value, across in places.items()]
     parts.append(written(AXES.get(field, field_title(field)), (LEFT + RIGHT) / 2, BOTTOM + 38, "", "middle"))
     ends: dict[str, tuple[float, float]] = {}
-    for label, own in levels.items():
-        if points := [(places[value], y(level)) for value, level in own.items() if math.isfinite(level)]:
+    for label, heights_of in levels.items():
+        if points := [(places[value], y(level)) for value, level in heights_of.items() if math.isfinite(level)]:
             parts.append(tag("path", d=_path(points), class_="reference"))
             ends[label] = points[-1]
     told = []

@@ -16,33 +16,31 @@ from cl2r.config.builtin import ABLATION_CELLS
 from cl2r.metrics import AC, BC
 from cl2r.runtime.text import counted
 
-SIDE = 150.0  # of a matrix
+SIDES = {3: 230.0, 6: 150.0, 9: 124.0}  # of a matrix, by the largest number of matrices
 ROOM = 14.0  # a cell of this size has room for a number, and for a dotted frame
 ONE_ROW = 3  # matrices
 
 
 def matrices_picture(study: Study, runs: pd.DataFrame) -> Picture:
     """Return the matrices of all groups side by side; `runs` are finished and have their `group`."""
-    name, caption = (
-        "Compatibility matrices",
-        "Blue: model t searches model k's gallery better than model k itself does; orange: worse.",
-    )
+    name = "Compatibility matrices"
     cells = _mean_cells(study, runs)
-    if cells.empty:
-        return Picture("matrices", name, caption)
     sizes = (cells["accuracy"] - cells["own"]).abs()[cells["t"] > cells["k"]].dropna()
-    limit = max(0.01, float(f"{sizes.quantile(0.95):.2g}")) if len(sizes) else 0.01
+    if sizes.empty:
+        return Picture("matrices", name, "No run has an older gallery.")
+    limit = max(0.01, float(f"{sizes.quantile(0.95):.2g}"))
     methods, scores = methods_of(runs), values_of(runs, AC, ["group"])
+    side = next((side for most, side in SIDES.items() if cells["group"].nunique() <= most), SIDES[9])
     parts = {
-        label: _matrix(label, method, cells[cells["group"] == label], limit, scores.get(label, Value()))
+        label: _matrix(label, method, cells[cells["group"] == label], side, limit, scores.get(label, Value()))
         for label, method in methods.items()
         if label in set(cells["group"])
     }
-    grid = _grid(list(parts.values()), [methods[label] for label in parts] == list(ABLATION_CELLS))
+    grid = _grid(list(parts.values()), side, [methods[label] for label in parts] == list(ABLATION_CELLS))
     dotted = bool(cells["compatible"].between(0, cells["seeds"], inclusive="neither").any())
-    legend = _legend(
-        limit, bool((sizes > limit).any()), cells["seeds"].max() > 1, dotted and SIDE / cells["t"].max() >= ROOM
-    )
+    room = side / cells["t"].max() >= ROOM
+    legend = _legend(limit, bool((sizes > limit).any()), cells["seeds"].max() > 1, dotted and room)
+    caption = "Blue: model t searches model k's gallery better than model k itself does; orange: worse."
     return Picture("matrices", name, caption, grid + legend)
 
 
@@ -51,9 +49,10 @@ def _mean_cells(study: Study, runs: pd.DataFrame) -> pd.DataFrame:
 
     `seeds` is their number, `compatible` the number of those in which the cell is compatible.
     """
-    if study.matrix.empty:
-        return study.matrix
-    cells = cells_of(study.matrix)
+    columns = ["run", "pairs", "t", "k", "accuracy", "compatible"]  # as if a run had finished
+    cells = cells_of(
+        study.matrix.reindex(columns=[*study.matrix, *(name for name in columns if name not in study.matrix)])
+    )
     cells = cells.assign(group=cells["run"].map(dict(zip(runs["run"], runs["group"].astype(str), strict=True))))
     cells = cells.assign(accuracy=floats(cells["accuracy"]), compatible=floats(cells["compatible"]))
     table = (
@@ -65,24 +64,23 @@ def _mean_cells(study: Study, runs: pd.DataFrame) -> pd.DataFrame:
     return means.assign(own=own.reindex(pd.MultiIndex.from_frame(means[["group", "k"]])).to_numpy())
 
 
-def _grid(parts: list[Markup], ablation: bool) -> Markup:
+def _grid(parts: list[Markup], side: float, ablation: bool) -> Markup:
     """Return the matrices in one or two rows; those of the ablation by classifier and distillation."""
     if ablation:
         heads = [tag("span", text, class_="head") for text in ("", "no distillation", "FD", "FD^M")]
         sides = [tag("span", f"{text} classifier", class_="head side") for text in ("Trainable", "Fixed")]
         parts = [*heads, sides[0], *parts[:3], sides[1], *parts[3:]]
-        return tag("div", *parts, class_="small-matrices ablation", style="--wide: 3; --narrow: 3; --size: 150px")
+        return tag("div", *parts, class_="small-matrices ablation", style=f"--wide: 3; --narrow: 3; --size: {side:g}px")
     wide = len(parts) if len(parts) <= ONE_ROW else math.ceil(len(parts) / 2)
-    size = 260 if len(parts) <= ONE_ROW else 150
-    style = f"--wide: {wide}; --narrow: {min(wide, 3)}; --size: {size}px"
+    style = f"--wide: {wide}; --narrow: {min(wide, 3)}; --size: {side:g}px"
     return tag("div", *parts, class_="small-matrices", style=style)
 
 
-def _matrix(label: str, method: str, cells: pd.DataFrame, limit: float, score: Value) -> Markup:
+def _matrix(label: str, method: str, cells: pd.DataFrame, size: float, limit: float, score: Value) -> Markup:
     """Return one matrix with its title."""
     tasks = int(cells["t"].max())
-    side = SIDE / tasks
-    width = SIDE if side >= ROOM else SIDE + 16
+    side = size / tasks
+    width = size if side >= ROOM else size + 16
     drawn = []
     for t, k, accuracy, seeds, compatible, own in cells.drop(columns="group").itertuples(index=False):
         if t == k:
@@ -95,7 +93,8 @@ def _matrix(label: str, method: str, cells: pd.DataFrame, limit: float, score: V
     if score.known:
         words.append(f"AC {score.text(AC)}.")
         drawn += [written(f"AC {score.mean:.3f}", width, 11, "number", "end")] if tasks > 2 else []
-    svg = drawing(width, SIDE, f"Compatibility matrix of {label}", words, *drawn, class_="drawing matrix-drawing")
+    look = "drawing matrix-drawing" + ("" if side >= ROOM else " fine")
+    svg = drawing(width, size, f"Compatibility matrix of {label}", words, *drawn, class_=look)
     chip = tag("svg", marker(method_style(method), 7, 7), viewBox="0 0 14 14", class_="chip", aria_hidden="true")
     return tag("figure", tag("figcaption", chip, tag("span", label)), svg)
 

@@ -22,7 +22,6 @@ from analysis.report.pictures.drawing import (
 )
 from analysis.report.pictures.groups import Group, Picture, ends_of, references, shortened, shown_groups
 from analysis.report.pictures.ranking import ranking_picture
-from analysis.tables.references import NEVER, REINDEX
 from cl2r.metrics import BC, SERVICE_ACCURACY
 from cl2r.runtime.text import listed
 
@@ -45,12 +44,12 @@ def plane_picture(runs: pd.DataFrame) -> Picture:
     parts = [_across(x), upright_axis(y, BC, LEFT, RIGHT), *_reference_lines(lines, x)]
     parts += [
         line(LEFT, y(0.0), RIGHT, y(0.0), "zero"),
-        written(ZERO, LEFT + 6, y(0.0) - 5, "muted"),
-        written("better ↗", RIGHT - 5, TOP + 16, "hint", "end"),
+        written("better ↗", RIGHT, BOTTOM + 38, "hint", "end"),
     ]
     for group in drawn:
         parts.append(interval(group.served, x, y(group.bc.mean), group.style))
         parts.append(interval(group.bc, y, x(group.served.mean), group.style, upright=True))
+    parts.append(written(ZERO, LEFT + 6, y(0.0) - 5, "muted"))
     parts += _points(drawn, x, y, [(x(value) - 1, TOP, x(value) + 1, BOTTOM) for value in lines.values()])
     words = [group.words for group in drawn]
     svg = drawing(WIDTH, HEIGHT, "Service accuracy and BC", words, *parts, class_="drawing plane-drawing")
@@ -71,15 +70,12 @@ def _across(x: Scale) -> Markup:
 def _reference_lines(lines: dict[str, float], x: Scale) -> list[Markup]:
     """Return upright lines with their names above the panel."""
     places = {name: x(value) for name, value in lines.items()}
-    close = len(places) == 2 and abs(places[NEVER] - places[REINDEX]) < 100
+    close = len(places) == 2 and max(places.values()) - min(places.values()) < 100
     parts = []
     for name, across in places.items():
-        half = text_width(name, 11.5) / 2
-        anchor = "middle"
+        anchor = "middle" if across + text_width(name, 11.5) / 2 < WIDTH else "end"
         if close:
             anchor = "end" if across == min(places.values()) else "start"
-        if across + (2 * half if anchor == "start" else half) > WIDTH and anchor != "end":
-            anchor = "end" if not close else "start"
         words = tag("title", f"{name}: service accuracy {lines[name]:.3f}")
         parts += [
             line(across, TOP, across, BOTTOM, "reference"),
@@ -95,10 +91,7 @@ def _points(groups: list[Group], x: Scale, y: Scale, lines: list[Box]) -> list[M
     for group, (across, down) in zip(groups, points, strict=True):
         bars += [(x(group.served.low), down - 2, x(group.served.high), down + 2)] if group.served.ranged else []
         bars += [(across - 2, y(group.bc.high), across + 2, y(group.bc.low))] if group.bc.ranged else []
-    taken = [
-        (LEFT + 6, y(0.0) - FONT - 4, LEFT + 6 + text_width(ZERO, 11.5), y(0.0) - 3),
-        (RIGHT - 60, TOP + 3, RIGHT, TOP + 20),
-    ]
+    taken = [(LEFT + 6, y(0.0) - FONT - 4, LEFT + 6 + text_width(ZERO, 11.5), y(0.0) - 3)]
     labels = [shortened(group.label) for group in groups]
     places = placed_labels(points, labels, PANEL, taken, bars)
     leaders, parts = [], []

@@ -67,12 +67,13 @@ def _panel(
         parts.append(written(scale.tick_text(tick, metric.signed), at(tick), bottom + 17, "tick x", "middle"))
     parts.append(written(f"{metric.head} →", "50%", bottom + 37, "", "middle"))
     close = len(lines) == 2 and abs(scale(max(lines.values())) - scale(min(lines.values()))) < 40
-    for name, value in lines.items():
-        before = close and value == min(lines.values())
-        anchor = "end" if before or scale(value) > 75 else "start" if close or scale(value) < 25 else "middle"
-        words = tag("title", f"{name}: {signed(metric.name, value)}")
-        parts.append(line(at(value), TOP, at(value), bottom, "reference"))
-        parts.append(written(name, at(value), TOP - 8, "muted", anchor, words))
+    for name, level in lines.items():
+        anchor = "end" if scale(level) > 75 else "start" if scale(level) < 25 else "middle"
+        if close:
+            anchor = "end" if level == min(lines.values()) else "start"
+        shown_level = tag("title", f"{name}: {signed(metric.name, level)}")
+        parts.append(line(at(level), TOP, at(level), bottom, "reference"))
+        parts.append(written(name, at(level), TOP - 8, "muted", anchor, shown_level))
     told, cut = [], False
     for place, (group, value) in enumerate(zip(groups, values, strict=True)):
         if not value.known:
