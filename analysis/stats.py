@@ -128,7 +128,8 @@ def shown_estimates(runs: pd.DataFrame, metric: str, by: Sequence[str]) -> pd.Da
     """
     table = summarise(runs, metric, by)
     table["over"] = np.where(table["n"] > 1, "seeds", "")
-    ends = [f"{metric}_low", f"{metric}_high"]
+    name, at, rate = metric.partition("@")
+    ends = [f"{name}_{end}{at}{rate}" for end in ("low", "high")]
     if (table["n"] == 1).any() and set(ends) <= set(runs):
         codes, groups = numbered_groups(runs, group_columns(runs, by))
         known = (finished(runs) & runs[metric].notna()).to_numpy(dtype=bool)

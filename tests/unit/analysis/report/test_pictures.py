@@ -220,7 +220,7 @@ def test_rows_of_the_ranking_are_sorted_and_at_their_values() -> None:
     means = runs.groupby("group")[["service_accuracy", "BC"]].mean().sort_values("service_accuracy", ascending=False)
     labels = ["".join(text.itertext()).removeprefix(text.findtext("title", "")) for text in names]
     assert [label.removesuffix(" †") for label in labels] == list(means.index)
-    assert {label for label in labels if label.endswith("†")} == {"BCT †", "UB †"}
+    assert {label for label in labels if label.endswith("†")} == {"BCT †", "CoReS †", "UB †"}
     assert "† trains on all data at every task." in picture.caption
     for panel, metric in zip(panels, ("service_accuracy", "BC"), strict=True):
         x, found = axis(panel, "x"), marks(panel)
