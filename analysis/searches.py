@@ -19,11 +19,7 @@ from cl2r.runtime.text import counted
 
 Estimates = dict[tuple[str, str], Estimate]
 METRIC = "recall@1"
-STATES = {
-    "first": "never upgraded: first model, its own gallery",
-    "upgraded": "upgraded, not re-indexed: last model, oldest gallery",
-    "reindexed": "upgraded and re-indexed: last model, its own gallery",
-}
+STATES = {"first": "never upgraded", "upgraded": "upgraded, not re-indexed", "reindexed": "upgraded and re-indexed"}
 """What is compared, in the order of time: C[1,1], C[T,1] and C[T,T]."""
 NAMED = 3  # methods whose values the finding names
 SHARE = 0.2  # of a gallery, whose re-indexing the remark is about

@@ -6,6 +6,7 @@ import pandas as pd
 from markupsafe import Markup
 
 from analysis.groups import group_fields, varied_fields
+from analysis.paper.items import COMPARED
 from analysis.paper.report import Report, verdicts_table
 from analysis.paper.verdicts import FAILS, HOLDS, NOT_JUDGED, OPEN, Outcome
 from analysis.report.figures import study_figures
@@ -66,6 +67,7 @@ def item_picture(study: Study, report: Report, runs: pd.DataFrame) -> list[Pictu
     wanted = "bc-curve" if report.item.layout == "bc" else f"over-{'-'.join(varied).replace('.', '-')}"
     for figure in study_figures(study, runs, group_fields(study.runs)):
         if figure.id == wanted:
-            copy = replace(figure, id="paper-figure")  # the section of curves has it too
+            views = sorted(figure.views, key=lambda view: view.name not in COMPARED)  # the paper's metrics first
+            copy = replace(figure, id="paper-figure", views=tuple(views))  # the section of curves has it too
             return [Picture("paper-picture", f"Values of {report.item.number}", figure.caption, figure=copy)]
     return [] if varied else [ranking_picture(runs)]

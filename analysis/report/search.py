@@ -63,13 +63,16 @@ def upgrade_figure(study: Study) -> Figure:
             label |= {"x": significant([max(found.mean, found.high) + 0.012], 5), "y": [height]}
             label |= {"text": [f"{found.mean:.3f}"], "textposition": "middle right", "cliponaxis": False}
             traces += [{**point, "hovertemplate": hover}, label]
-    layout = axes(f"{METRIC}: share of searches whose first hit is right", "", range=[0, 1.02], dtick=0.2)
+    layout = axes(METRIC, "", range=[0, 1.15], tickvals=[0, 0.2, 0.4, 0.6, 0.8, 1])
     names = [plain_text(title(method)) for method in methods]
     layout["yaxis"] = {"tickvals": list(range(len(methods))), "ticktext": names, "zeroline": False, "showgrid": False}
     layout["yaxis"]["range"] = [len(methods) - 0.45, -0.55]
     layout |= {"height": max(HEIGHT, 150 + LANE * len(methods)), "legend": LEGEND}
     over = "seeds" if any(found.n > 1 for found in estimates.values()) else "the queries of one seed"
-    caption = f"Searches of the oldest gallery, whose vectors are by the first model. Bars: 95 % intervals over {over}."
+    caption = (
+        "Never upgraded: queries and gallery by the first model; upgraded: queries by the last model, on the oldest "
+        f"gallery or on one that is re-indexed. Bars: 95 % intervals over {over}."
+    )
     return Figure("search-upgrade", "Before and after the upgrades", caption, (View("", traces, layout),))
 
 

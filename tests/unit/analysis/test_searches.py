@@ -85,7 +85,7 @@ def test_the_figure_shows_every_state_of_every_method_with_its_interval() -> Non
         name = point["hovertemplate"].partition(",")[0]
         own = next(own for own in estimates.values() if own.mean == pytest.approx(point["x"][0], abs=1e-4))
         assert own.mean + point["error_x"]["array"][0] == pytest.approx(own.high, abs=1e-4)
-        assert f"gallery: {own.mean:.3f}" in point["hovertemplate"]
+        assert f": {own.mean:.3f}" in point["hovertemplate"]
         assert point["marker"]["color"] == method_style({"ER": "er", "CL²R": "cl2r"}[name]).colour
     assert view.layout["yaxis"]["ticktext"] == ["ER", "CL²R"]
     assert view.layout["xaxis"]["range"][0] == 0
