@@ -71,11 +71,6 @@ class Headline:
     command: str = ""
     remark: str = ""
 
-    def text(self) -> str:
-        """Return everything for a terminal, one paragraph each."""
-        surer = f"Surer: {self.command}" if self.command else ""
-        return "\n\n".join(filter(None, [self.title, f"{self.finding} {self.certainty}".strip(), self.remark, surer]))
-
 
 def study_kind(study: Study) -> Kind:
     """Return what a study is about, by what varies over its runs."""

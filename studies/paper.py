@@ -9,7 +9,7 @@
     cl2r plan paper --table 7 --gpus-per-worker 1                 # what it would cost
 
 Tables: 2 to 8, ablation (9). Figures: bc (2), memory (3). Each has its own preset, methods and task counts.
-The printed text and the study's page begin with how many statements of the paper's text hold. The statements are in
+The printed text ends, and the study's page begins, with how many statements of the paper's text hold. They are in
 analysis/reference/paper.yaml. Orders, signs and trends are judged at any budget, on means over seeds; values only if
 all settings are those of the paper's preset; nothing on other data; see analysis/paper/verdicts.py.
 """
@@ -89,10 +89,11 @@ def present(study: "Study", folder: "StoragePath", out: Path | None, command: st
     """Return the report as text; draw figures into the study's folder and, with `out`, also beside that file."""
     from analysis.headline import headline
     from analysis.paper.report import Report, document
+    from analysis.tables import told
     from cl2r.storage.path import at
 
     report, name = Report.of_study(study), study.paper["item"]
-    lines, images = [headline(study).text(), report.text("terminal")], []
+    lines, images = [told(headline(study), report.text("terminal"), "terminal")], []
     if name.startswith("figure"):
         from analysis.plots import plot_bc_curves, plot_memory
         from analysis.plots.parts import save

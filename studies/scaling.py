@@ -51,12 +51,13 @@ if TYPE_CHECKING:
 @click.option("--small", is_flag=True, help="Measure as little as possible.")
 @verbose_option
 def main(preset: str, overrides: tuple[str, ...], workers: tuple[int, ...], batch: int, **options: Any) -> int:
-    """Measure, fit and predict; print what was found, and tables as Markdown."""
+    """Measure, fit and predict; print tables and what was found as Markdown."""
     import pandas as pd
     import torch
 
     from analysis.report.scaling import scaling_headline, scaling_page
     from analysis.tables import scaling as tables
+    from analysis.tables import told
     from analysis.tables.formats import render
     from cl2r.engine.plan import plan_run
     from cl2r.rayrun.scaling import NETWORKS, PREDICTED_BATCH, Effort, predictions
@@ -103,7 +104,7 @@ def main(preset: str, overrides: tuple[str, ...], workers: tuple[int, ...], batc
     careful = f"Times are medians of {effort.rounds} rounds on one machine with {os.cpu_count()} cores"
     careful = "Times were measured as shortly as possible and mean nothing" if small else careful
     headline = scaling_headline(Path(preset).stem, frames, fitted, careful, GPU.name, NODE)
-    text = f"{headline.text()}\n\n{about}; {machine}\n\n{render(shown, 'markdown')}"
+    text = told(headline, f"{about}; {machine}\n\n{render(shown, 'markdown')}", "markdown")
     click.echo(text)
     if options["out"]:
         page = scaling_page(headline, frames, shown, GPU.name, f"{about}; {machine}")

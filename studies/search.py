@@ -120,9 +120,10 @@ def write_frames(measured: Frames, folder: "StoragePath") -> None:
 
 
 def present(study: "Study", out: "StoragePath", command: str) -> str:
-    """Write frames, tables and figures below `out`; return the headline and the tables for the terminal."""
+    """Write frames, tables and figures below `out`; return the tables and what was found for the terminal."""
     from analysis.headline import headline
     from analysis.plots.search import write_search_figures
+    from analysis.tables import told
     from analysis.tables.formats import render
     from analysis.tables.search import search_document, search_tables
 
@@ -134,7 +135,8 @@ def present(study: "Study", out: "StoragePath", command: str) -> str:
         images = [path.name for path in drawn if path.suffix == ".png"]
         (here / "search.md").write_file(search_document(frames, tables, command, images).encode())
     written = ", ".join([f"{name}.parquet" for name in measured] + ["search.md", *images])
-    return "\n\n".join([headline(study).text(), render(tables, "terminal"), f"written to {out}: {written}"])
+    text = told(headline(study), render(tables, "terminal"), "terminal")
+    return f"{text}\n\nwritten to {out}: {written}"
 
 
 if __name__ == "__main__":
