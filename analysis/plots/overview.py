@@ -18,7 +18,11 @@ from cl2r.metrics import BC, SERVICE_ACCURACY, Metric
 FEW = 9  # groups that a plane has room for; more are ranked
 MOST = 40  # rows of a ranking
 SHOWN = (SERVICE_ACCURACY, BC)
-SIDES = ((5, 7), (-5, 7), (5, -7), (-5, -7), (5, 16), (-5, 16), (5, -16), (-5, -16))  # of a label, in points
+SIDES = [
+    (side * aside, up) for aside, height in ((5, 7), (5, 16), (10, 25)) for up in (height, -height) for side in (1, -1)
+]
+"""Where a label may stand beside its point, in points of print; the first ones are preferred."""
+LEADER = {"arrowstyle": "-", "color": parts.FRAME, "linewidth": 0.5, "shrinkA": 0, "shrinkB": 3}
 Points = dict[Metric, pd.DataFrame]
 """By metric: mean, low and high of every group."""
 
@@ -128,8 +132,10 @@ def _label_points(axes: Axes, across: dict[str, parts.Span], up: dict[str, parts
             hidden = sum(_common(boxes[-1], other) for other in taken)
             costs.append(hidden + 9 * (width * height - _common(boxes[-1], panel)))  # the worst is to leave the panel
         chosen = int(np.argmin(costs))
-        taken.append(boxes[chosen].padded(4 * point))
-        text = axes.annotate(name, place, SIDES[chosen], textcoords="offset points", fontsize=parts.SMALL)
+        taken += 5 * [boxes[chosen].padded(4 * point)]  # hiding a name is worse than hiding a bar
+        text = axes.annotate(
+            name, place, SIDES[chosen], textcoords="offset points", fontsize=parts.SMALL, arrowprops=LEADER
+        )
         text.set(ha="right" if SIDES[chosen][0] < 0 else "left", va="center", zorder=6)
         text.set_path_effects([withStroke(linewidth=2, foreground="white")])
 

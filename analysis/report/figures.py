@@ -90,12 +90,15 @@ def _interval(point: Any, sign: str) -> str:
 
 
 def fitted(layout: dict[str, Any], traces: Sequence[Trace], metric: Metric | None = None) -> dict[str, Any]:
-    """Return the layout with the range of its y axis: that of a share for AC, else the one that suits the lines."""
+    """Return the layout with a range of the y axis: for AC the whole one, else what the lines drawn at first need."""
     if metric == AC:
         shown = (-0.03, 1.03)
     else:
-        means = [value for trace in traces if trace.get("hoverinfo") != "skip" for value in trace["y"]]
-        ends = [value for trace in traces if trace.get("hoverinfo") == "skip" for value in trace["y"]]
+        drawn = [trace for trace in traces if "visible" not in trace]
+        means = [value for trace in drawn if trace.get("hoverinfo") != "skip" for value in trace["y"]]
+        ends = [value for trace in drawn if trace.get("hoverinfo") == "skip" for value in trace["y"]]
+        for trace in (trace for trace in drawn if "error_y" in trace):
+            ends += [trace["y"][0] - trace["error_y"]["arrayminus"][0], trace["y"][0] + trace["error_y"]["array"][0]]
         zero = [0.0] if metric is not None and metric.signed else []
         shown = shown_range(np.array([*means, *zero], dtype=float), np.array(ends, dtype=float))
     return {**layout, "yaxis": {**layout["yaxis"], "range": significant(shown, 5)}}
@@ -108,8 +111,8 @@ def line_notes(runs: pd.DataFrame, pairs: bool = False) -> str:
     band = f"Means; bands: 95 % intervals over {seeds}; wide ones leave the panel."
     if counts.max() == 1:
         band = "One seed; bands: 95 % intervals over its pairs." if pairs else "One seed: no band."
-    more = f" {DRAWN} of {groups} lines are drawn; a click in the legend adds another."
-    return band + (more if groups > DRAWN else "")
+    more = f" {DRAWN} of {groups} lines are drawn: a click in the legend adds another"
+    return band + (f"{more}, a double click in the panel shows the whole range." if groups > DRAWN else "")
 
 
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
@@ -147,43 +150,63 @@ def study_figures(study: Study, runs: pd.DataFrame, fields: list[str]) -> list[F
     """Return the figures for which the frames have data; `runs` are finished and have their `group`."""
     if runs.empty:
         return []
-    styles = looks(runs)
-    figures = [_bc_figure(study, runs, styles), _stationarity_figure(study, runs, styles)]
+    figures = [_bc_figure(study, runs), _stationarity_figure(study, runs)]
     for name in [] if study.specification.get("space") else fields[1:]:
         values = runs[name]
         if values.notna().all() and pd.api.types.is_numeric_dtype(values) and values.nunique() > 1:
             figures.append(_field_figure(runs, name))
     if "stored_bytes" in runs and traded(runs.groupby("group")["stored_bytes"].mean()):
-        figures.append(_storage_figure(runs, styles))
+        figures.append(_storage_figure(runs))
     return [figure for figure in figures if figure.views]
 
 
-def _bc_figure(study: Study, runs: pd.DataFrame, styles: Looks) -> Figure:
-    own = study.matrix[study.matrix["run"].isin(runs["run"])]
-    views = []
-    metrics = in_order(own["metric"]) if "metric" in own and own["metric"].notna().all() else ["accuracy"]
-    for metric in metrics:
-        rows = bc_by_task(own, metric=metric).rename(columns={"t": "x", "BC": "y"})
-        rows = rows.merge(runs[["run", "group"]], on="run")
-        if len(rows):
-            layout = axes("task t", "BC(t)", dtick=1)
-            layout["yaxis"]["zeroline"] = True
-            traces = seed_lines(rows, styles, "task", "+")
-            views.append(View(metric, traces, fitted(layout, traces, BC)))
-    caption = f"Backward compatibility after every task. {line_notes(runs)}"
+def _by_tasks(study: Study, runs: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
+    """Return the runs of every number of tasks, the largest first, with the name of a view; one number has no name."""
+    counts = sorted(runs["tasks"].dropna().unique(), reverse=True) if "tasks" in runs else []
+    if len(counts) < 2:
+        return [("", runs)]
+    found = []
+    for count in counts:
+        own = runs[runs["tasks"] == count]
+        if not study.specification.get("space"):  # labels of trials have their numbers
+            own = own.assign(group=group_labels(own.drop(columns="group")).astype(str))
+        found.append((f"T={int(count)}", own))
+    return found
+
+
+def _largest(parts: list[tuple[str, pd.DataFrame]]) -> pd.DataFrame:
+    """Return the runs of the view with the most lines."""
+    return max((own for _, own in parts), key=lambda own: int(own["group"].nunique()))
+
+
+def _bc_figure(study: Study, runs: pd.DataFrame) -> Figure:
+    matrix = study.matrix[study.matrix["run"].isin(runs["run"])]
+    views, layout = [], axes("task t", "BC(t)", dtick=1)
+    layout["yaxis"]["zeroline"] = True
+    metrics = in_order(matrix["metric"]) if "metric" in matrix and matrix["metric"].notna().all() else ["accuracy"]
+    parts = _by_tasks(study, runs)
+    for words, own in parts:
+        for metric in metrics:
+            rows = bc_by_task(matrix, metric=metric).rename(columns={"t": "x", "BC": "y"})
+            traces = seed_lines(rows.merge(own[["run", "group"]], on="run"), looks(own), "task", "+")
+            name = ", ".join(part for part in (words, metric if not words or len(metrics) > 1 else "") if part)
+            views += [View(name, traces, fitted(layout, traces, BC))] if traces else []
+    caption = f"Backward compatibility after every task. {line_notes(_largest(parts))}"
     return Figure("bc-curve", "BC(t) over the tasks", caption, tuple(views))
 
 
-def _stationarity_figure(study: Study, runs: pd.DataFrame, styles: Looks) -> Figure:
+def _stationarity_figure(study: Study, runs: pd.DataFrame) -> Figure:
     views = []
-    for name, label in STATIONARITY.items():
-        if name in study.tasks and study.tasks[name].notna().any():
-            rows = study.tasks[["run", "task", name]].set_axis(["run", "x", "y"], axis=1)
-            rows = rows.merge(runs[["run", "group"]], on="run")
-            traces = seed_lines(rows, styles, "task", bounds=(-1.0, 1.0))
-            views.append(View(name, traces, fitted(axes("task t", label, dtick=1), traces)))
-    caption = f"How similar the representation is to that of the previous task; 1 means no change. {line_notes(runs)}"
-    return Figure("stationarity", "Stationarity", caption, tuple(views))
+    parts = _by_tasks(study, runs)
+    for words, own in parts:
+        for name, label in STATIONARITY.items():
+            if name in study.tasks and study.tasks[name].notna().any():
+                rows = study.tasks[["run", "task", name]].set_axis(["run", "x", "y"], axis=1)
+                traces = seed_lines(rows.merge(own[["run", "group"]], on="run"), looks(own), "task", "", (-1.0, 1.0))
+                view = f"{label}, {words}" if words else label
+                views += [View(view, traces, fitted(axes("task t", label, dtick=1), traces))] if traces else []
+    words = "How similar the representation is to that of the previous task; 1 means no change."
+    return Figure("stationarity", "Stationarity", f"{words} {line_notes(_largest(parts))}", tuple(views))
 
 
 def _field_figure(runs: pd.DataFrame, name: str) -> Figure:
@@ -198,7 +221,7 @@ def _field_figure(runs: pd.DataFrame, name: str) -> Figure:
         if "y" not in ends or rows["y"].isna().all():
             continue
         pairs = pairs or "y_low" in ends
-        layout = axes(name, metric.title)
+        layout = axes(name, metric.title.replace(", ", ",<br>"))
         numbers = sorted(set(rows["x"]))
         if numbers[0] > 0 and numbers[-1] / numbers[0] >= 30:
             layout["xaxis"]["type"] = "log"
@@ -211,7 +234,7 @@ def _field_figure(runs: pd.DataFrame, name: str) -> Figure:
     return Figure(f"over-{name.replace('.', '-')}", f"Over {field_title(name)}", caption, tuple(views))
 
 
-def _storage_figure(runs: pd.DataFrame, styles: Looks) -> Figure:
+def _storage_figure(runs: pd.DataFrame) -> Figure:
     """Return metrics against storage: the line of the Pareto front, then one point with its interval per group."""
     views = []
     for metric in VIEWED:
@@ -219,7 +242,7 @@ def _storage_figure(runs: pd.DataFrame, styles: Looks) -> Figure:
             continue
         rows = runs[["group"]].assign(x=floats(runs["stored_bytes"]), y=floats(runs[metric.name])).dropna()
         points = line_points(rows, ["group"], metric.bounds).assign(x=rows.groupby("group")["x"].mean())
-        layout = axes("stored bytes", metric.title, tickformat="~s", ticksuffix="B")
+        layout = axes("stored bytes", metric.title.replace(", ", ",<br>"), tickformat="~s", ticksuffix="B")
         layout["xaxis"] |= {"range": [0, 1.05 * float(points["x"].max())]}
         front = points[pareto_front(np.column_stack([points["x"], -points["mean"]]))].sort_values("x").drop_duplicates()
         traces: list[Trace] = [
@@ -231,7 +254,7 @@ def _storage_figure(runs: pd.DataFrame, styles: Looks) -> Figure:
             }
         ]
         sign = "+" if metric.signed else ""
-        for group, look in styles.items():
+        for group, look in looks(runs).items():
             if group not in points.index:
                 continue
             point, name = points.loc[group], plain_text(group)

@@ -206,12 +206,12 @@ def test_backfill_curves_are_means_over_draws_and_seeds(frames: Frames, measured
         own = rows[(rows["method"] == method) & (rows["metric"] == "mAP") & (rows["fraction"] == 0.3)]
         for label, order in (("random order", "random"), ("worst first", "worst_first")):
             x, y = drawn[label][3]
-            assert (x, y) == (pytest.approx(30), pytest.approx(own.loc[own["order"] == order, "value"].mean()))
+            assert (x, y) == (pytest.approx(0.3), pytest.approx(own.loc[own["order"] == order, "value"].mean()))
         before = [cell(measured, run, "mAP", 1, 1) for run in own["run"].unique()]
         dotted = next(points for label, points in drawn.items() if label.startswith("before"))
         assert dotted[0][1] == pytest.approx(np.mean(before))
         assert len(bands(axes)) == 3
-    assert legend(figure)[-1] == "before the upgrade: model 1 alone, C[1,1]"
+    assert legend(figure).index("before the upgrade: model 1 alone, C[1,1]") == len(legend(figure)) - 1
 
 
 def test_the_matrix_shows_a_search_metric(frames: Frames, measured: Frames) -> None:
@@ -220,7 +220,7 @@ def test_the_matrix_shows_a_search_metric(frames: Frames, measured: Frames) -> N
     own = [
         cell(measured, run, "recall@1", 1, 1) for run in measured["retrieval"].query("method == 'er'")["run"].unique()
     ]
-    assert f"{100 * np.mean(own):.1f}".removesuffix(".0") in {text.removesuffix(".0") for text in texts}
+    assert f"{np.mean(own):.3f}".replace("0.", ".", 1) in texts
     assert "recall@1" in figure.axes[-1].get_ylabel()
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import struct
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,16 +14,18 @@ from matplotlib.figure import Figure
 
 from analysis import Study, load_study, plots
 from analysis.groups import config_fields
-from analysis.names import STATIONARITY, method_style, nth_style
+from analysis.names import STATIONARITY
 from analysis.plots import PLOTS, plot_bc_curves, write_figures
 from analysis.plots.parts import save
 from cl2r.errors import InputError
 from tests.support.made_study import made_study, made_sweep, write_made
 
 SWEPT = {"best_by_tasks"}  # of a sweep over several numbers of tasks
-ALL = set(PLOTS) - SWEPT
+MANY = {"ranking"}  # groups: few are on a plane
+FIELD = {"service"}  # one field that is neither memory nor λ_base
+ALL = set(PLOTS) - SWEPT - MANY - FIELD
 ALWAYS = {"matrices", "bc_curves", "stationarity"}
-PARETO = {"pareto_ac", "pareto_bc"}
+PARETO = {"pareto_service", "pareto_bc", "pareto_ac"}
 METHODS = ("er", "lwf", "icarl", "lucir", "bic", "podnet", "wa", "foster", "fan", "hoc", "bct", "upper_bound", "cl2r")
 
 
@@ -65,8 +68,10 @@ CHANGES: dict[str, tuple[Callable[[Study], Study], set[str]]] = {
     "nothing": (lambda study: study, set()),
     "no stored bytes": (without("runs", "stored_bytes"), PARETO),
     "empty stored bytes": (emptied("runs", "stored_bytes"), PARETO),
-    "no AC": (without("runs", "AC"), {"pareto_ac", "memory", "lambda"}),
-    "empty BC": (emptied("runs", "BC"), {"pareto_bc", "memory", "lambda"}),
+    "no AC": (without("runs", "AC"), {"pareto_ac"}),
+    "empty BC": (emptied("runs", "BC"), {"pareto_bc", "plane"}),
+    "no service accuracy": (without("runs", "service_accuracy"), {"pareto_service", "plane"}),
+    "no metric": (without("runs", "service_accuracy", "AC", "BC"), {*PARETO, "plane", "memory", "lambda"}),
     "no tuning AC": (without("runs", "tuning_AC"), set()),
     "no memory": (without("runs", "memory.per_class"), {"memory", *PARETO}),
     "no lambda": (without("runs", "method.lambda_base"), {"lambda"}),
@@ -85,7 +90,7 @@ CHANGES: dict[str, tuple[Callable[[Study], Study], set[str]]] = {
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Study:
     """A study that every plot has something for, with the types of Parquet frames and few config fields."""
-    grid = {"memory.per_class": [0, 9], "method.lambda_base": [1.0, 10.0]}
+    grid = {"memory.per_class": [0, 40], "method.lambda_base": [1.0, 10.0]}
     study = made_study(("fixed",), grid=grid)
     second = study.tasks["run"].isin(study.runs.loc[study.runs["seed"] == 1, "run"])
     tasks = study.tasks.assign(workers=np.where(second, 2, 1))
@@ -104,7 +109,9 @@ def test_missing_data_costs_the_plots_that_show_it_and_no_other(whole: Study, ch
 
 def test_every_plot_is_drawn_from_parquet_frames(whole: Study) -> None:
     for name, draw in PLOTS.items():
-        draw(made_sweep(4) if name in SWEPT else whole).draw_without_rendering()
+        grid = {"ranking": {"optim.lr": range(10)}, "service": {"scenario.n_tasks": [2, 3]}}.get(name)
+        study = made_sweep(4) if name in SWEPT else made_study(grid=grid) if grid else whole
+        draw(study).draw_without_rendering()
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -118,11 +125,13 @@ def test_variants_are_groups(whole: Study) -> None:
 @pytest.mark.parametrize(
     ("study", "expected"),
     [
-        (lambda: made_study(), ALWAYS),
+        (lambda: made_study(), {*ALWAYS, "plane"}),
         (lambda: made_study(tasks=1), set()),
         (lambda: made_study(failed=range(4)), set()),
-        (lambda: made_study(grid={"memory.per_class": [0, 50]}), {*ALWAYS, *PARETO, "memory"}),
-        (lambda: made_study(grid={"method.lambda_base": [1.0, 2.0]}), {*ALWAYS, "lambda"}),
+        (lambda: made_study(grid={"memory.per_class": [0, 50]}), {*ALWAYS, *PARETO, "plane", "memory"}),
+        (lambda: made_study(grid={"method.lambda_base": [1.0, 2.0]}), {*ALWAYS, "plane", "lambda"}),
+        (lambda: made_study(grid={"scenario.n_tasks": [2, 3]}), {*ALWAYS, "plane", "service"}),
+        (lambda: made_study(METHODS), {*ALWAYS, "ranking"}),
         (lambda: made_study(("er",), grid={"memory.per_class": [0, 50]}, failed=(2, 3)), ALWAYS),
     ],
 )
@@ -158,7 +167,25 @@ def test_files_are_the_same_every_time_and_svg_keeps_its_text(monkeypatch: pytes
     assert b"CreationDate" not in written[2].read_bytes()
 
 
-def test_line_styles_differ() -> None:
-    methods = [*METHODS, *(f"{name}+{how}" for name in ("er", "cl2r") for how in ("slerp", "aligner"))]
-    assert len({nth_style(place) for place in range(32)}) == 32
-    assert len({method_style(method, methods) for method in methods}) == len(methods)
+def test_png_files_have_200_dots_per_inch(tmp_path: Path) -> None:
+    figure = plot_bc_curves(made_study())
+    (path,) = save(figure, tmp_path / "bc", ["png"])
+    width, height = (int(200 * inches) for inches in figure.get_size_inches())
+    assert struct.unpack(">II", path.read_bytes()[16:24]) == (width, height)
+
+
+def test_the_plots_of_a_race_show_its_last_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Study] = []
+
+    def keep(study: Study) -> Figure:
+        seen.append(study)
+        raise InputError("seen")
+
+    monkeypatch.setattr(plots, "PLOTS", {"one": keep})
+    study = made_study(("er", "cl2r"), (0, 1, 2), failed=(2,), race={"goal": "BC"})
+    rounds = ["screening", "tuning", "final"] * 2
+    write_figures(replace(study, runs=study.runs.assign(variant=rounds)), "x")
+    assert seen[0].runs["variant"].tolist() == ["final", "final"]
+    unfinished = [name if name != "final" else "tuning" for name in rounds]
+    write_figures(replace(study, runs=study.runs.assign(variant=unfinished)), "x")
+    assert set(seen[1].runs["variant"]) == {"tuning"}
