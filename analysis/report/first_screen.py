@@ -50,8 +50,16 @@ OVER_BOTH = (
 def first_screen(study: Study, runs: pd.DataFrame) -> FirstScreen:
     """Return the first screen; `runs` are finished and have their `group`."""
     kind = study_kind(study)
+    if kind == "search" and len(runs):
+        from analysis.report import search
+
+        return FirstScreen(headline(study), tuple(search.search_pictures(study)), search.DEFINITIONS)
+    if kind == "paper" and len(runs):
+        from analysis.report import paper
+
+        return FirstScreen(headline(study), tuple(paper.paper_pictures(study, runs)), paper.DEFINITIONS)
     pictures: list[Picture] = []
-    if kind in ("ablation", "methods", "search") and len(runs):
+    if kind in ("ablation", "methods") and len(runs):
         if runs["group"].nunique() <= FEW:
             pictures = [matrices_picture(study, runs), plane_picture(runs)]
         else:

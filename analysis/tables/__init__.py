@@ -2,7 +2,7 @@
 
 import textwrap
 from collections.abc import Callable
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from analysis.groups import check_name, group_fields, varied_fields
 from analysis.study import Study
@@ -15,6 +15,9 @@ from cl2r.config.builtin import ABLATION_CELLS
 from cl2r.errors import InputError
 from cl2r.metrics import COMPATIBILITY
 
+if TYPE_CHECKING:
+    from analysis.headline import Headline
+
 
 def study_text(study: Study, form: Literal["terminal", "markdown"], deviations: bool = False) -> str:
     """Return a study as text: its title, its tables, what was found, how sure that is, and a command to be surer.
@@ -24,8 +27,12 @@ def study_text(study: Study, form: Literal["terminal", "markdown"], deviations: 
     from analysis.headline import headline  # imports a module of this package
 
     check_name(form, ("terminal", "markdown"), "form")
-    head = headline(study)
     tables = render(study_tables(study, deviations), form) if len(study.runs) else ""
+    return told(headline(study), tables, form)
+
+
+def told(head: "Headline", tables: str, form: Literal["terminal", "markdown"]) -> str:
+    """Return the title, the given tables, what was found, how sure that is, and a command to be surer."""
     sentences = [text for text in (head.finding, head.certainty) if text]
     if form == "markdown":
         ends = [f"surer: `{head.command}`"] if head.command else []
