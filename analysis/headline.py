@@ -35,6 +35,7 @@ from cl2r.metrics import (
     TRAIN_SECONDS,
     Metric,
 )
+from cl2r.runtime.logs import anonymous_words
 from cl2r.runtime.text import counted, duration, listed, size
 
 Kind = Literal["ablation", "methods", "field", "sweep", "race", "search", "paper", "points"]
@@ -434,7 +435,7 @@ def _certainty_over(
 
 def more_seeds(study: Study) -> tuple[str, str]:
     """Return the command that adds seeds to a study, and `, about 6 min,`; empty texts if that is not recorded."""
-    words = [str(word) for word in study.about.get("command") or ()]
+    words = anonymous_words([str(word) for word in study.about.get("command") or ()])
     seeds = sorted(int(seed) for seed in study.runs["seed"].dropna().unique())
     if not words or not seeds:
         return "", ""
