@@ -84,6 +84,15 @@ def test_a_ranking_is_sorted_by_service_accuracy() -> None:
     assert [x for _, x, _ in points(gained)] == pytest.approx(compatible.tolist())
 
 
+def test_methods_that_train_on_all_data_are_marked() -> None:
+    study = made_study(("er", "cl2r", "upper_bound"), (0, 1))
+    for figure in (plot_plane(study), plot_ranking(study)):
+        assert "† trains on all data" in figure.get_suptitle()
+        words = [text.get_text() for text in (*figure.axes[0].texts, *figure.axes[0].get_yticklabels())]
+        assert [word for word in words if "†" in word] == ["UB †"]
+    assert "†" not in plot_plane(made_study(SHOWN)).get_suptitle()
+
+
 def test_one_seed_has_the_intervals_over_its_pairs() -> None:
     study = made_study(SHOWN, (0,))
     figure = plot_plane(study)
