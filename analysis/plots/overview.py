@@ -4,7 +4,6 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import Bbox
 
@@ -144,7 +143,7 @@ def _label_points(axes: Axes, across: dict[str, parts.Span], up: dict[str, parts
             name, place, SIDES[chosen], textcoords="offset points", fontsize=parts.SMALL, arrowprops=LEADER
         )
         text.set(ha="right" if SIDES[chosen][0] < 0 else "left", va="center", zorder=6)
-        text.set_path_effects([withStroke(linewidth=2, foreground="white")])
+        text.set_bbox({"facecolor": "white", "alpha": 0.7, "linewidth": 0, "pad": 0.4})
 
 
 def _common(one: Bbox, other: Bbox) -> float:

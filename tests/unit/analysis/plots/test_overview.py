@@ -64,7 +64,7 @@ def test_every_label_of_the_plane_is_inside_it_and_hides_no_other() -> None:
     figure = plot_plane(replace(study, runs=study.runs.assign(**spread)))
     figure.draw_without_rendering()
     axes = figure.axes[0]
-    labels = [text.get_window_extent() for text in axes.texts if text.get_path_effects()]
+    labels = [text.get_window_extent() for text in axes.texts if text.get_bbox_patch()]
     assert len(labels) == 9
     panel = axes.get_window_extent().padded(2)
     for place, box in enumerate(labels):
