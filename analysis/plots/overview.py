@@ -4,10 +4,10 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import Bbox
 
+from analysis.names import ALL_DATA
 from analysis.plots import parts
 from analysis.stats import line_points
 from analysis.study import Frames
@@ -35,7 +35,8 @@ def plot_plane(study: Frames, most: int = FEW) -> Figure:
     groups, points, lines = _measured(study)
     if not 2 <= len(groups.styles) <= most:
         raise InputError(f"a plane has room for 2 to {most} groups, not {len(groups.styles)}: use plot_ranking")
-    figure, (axes,) = parts.page_panels(1, _heading(groups), [], height=3.8)
+    names, heading = _words(groups)
+    figure, (axes,) = parts.page_panels(1, heading, [], height=3.8)
     figure.set_figwidth(5.6)
     served, gained = parts.spans(points[SERVICE_ACCURACY]), parts.spans(points[BC])
     for group, style in groups.styles.items():
@@ -48,7 +49,7 @@ def plot_plane(study: Frames, most: int = FEW) -> Figure:
     parts.metric_axis(figure, axes, BC, points[BC])
     _reference_lines(axes, lines)
     figure.draw_without_rendering()  # fixes the size of the panel, which labels depend on
-    _label_points(axes, served, gained)
+    _label_points(axes, *({names[group]: span for group, span in spans.items()} for spans in (served, gained)))
     return figure
 
 
@@ -61,7 +62,8 @@ def plot_ranking(study: Frames, least: int = 2) -> Figure:
     order = points[SERVICE_ACCURACY]["mean"].sort_values(kind="stable").index
     if not least <= len(order) <= MOST:
         raise InputError(f"a ranking has {least} to {MOST} groups, not {len(order)}")
-    figure, axes = parts.page_panels(2, _heading(groups), [], height=0.9 + 0.19 * len(order))
+    names, heading = _words(groups)
+    figure, axes = parts.page_panels(2, heading, [], height=0.9 + 0.19 * len(order))
     figure.set_figwidth(parts.PAGE)
     for panel, metric in zip(axes, SHOWN, strict=True):
         spans = parts.spans(points[metric])
@@ -71,7 +73,7 @@ def plot_ranking(study: Frames, least: int = 2) -> Figure:
             panel.plot(spans[str(group)][0], place, **parts.point_style(style))
         parts.fit(figure, [panel], points[metric], [0.0] if metric.signed else lines.values(), across=True)
         panel.set(xlabel=metric.title.replace(", last", ",\nlast"), ylim=(-0.7, len(order) - 0.3))
-        panel.set_yticks(range(len(order)), [str(group) for group in order])
+        panel.set_yticks(range(len(order)), [names[str(group)] for group in order])
         panel.xaxis.set_major_locator(MaxNLocator(nbins=5, steps=[1, 2, 5, 10]))
         panel.grid(axis="x", color="#e4e4e4", linewidth=0.8)
         if metric == SERVICE_ACCURACY:
@@ -100,9 +102,13 @@ def _measured(study: Frames) -> tuple[parts.Groups, Points, dict[str, float]]:
     return groups, points, {str(name): value for name, value in lines.items()}
 
 
-def _heading(groups: parts.Groups) -> str:
+def _words(groups: parts.Groups) -> tuple[dict[str, str], str]:
+    """Return the names of the groups, with a mark on those that train on all data, and a heading that explains it."""
     known = parts.numbers(groups.rows, f"{SERVICE_ACCURACY.name}_low").notna().any()
-    return groups.heading(f", {groups.tasks} tasks", "bars", pairs=bool(known))
+    heading = groups.heading(f", {groups.tasks} tasks", "bars", pairs=bool(known))
+    apart = set(groups.rows.loc[groups.rows["method.name"].isin(ALL_DATA), "group"])
+    names = {group: f"{group} †" if group in apart else group for group in groups.styles}
+    return names, f"{heading}\n† trains on all data at every task." if apart else heading
 
 
 def _reference_lines(axes: Axes, lines: dict[str, float]) -> None:
@@ -137,7 +143,7 @@ def _label_points(axes: Axes, across: dict[str, parts.Span], up: dict[str, parts
             name, place, SIDES[chosen], textcoords="offset points", fontsize=parts.SMALL, arrowprops=LEADER
         )
         text.set(ha="right" if SIDES[chosen][0] < 0 else "left", va="center", zorder=6)
-        text.set_path_effects([withStroke(linewidth=2, foreground="white")])
+        text.set_bbox({"facecolor": "white", "alpha": 0.7, "linewidth": 0, "pad": 0.4})
 
 
 def _common(one: Bbox, other: Bbox) -> float:

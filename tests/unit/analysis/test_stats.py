@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from analysis.stats import Estimate, bootstrap_interval, equal, holm, summarise, t_interval
+from analysis.stats import Estimate, bootstrap_interval, equal, holm, line_points, shown_range, summarise, t_interval
 from cl2r.errors import InputError
 from tests.support.made_study import made_study
 
@@ -221,3 +221,19 @@ def test_holm_is_its_definition(p_values: list[float]) -> None:
     assert found.tolist() == pytest.approx(slow_holm(p_values), nan_ok=True)
     for one, other in itertools.combinations(range(len(p_values)), 2):
         assert not (p_values[one] < p_values[other] and found[one] > found[other])
+
+
+def test_points_of_a_line_have_t_intervals_and_single_ones_those_over_pairs() -> None:
+    rows = pd.DataFrame({"x": [1, 1, 2], "y": [0.9, 0.8, 0.5], "y_low": [0.1, 0.1, 0.4], "y_high": [0.9, 0.9, 0.7]})
+    points = line_points(rows, ["x"], (0.0, 1.0))
+    half = 12.706205 * 0.1 / np.sqrt(2) / np.sqrt(2)
+    assert points.loc[1].tolist() == pytest.approx([0.85, 0.85 - half, 1.0, 2]), "clipped to the bounds"
+    assert points.loc[2].tolist() == pytest.approx([0.5, 0.4, 0.7, 1])
+    assert line_points(rows[["x", "y"]], ["x"]).loc[2, ["low", "high"]].isna().all()
+
+
+def test_the_range_of_an_axis_is_never_narrow_and_bounded_for_long_intervals() -> None:
+    assert np.ptp(shown_range([0.7, 0.701])) == pytest.approx(0.02)
+    assert shown_range([0.5, 0.6], [0.49, 0.62]) == pytest.approx((0.4835, 0.6265)), "all of it, and a margin"
+    low, high = shown_range([0.5, 0.6], [0.0, 1.0, np.nan])
+    assert (low, high) == pytest.approx((0.4125, 0.6875))

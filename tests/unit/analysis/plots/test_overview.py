@@ -64,7 +64,7 @@ def test_every_label_of_the_plane_is_inside_it_and_hides_no_other() -> None:
     figure = plot_plane(replace(study, runs=study.runs.assign(**spread)))
     figure.draw_without_rendering()
     axes = figure.axes[0]
-    labels = [text.get_window_extent() for text in axes.texts if text.get_path_effects()]
+    labels = [text.get_window_extent() for text in axes.texts if text.get_bbox_patch()]
     assert len(labels) == 9
     panel = axes.get_window_extent().padded(2)
     for place, box in enumerate(labels):
@@ -82,6 +82,15 @@ def test_a_ranking_is_sorted_by_service_accuracy() -> None:
     assert [x for _, x, _ in points(served)] == pytest.approx(means.tolist())
     compatible = study.runs.groupby("method.name")["BC"].mean().reindex(means.index)
     assert [x for _, x, _ in points(gained)] == pytest.approx(compatible.tolist())
+
+
+def test_methods_that_train_on_all_data_are_marked() -> None:
+    study = made_study(("er", "cl2r", "upper_bound"), (0, 1))
+    for figure in (plot_plane(study), plot_ranking(study)):
+        assert "† trains on all data" in figure.get_suptitle()
+        words = [text.get_text() for text in (*figure.axes[0].texts, *figure.axes[0].get_yticklabels())]
+        assert [word for word in words if "†" in word] == ["UB †"]
+    assert "†" not in plot_plane(made_study(SHOWN)).get_suptitle()
 
 
 def test_one_seed_has_the_intervals_over_its_pairs() -> None:
