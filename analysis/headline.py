@@ -19,7 +19,7 @@ from analysis.names import ALL_DATA, field_title, ordered, title
 from analysis.paper.items import ITEMS
 from analysis.stats import NO_SPREAD, ROUNDING, Estimate, shown_estimates, t_interval
 from analysis.study import Study, data_title
-from analysis.sweeps import variant_rows
+from analysis.sweeps import settings_order, variant_rows
 from analysis.tables.table import interval_cell, signed
 from cl2r.config.builtin import ABLATION_CELLS
 from cl2r.errors import InputError
@@ -35,6 +35,7 @@ from cl2r.metrics import (
     TRAIN_SECONDS,
     Metric,
 )
+from cl2r.runtime.logs import anonymous_words
 from cl2r.runtime.text import counted, duration, listed, size
 
 Kind = Literal["ablation", "methods", "field", "sweep", "race", "search", "paper", "points"]
@@ -107,6 +108,10 @@ def headline(study: Study) -> Headline:
         return paper_headline(study, name)
     if kind in ("ablation", "methods"):
         return compared_methods(study, name)
+    if kind in ("sweep", "race"):
+        from analysis.sweep_headline import race_headline, sweep_headline  # imports Optuna, which takes a second
+
+        return sweep_headline(study, name) if kind == "sweep" else race_headline(study, name)
     if kind == "field":
         return compared_field(study, name)
     return Headline(name, "", "")
@@ -141,9 +146,14 @@ def study_title(study: Study, kind: Kind) -> str:
         word = {"scenario.n_tasks": "Numbers of tasks", "memory.per_class": "Sizes of memory"}.get(field, field)
         counts.append(f"{field_title(field)} = {listed([short(value) for value in values], 8)}")
     elif kind == "sweep":
-        trials = variant_rows(runs)["trial"].nunique()
-        knobs = listed([field_title(name) for name in study.specification["space"]])
-        counts = [f"{knobs} of {title(methods[0])}" if len(methods) == 1 else knobs, counted(trials, "trial")]
+        trials = variant_rows(runs)
+        searched = ordered(trials["method.name"].astype(str))
+        chosen = settings_order([name for name in study.specification["space"] if name != "scenario.n_tasks"])
+        knobs = listed([field_title(name) for name in chosen])
+        knobs += f" of {title(searched[0])}" if len(searched) == 1 else ""
+        contexts = sorted({int(count) for count in trials["tasks"].dropna()}) if "tasks" in trials else []
+        counts = [knobs, *([f"T = {listed(list(map(str, contexts)))}"] if len(contexts) > 1 else [])]
+        counts.append(counted(trials["trial"].nunique(), "trial"))
     elif kind == "race":
         counts = [counted(runs["trial"].nunique(), "candidate")]
     elif kind == "paper":
@@ -224,16 +234,16 @@ def _certainty(study: Study, runs: pd.DataFrame, order: Sequence[str], left: str
         return f"{words}{f'; {surer}' if surer else ''}.{left}", command
     rival = by_method[order[1]][SERVICE_ACCURACY.name].astype(float)
     gaps = (
-        difference(t_interval(served - rival), f"the next, {title(order[1])},"),
-        difference(t_interval(served - best[FIRST_ACCURACY.name].astype(float)), "its own first model"),
+        difference_text(t_interval(served - rival), f"the next, {title(order[1])},"),
+        difference_text(t_interval(served - best[FIRST_ACCURACY.name].astype(float)), "its own first model"),
     )
     ends = f"; {surer}" if surer else ""
     picked = f", and was picked from {len(order)}" if len(order) > 2 else ""
     return f"Over {len(served)} seeds it differs {' and '.join(gaps)}{picked}{ends}.{left}", command
 
 
-def difference(found: Estimate, other: str) -> str:
-    """Return `from the next, ER, by +0.012 [-0.003, +0.027] (not clear)`."""
+def difference_text(found: Estimate, other: str) -> str:
+    """Return `from the next by +0.012 [+0.003, +0.021] (clear)`."""
     shown = "for every seed" if found.note == NO_SPREAD else "clear" if found.low > 0 or found.high < 0 else "not clear"
     return f"from {other} by {interval_cell(BC.name, found.mean, found.low, found.high).text} ({shown})"
 
@@ -425,7 +435,7 @@ def _certainty_over(
 
 def more_seeds(study: Study) -> tuple[str, str]:
     """Return the command that adds seeds to a study, and `, about 6 min,`; empty texts if that is not recorded."""
-    words = [str(word) for word in study.about.get("command") or ()]
+    words = anonymous_words([str(word) for word in study.about.get("command") or ()])
     seeds = sorted(int(seed) for seed in study.runs["seed"].dropna().unique())
     if not words or not seeds:
         return "", ""

@@ -25,6 +25,7 @@ from cl2r.study.race import FINAL, REFERENCES, SCREENING, TUNING, Candidate, con
 
 ROUNDS = (SCREENING, TUNING, FINAL)
 WORDS = {"method.lambda_base": "λ_base {}", "memory.per_class": "{} images per class", "head.centre": "centred b(x)"}
+NEVER_WOULD = "Never upgrading would give"
 
 
 @dataclass(frozen=True, eq=False)
@@ -258,9 +259,7 @@ class Final:
         if best is not None and self.metric.name.startswith("service_") and not self._kept(best):
             first, again = self._model(best, "first"), self._model(best, "reindexed")
             gap = first - self._model(best, "service")
-            lines.append(
-                f"Never upgrading would give {first:.3f} ({gap:+.3f}), re-indexing at every upgrade {again:.3f}."
-            )
+            lines.append(f"{NEVER_WOULD} {first:.3f} ({gap:+.3f}), re-indexing at every upgrade {again:.3f}.")
         lines.append(self._cost())
         for number, lost in self.lacking.items():
             seeds = f"seed{'s' if len(lost) > 1 else ''} {listed([str(seed) for seed in lost])}"

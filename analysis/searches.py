@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pandas as pd
 
-from analysis.headline import MORE_SEEDS, Headline, difference, more_seeds
+from analysis.headline import MORE_SEEDS, Headline, difference_text, more_seeds
 from analysis.names import ALL_DATA, ordered, title
 from analysis.stats import Estimate, t_interval
 from analysis.study import Study
@@ -73,7 +73,7 @@ def search_headline(study: Study, name: str) -> Headline:
     else:
         rivals = {f"the next, {title(order[1])},": by_seed[order[1], "upgraded"]} if len(order) > 1 else {}
         rivals["its own first model"] = by_seed[order[0], "first"]
-        gaps = [difference(t_interval(best - rival), other) for other, rival in rivals.items()]
+        gaps = [difference_text(t_interval(best - rival), other) for other, rival in rivals.items()]
         certainty = f"Over {len(best)} seeds {title(order[0])} differs {' and '.join(gaps)}"
     upgrades = int(study.search["retrieval"]["t"].max()) - 1
     remark = backfill_remark(study.search["backfill"], order[0], estimates)

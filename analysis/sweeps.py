@@ -12,7 +12,7 @@ import pandas as pd
 
 from analysis.groups import FREE, PLACES, check_name, config_fields, finished, short, with_defaults
 from analysis.matrices import pareto_front
-from analysis.names import field_title
+from analysis.names import field_title, title
 from cl2r.errors import InputError
 from cl2r.metrics import (
     AC,
@@ -26,8 +26,8 @@ from cl2r.metrics import (
     TRAIN_SECONDS,
     Metric,
 )
-from cl2r.runtime.text import counted
-from cl2r.study.constraints import DEFAULT, REFERENCE, Constraint
+from cl2r.runtime.text import counted, listed
+from cl2r.study.constraints import CONFIRMED, DEFAULT, REFERENCE, Constraint
 
 TRIALS_FOR_BEST = 10  # finished trials of a context; with fewer, none is called the best
 TRIALS_FOR_IMPORTANCE = 20  # with fewer, the importance of parameters is not shown
@@ -203,6 +203,42 @@ def trial_settings(trials: pd.DataFrame) -> pd.DataFrame:
     first = with_defaults(trials).drop_duplicates("trial").set_index("trial")
     varied = [name for name in config_fields(first) if name != "variant" and first[name].nunique(dropna=False) > 1]
     return first[varied]
+
+
+def trial_runs(runs: pd.DataFrame, trial: Any) -> pd.DataFrame:
+    """Return the finished runs of a trial, one per seed, those that confirm it among them; they have no variant."""
+    rows = pd.concat([variant_rows(runs), variant_rows(runs, CONFIRMED)])
+    rows = rows[(rows["trial"] == trial).fillna(False) & finished(rows)]
+    found: pd.DataFrame = rows.drop(columns="variant", errors="ignore").drop_duplicates("seed").sort_values("seed")
+    return found
+
+
+def settings_brief(row: Mapping[str, Any] | pd.Series, fields: Sequence[str]) -> str:
+    """Return settings in few letters, e.g. `λ_base 3.2, memory 12`."""
+    texts = {name: f"{row[name]:.3g}" if isinstance(row[name], float) else short(row[name]) for name in fields}
+    return ", ".join(
+        title(text) if name == "method.name" else f"{field_title(name)} {text}" for name, text in texts.items()
+    )
+
+
+def settings_words(row: Mapping[str, Any] | pd.Series, fields: Sequence[str]) -> str:
+    """Return settings in words, e.g. `λ_base 3.2 and 12 images per class`; the method is first, the memory last."""
+    words = []
+    for name in settings_order(fields):
+        value = row[name]
+        text = f"{value:.3g}" if isinstance(value, float) else short(value)
+        if name == "method.name":
+            words.append(title(text))
+        elif name == "memory.per_class":
+            words.append(f"{text} image{'' if value == 1 else 's'} per class")
+        else:
+            words.append(f"{field_title(name)} {text}")
+    return listed(words)
+
+
+def settings_order(fields: Sequence[str]) -> list[str]:
+    """Return fields in the order in which sentences and panels have them: the method, its settings, the memory."""
+    return sorted(fields, key=lambda name: (name != "method.name", name.startswith("memory.")))
 
 
 def best_part(ranked: pd.DataFrame) -> list[Any]:

@@ -3,12 +3,11 @@
 import math
 from typing import Any
 
-import matplotlib as mpl
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
-from matplotlib.colors import Normalize
+from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
@@ -23,6 +22,7 @@ from analysis.sweeps import (
     objective,
     objective_column,
     ranked_trials,
+    settings_order,
     sweep_constraints,
     sweep_contexts,
     sweep_goals,
@@ -35,7 +35,8 @@ from cl2r.errors import InputError
 Trials = dict[int, tuple[pd.DataFrame, int]]
 """By T: the feasible trials, best first, and the size of the best fifth."""
 TASKS = "scenario.n_tasks"
-COLOURS, SCALE = mpl.colormaps["viridis_r"], Normalize(0, 1)
+COLOURS, SCALE = LinearSegmentedColormap.from_list("better", ["#B9BDC1", GOOD]), Normalize(0, 1)
+"""Grey to blue: the best trial is the darkest."""
 BAND: dict[str, Any] = {"color": "#bbbbbb", "alpha": 0.45, "linewidth": 2}
 RING: dict[str, Any] = {"color": GOOD, "marker": "o", "markersize": 8, "markerfacecolor": "none"}
 
@@ -45,7 +46,7 @@ def plot_best_by_tasks(study: Study) -> Figure:
 
     Raise InputError if the study is no sweep over several numbers of tasks.
     """
-    chosen = knob_fields(study)
+    chosen = settings_order(knob_fields(study))
     if context_fields(study.runs) != [TASKS]:
         raise InputError(f"study {study.name} is no sweep over several numbers of tasks")
     goals = sweep_goals(study.specification)

@@ -75,16 +75,9 @@ def build_report(study: Study, live: Sequence[str] = (), refresh: float | None =
         "settings": study_settings(study, fields),
     }
     drawn = [picture.figure for picture in first.pictures if picture.figure]
-    drawn += [*figures, *(sweep.figures if sweep else ()), *(race.figures if race else ())]
-    shown = [
-        *tables,
-        *(table for section in sections for table in section.tables),
-        *differences,
-        *([race.table] if race else []),
-        costs,
-        lost,
-        every,
-    ]
+    drawn += [*figures, *(sweep.figures if sweep else ())]
+    parts = [table for section in sections for table in section.tables]
+    shown = [*tables, *parts, *differences, *([race.table] if race else []), costs, lost, every]
     data = {"matrices": blocks, "losses": losses, "refresh": refresh, "colours": COLOURS}
     return render_page(content, data, drawn, [table for table in shown if table])
 

@@ -25,25 +25,25 @@ class FirstScreen:
 DEFINITIONS = (
     (
         "Service accuracy",
-        "mean over old galleries of the last model's accuracy on them: what users get without re-indexing.",
+        "the last model's queries, mean over the galleries of all models: what users get unless re-indexed.",
     ),
     (
         "BC",
-        "backward compatibility: how much the last model gains on old galleries over the models that made them; below 0 it loses.",
+        "what the last model gains on the galleries of older models over these models themselves; below 0 it loses.",
     ),
     (
         "AC",
-        "share of the pairs of a new model and an older gallery in which the new model beats the old one (framed cells).",
+        "share of pairs of a new model and an older one's gallery that are compatible: the new one does better there.",
     ),
 )
 OVER_SEEDS = ("Brackets and bars", "95 % intervals over seeds: where the mean over many more seeds may lie.")
 OVER_PAIRS = (
     "Brackets and bars",
-    "95 % intervals over the pairs of the one seed: they do not show how other seeds would differ.",
+    "95 % intervals over the pairs of one seed: they do not show how other seeds differ.",
 )
 OVER_BOTH = (
     "Brackets and bars",
-    "95 % intervals over seeds, or over pairs where there is one seed: those do not show how other seeds would differ.",
+    "95 % intervals over seeds; where there is one seed, over its pairs, which says less.",
 )
 
 
@@ -67,6 +67,12 @@ def first_screen(study: Study, runs: pd.DataFrame) -> FirstScreen:
     elif kind == "field" and len(runs):
         (field,) = varied_fields(study.runs)
         pictures = [lines_picture(study, runs, field)]
+    elif kind in ("sweep", "race") and len(runs):
+        from analysis.report.race import race_figures  # imports Optuna, which takes a second
+        from analysis.report.sweep_figures import sweep_figures
+
+        figures = sweep_figures(study) if kind == "sweep" else race_figures(study)
+        pictures = [Picture(f"{own.id}-picture", own.title, own.caption, figure=own) for own in figures]
     pictures = [picture for picture in pictures if picture.svg or picture.figure]
     return FirstScreen(headline(study), tuple(pictures), (*DEFINITIONS, _intervals(runs)))
 

@@ -1,6 +1,5 @@
 """The status of the study, and what tests say beyond its headline."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -9,25 +8,12 @@ from typing import Any, Literal
 import pandas as pd
 
 from analysis.comparisons import comparable_sets, paired_differences
-from analysis.groups import finished, in_order
+from analysis.groups import finished
 from analysis.stats import NO_SPREAD, summarise
 from analysis.study import Study
-from analysis.sweeps import (
-    best_trials,
-    objective,
-    objective_column,
-    ranked_trials,
-    saved_work,
-    sweep_constraints,
-    sweep_contexts,
-    sweep_goals,
-    too_few,
-    variant_rows,
-)
-from analysis.tables.sweep import NOT_BETTER, constraint_notes, nothing_beats_never
 from analysis.tables.table import interval_cell, signed
 from cl2r.errors import InputError
-from cl2r.metrics import AC, BC, METRICS, REINDEXED_ACCURACY, SERVICE_ACCURACY
+from cl2r.metrics import AC, BC, METRICS, SERVICE_ACCURACY
 from cl2r.runtime.text import counted, duration, listed
 
 Kind = Literal["good", "running", "incomplete", "bad"]
@@ -94,8 +80,8 @@ def findings(study: Study, runs: pd.DataFrame) -> list[Finding]:
     """Return what the tests say beyond the headline; `runs` have their `group`."""
     done = runs[finished(runs)]
     found = [Finding("Runs", _outcome(runs, study.about.get("expected_runs")))]
-    if len(done) and not study.specification.get("race"):
-        found += _sweep(study, done) if study.specification.get("space") else _grid(done)
+    if len(done) and not (study.specification.get("race") or study.specification.get("space")):
+        found += _grid(done)
     return found
 
 
@@ -195,48 +181,3 @@ def _signs(runs: pd.DataFrame) -> str:
 
 def _named(groups: list[str]) -> str:
     return listed(groups, MOST_NAMES) if len(groups) <= MOST_NAMES else counted(len(groups), "group")
-
-
-def _sweep(study: Study, done: pd.DataFrame) -> list[Finding]:
-    """Return the best trials of each context, chosen on the tuning pairs, and what early stopping saved."""
-    try:
-        goals = sweep_goals(study.specification)
-        found = [
-            Finding(f"Best trial{'s' * (len(goals) > 1)}" + (f" ({label})" if label else ""), text)
-            for label, rows in sweep_contexts(study.runs)
-            for text in [_best_trial(study, rows, done, goals)]
-        ]
-    except InputError as error:
-        return [Finding("Best trial", f"None: {error}.")]
-    saved = saved_work(study.runs)
-    return [*found, *([Finding("Early stopping", saved)] if saved else [])]
-
-
-def _best_trial(study: Study, runs: pd.DataFrame, done: pd.DataFrame, goals: dict[str, str]) -> str:
-    """Return the best trial of one context with its values on the report pairs, or why none is called the best."""
-    ranked = ranked_trials(runs, goals, study.specification)
-    if ranked.empty:
-        return "None: no trial finished with all its seeds."
-    table = best_trials(runs, goals, specification=study.specification)
-    trials = variant_rows(done)
-    labels = dict(zip(trials["trial"], trials["group"], strict=True))
-    never = f" {NOT_BETTER}" if nothing_beats_never(runs, ranked) else ""
-    notes = constraint_notes(runs, ranked, study.specification)[: len(sweep_constraints(study.specification))]
-    bounds = "".join(f" {note}" for note in notes)
-    if not (ranked["miss"] <= 0).any():
-        nearest = ranked["miss"].iloc[0]
-        missed = f"; the nearest one, trial {ranked.index[0]}, misses by {nearest:.3f}" if nearest < math.inf else ""
-        return f"None: no trial met the constraint{missed}.{bounds}{never}"
-    if few := too_few(len(ranked)):
-        return few + never
-    if len(goals) > 1:
-        front = in_order([labels[trial] for trial in table["trial"]])
-        words = f"{counted(len(front), 'trial')} on the Pareto front of {listed(list(goals))}, judged on tuning pairs"
-        return f"{words}: {listed(front, 4)}.{bounds}{never}"
-    best, (name,) = table.iloc[0], goals
-    metric, column = objective(name), objective_column(name)
-    text = f"{labels[best['trial']]}: {metric.head} {signed(column, best[column])} on the tuning pairs"
-    shown = dict.fromkeys([metric, SERVICE_ACCURACY, REINDEXED_ACCURACY, BC])
-    reported = [f"{own.head} {signed(own.name, best[own.name])}" for own in shown if own.compute and own.name in best]
-    text += f"; on the report pairs {listed(reported)}" if reported else ""
-    return f"{text}. {ONE_SEED if best['seeds'] < 2 else ''}".strip() + bounds + never

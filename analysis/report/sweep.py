@@ -4,6 +4,7 @@ import json
 import logging
 import math
 import warnings
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,27 +20,34 @@ from plotly.colors import sample_colorscale
 from pydantic import TypeAdapter, ValidationError
 
 from analysis.groups import finished
-from analysis.names import GOOD, NEUTRAL
+from analysis.names import GOOD, NEUTRAL, field_title
 from analysis.report.figures import Figure, View
 from analysis.report.page import floats
 from analysis.study import Study
 from analysis.sweeps import (
+    TRIALS_FOR_BEST,
     TRIALS_FOR_IMPORTANCE,
     feasible,
+    objective,
     objective_column,
+    saved_work,
     sweep_contexts,
     sweep_goals,
     variant_rows,
 )
 from cl2r.metrics import METRICS
+from cl2r.runtime.text import listed
 from cl2r.study.space import Space, distributions, knobs
 
 SCALE = [[0.0, "#B9BDC1"], [1.0, GOOD]]
 """Readable on light and dark pages and with colour blindness; Optuna's blues are not."""
 
 
-def restyle(plot: str, figure: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Return data and layout of one of Optuna's figures in the page's style."""
+def restyle(plot: str, figure: Any, higher: bool = True) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Return data and layout of one of Optuna's figures in the page's style; `higher` values are better, or lower ones.
+
+    Blue is better and grey is the rest.
+    """
     content = json.loads(figure.to_json())
     data, layout = content["data"], content["layout"]
     if {trace["type"] for trace in data} - {"scatter", "bar"}:
@@ -49,10 +57,12 @@ def restyle(plot: str, figure: Any) -> tuple[list[dict[str, Any]], dict[str, Any
     for name, entry in layout.items():
         if "axis" in name and entry.get("title"):
             entry["title"]["standoff"] = 10
+        if "axis" in name and entry.get("type") == "log":
+            entry["dtick"] = "D2"  # labels at 1, 2 and 5
     for trace in data:
         for painted in (trace.get("marker", {}), trace.get("line", {})):
             if "colorscale" in painted:
-                painted |= {"colorscale": SCALE, "reversescale": False}
+                painted |= {"colorscale": SCALE, "reversescale": not higher}
                 painted["colorbar"] = {**painted.get("colorbar", {}), "thickness": 12, "x": 1.02, "xpad": 4}
     if plot == "importance":  # room for the values beside the bars
         longest = max((value for trace in data for value in trace["x"] if value is not None), default=1.0)
@@ -71,17 +81,16 @@ def restyle(plot: str, figure: Any) -> tuple[list[dict[str, Any]], dict[str, Any
         elif plot == "parallel":  # every line by its position on the first axis, the objective
             if trace.get("mode") == "lines" and trace.get("y"):
                 height, dash = trace["y"][0], trace.get("line", {}).get("dash", "solid")
-                # a sample of the legend has no height
-                colour = NEUTRAL if height is None else sample_colorscale(SCALE, min(max(height, 0.0), 1.0))[0]
+                share = None if height is None else min(max(height if higher else 1 - height, 0.0), 1.0)
+                colour = NEUTRAL if share is None else sample_colorscale(SCALE, share)[0]  # None: sample of the legend
                 trace |= {"line": {"color": colour, "width": 2, "dash": dash}, "opacity": 0.8}
-        else:  # larger points; whole numbers on the axis and the scale that count trials
+        else:  # larger points; whole numbers on the axis that counts trials
             if "markers" in trace.get("mode", ""):
-                trace["marker"] = {**trace.get("marker", {}), "size": 8}
-            steps = {"tick0": 0, "dtick": math.ceil(most / 10)}
-            if "colorbar" in trace.get("marker", {}):
-                trace["marker"]["colorbar"] |= steps
+                trace["marker"] = {"color": NEUTRAL, "size": 8}
+            if trace.get("name") == "Best Value":
+                trace |= {"name": "best so far", "line": {"color": GOOD, "width": 2}}
             if layout["xaxis"].get("title", {}).get("text") == "Trial":
-                layout["xaxis"] |= steps
+                layout["xaxis"] |= {"tick0": 0, "dtick": math.ceil(most / 10), "zeroline": False}
     return data, layout
 
 
@@ -90,10 +99,10 @@ PANEL = 190  # pixels per panel of the slices and per axis of the parallel coord
 
 @dataclass(frozen=True)
 class Sweep:
-    """The figures, and one line for each that could not be made."""
+    """The figures, and what early stopping saved and which figures are missing in words."""
 
     figures: tuple[Figure, ...]
-    missing: tuple[str, ...]
+    notes: tuple[str, ...]
     trials: int
     complete: int
 
@@ -118,7 +127,7 @@ def sweep_plots(study: Study) -> Sweep | None:
         reason = f"No plots: the trials do not fit the space: {' '.join(str(error).split())}"
         return Sweep((), (reason,), int(trials["trial"].nunique()), 0)
     figures: dict[str, Figure] = {}
-    missing: list[str] = []
+    missing: dict[str, dict[str, list[str]]] = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Optuna warns that some plots are experimental
         for label, own in found.items():
@@ -126,15 +135,36 @@ def sweep_plots(study: Study) -> Sweep | None:
             for figure in drawn:
                 earlier = figures.get(figure.id, replace(figure, views=()))
                 figures[figure.id] = replace(figure, views=(*earlier.views, *figure.views))
-            missing += [f"{label}: {line}" if label else line for line in absent]
-    complete = sum(len(own.get_trials(states=(TrialState.COMPLETE,))) for own in found.values())
+            for name, reason in absent.items():
+                missing.setdefault(reason, {}).setdefault(name, []).append(label)
+    complete = {label: len(own.get_trials(states=(TrialState.COMPLETE,))) for label, own in found.items()}
     ordered = sorted(figures.values(), key=lambda figure: ORDER.index(figure.id))
-    return Sweep(tuple(ordered), tuple(missing), sum(len(own.trials) for own in found.values()), complete)
+    notes = filter(None, [saved_work(study.runs), _missing_line(missing, complete)])
+    return Sweep(tuple(ordered), tuple(notes), sum(len(own.trials) for own in found.values()), sum(complete.values()))
+
+
+NEEDED = " finished trials needed"
+
+
+def _missing_line(missing: dict[str, dict[str, list[str]]], complete: dict[str, int]) -> str:
+    """Return one line about all missing plots, which are given by reason and name with the labels of their contexts.
+
+    `complete` are the finished trials by context.
+    """
+    parts = []
+    for reason, plots in missing.items():
+        names = [f"{name} of {listed(own)}" if own != list(complete) else name for name, own in plots.items()]
+        parts.append(f"{listed(names)} ({reason})")
+    counts = [f"{count} of {label}" if label else str(count) for label, count in complete.items()]
+    there = f" Finished: {listed(counts, len(counts))}." if any(reason.endswith(NEEDED) for reason in missing) else ""
+    return f"Not drawn: {'; '.join(parts)}.{there}" if parts else ""
 
 
 def _optuna_study(trials: pd.DataFrame, space: dict[str, Any], names: list[str], missed: pd.DataFrame) -> optuna.Study:
     """Return the trials of one context as an Optuna study, with how far they miss the constraints."""
     chosen = distributions(knobs(TypeAdapter(Space).validate_python(space)))
+    counts = Counter(map(field_title, chosen))
+    titles = {name: field_title(name) if counts[field_title(name)] == 1 else name for name in chosen}
     found = optuna.create_study(directions=[METRICS.objectives()[name].direction for name in names])
     columns = [objective_column(name) for name in names]
     known = trials.reindex(columns=columns).where(finished(trials))
@@ -146,8 +176,8 @@ def _optuna_study(trials: pd.DataFrame, space: dict[str, Any], names: list[str],
         trial = optuna.trial.create_trial(
             state=TrialState.COMPLETE if whole else TrialState.FAIL,
             values=values if whole else None,
-            params=params,
-            distributions={name: chosen[name] for name in params},
+            params={titles[name]: value for name, value in params.items()},
+            distributions={titles[name]: chosen[name] for name in params},
         )
         for name in missed.columns:
             trial.set_constraint(str(name), float(missed[name][number]))
@@ -168,12 +198,10 @@ def _value(value: Any, distribution: BaseDistribution) -> Any:
 ORDER = ("pareto", "importance", "parallel", "history", "slices")
 
 
-def _figures(found: optuna.Study, names: list[str], label: str) -> tuple[list[Figure], list[str]]:
-    """Return the figures of one context, and one line for each that cannot be made."""
+def _figures(found: optuna.Study, names: list[str], label: str) -> tuple[list[Figure], dict[str, str]]:
+    """Return the figures of one context, and why the others are missing, by their names."""
     complete = len(found.get_trials(states=(TrialState.COMPLETE,)))
-    if complete < 2:
-        return [], [f"No plots: {complete} of {len(found.trials)} trials finished with all their seeds, fewer than 2."]
-    wide = PANEL * len(found.trials[0].distributions)
+    wide = PANEL * len(found.trials[0].distributions) if found.trials else 0
     limited = any(trial.constraints for trial in found.trials)
     hollow = " Hollow: trials that miss a constraint and cannot be the best." if limited else ""
     dotted = " Dotted: trials that miss a constraint." if limited else ""
@@ -182,27 +210,31 @@ def _figures(found: optuna.Study, names: list[str], label: str) -> tuple[list[Fi
     lines, slices = visualization.plot_parallel_coordinate, visualization.plot_slice
     counts = " Trials of a context are counted from 0, in the order of their numbers." if label else ""
     history = f"The objective by trial.{hollow}{counts}"
-    plots: list[tuple[Figure, Callable[..., Any]]] = [
-        (Figure("importance", "Importance of parameters", importance, ()), weigh),
-        (Figure("parallel", "Parallel coordinates", "One line per trial." + dotted, (), wide + 120), lines),
-        (Figure("history", "History", history, ()), visualization.plot_optimization_history),
-        (Figure("slices", "Slices", "The objective over each parameter." + hollow, (), wide), slices),
+    plots: list[tuple[Figure, int, Callable[..., Any]]] = [
+        (Figure("importance", "Importance of parameters", importance, ()), TRIALS_FOR_IMPORTANCE, weigh),
+        (
+            Figure("parallel", "Parallel coordinates", "One line per trial." + dotted, (), wide + 120),
+            TRIALS_FOR_BEST,
+            lines,
+        ),
+        (Figure("history", "History", history, ()), 2, visualization.plot_optimization_history),
+        (Figure("slices", "Slices", "The objective over each parameter." + hollow, (), wide), TRIALS_FOR_BEST, slices),
     ]
-    figures, missing = [], []
+    figures, missing = [], {}
     if len(names) == 2:
         front = Figure("pareto", "Pareto front", "Blue: trials that no other trial beats in all objectives.", ())
-        plots.insert(0, (front, partial(visualization.plot_pareto_front, target_names=names)))
+        plots.insert(0, (front, 2, partial(visualization.plot_pareto_front, target_names=names)))
     elif len(names) > 2:  # three dimensions need WebGL and are hard to read
-        reason = f"drawn for two objectives, not for {len(names)}; the table above lists its trials"
-        missing.append(f"Pareto front: {reason}.")
-    for figure, make in plots:
-        if figure.id == "importance" and complete < TRIALS_FOR_IMPORTANCE:
-            missing.append(f"{figure.title}: {complete} finished trials, fewer than {TRIALS_FOR_IMPORTANCE}.")
+        missing["Pareto front"] = f"drawn for two objectives, not for {len(names)}; the table above lists its trials"
+    for figure, least, make in plots:
+        word = figure.title if figure.id == "pareto" else figure.title.lower()
+        if complete < least:
+            missing[word] = f"{least}{NEEDED}"
             continue
         try:
             figures.append(replace(figure, views=_views(figure.id, make, found, names, label)))
         except (ValueError, RuntimeError, ZeroDivisionError, ImportError) as error:  # Optuna raises all of these
-            missing.append(f"{figure.title}: {' '.join(str(error).split())}")
+            missing[word] = " ".join(str(error).split())
     return figures, missing
 
 
@@ -210,10 +242,13 @@ def _views(plot: str, make: Callable[..., Any], found: optuna.Study, names: list
     """Return one view per objective; the Pareto front shows all objectives in one view."""
     if plot == "pareto":
         return (View(label, *restyle(plot, make(found))),)
-    if len(names) == 1:  # without `target`, Optuna also draws the best so far
-        return (View(label, *restyle(plot, make(found, target_name=objective_column(names[0])))),)
     views = []
     for place, name in enumerate(names):
-        drawn = make(found, target=lambda trial, at=place: trial.values[at], target_name=objective_column(name))
-        views.append(View(f"{label}, {name}" if label else name, *restyle(plot, drawn)))
+        metric = objective(name)
+        pairs = "" if metric.compute is None else ", tuning pairs"
+        target = {} if len(names) == 1 else {"target": lambda trial, at=place: trial.values[at]}
+        # without `target`, Optuna also draws the best so far
+        drawn = make(found, target_name=metric.head + pairs, **target)
+        own = "" if len(names) == 1 else name
+        views.append(View(", ".join(filter(None, [label, own])), *restyle(plot, drawn, metric.better == "higher")))
     return tuple(views)

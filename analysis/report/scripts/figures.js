@@ -26,7 +26,7 @@ function completeLayout(layout, traces) {
   };
   if (narrow && names > 1) {
     full.legend = { orientation: "h", y: -0.25, yanchor: "top", ...layout.legend };
-    full.height = 380 + 21 * Math.min(names, 14);
+    full.height = layout.height || 380 + 21 * Math.min(names, 14);
   }
   for (const key of Object.keys(full)) {
     if (/^[xy]axis\d*$/.test(key)) full[key] = { automargin: true, ...full[key] };

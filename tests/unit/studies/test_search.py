@@ -192,6 +192,8 @@ def test_all_tables_of_a_study(measured: Frames) -> None:
     tables = search_tables(measured)
     assert [table.title for table in tables][:2] == ["1:N search", "What an upgrade brings"]
     assert len(tables) == 6
+    hint = ("On the command line: CL²R is cl2r.",)
+    assert [table.hints for table in tables] == [*[hint] * 5, ()], "the last has no methods"
     assert any("Too few rows" in note for note in formats_table(measured["formats"]).notes)
     assert [cell.text for cell in tables[-1].column("index")] == ["exact", "ivf", "hnsw"]
     assert "42 vectors" in tables[-1].notes[0]

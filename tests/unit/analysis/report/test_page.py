@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 
 from analysis import Study
+from analysis.names import GOOD, NEUTRAL
 from analysis.report import build_report, write_report
 from analysis.report.figures import plain_text
 from analysis.report.matrices import training_losses, whole_matrices
@@ -170,17 +171,46 @@ def test_a_sweep_has_optunas_plots() -> None:
     assert history["y"] == pytest.approx(study.runs.groupby("trial")["tuning_BC"].mean().tolist())
 
 
-def test_plots_that_cannot_be_made_say_why() -> None:
+def test_plots_that_cannot_be_made_say_why_in_one_line() -> None:
     alone = sweep_plots(made_sweep(1))
-    assert (alone.figures, alone.complete, len(alone.missing)) == ((), 1, 1)
-    few = sweep_plots(made_sweep(3))
-    assert [line.partition(":")[0] for line in few.missing] == ["Importance of parameters"]
-    assert [figure.id for figure in few.figures] == ["parallel", "history", "slices"]
+    assert (alone.figures, alone.complete, len(alone.notes)) == ((), 1, 1)
+    few = sweep_plots(made_sweep(9))
+    assert few.notes == (
+        "Not drawn: importance of parameters (20 finished trials needed); "
+        "parallel coordinates and slices (10 finished trials needed). Finished: 9.",
+    )
+    assert [figure.id for figure in few.figures] == ["history"]
+    assert [figure.id for figure in sweep_plots(made_sweep(10)).figures] == ["parallel", "history", "slices"]
     lost = sweep_plots(made_sweep(4, failed=[3]))
     assert (lost.complete, lost.trials) == (3, 4), "a seed of one trial failed"
     misfit = made_sweep(3, space={"method.lambda_base": {"low": 90, "high": 99}})
-    assert (sweep_plots(misfit).figures, len(sweep_plots(misfit).missing)) == ((), 1)
-    assert sweep_plots(made_sweep(4, search={"objectives": ["AC", "BC", "FC"]})).missing[0].startswith("Pareto front")
+    assert (sweep_plots(misfit).figures, len(sweep_plots(misfit).notes)) == ((), 1)
+    three = sweep_plots(made_sweep(4, search={"objectives": ["AC", "BC", "FC"]})).notes[0]
+    assert three.startswith("Not drawn: Pareto front (drawn for two objectives, not for 3")
+
+
+def test_blue_is_better_in_optunas_plots_and_settings_have_their_titles() -> None:
+    for goal in ("service_accuracy", "stored_bytes"):
+        found = {figure.id: figure.views[0] for figure in sweep_plots(swept(10, (2,), objectives=[goal])).figures}
+        history = {trace.get("name"): trace for trace in found["history"].data}
+        assert history["best so far"]["line"]["color"] == GOOD
+        dots = [trace for id_ in ("history", "slices") for trace in found[id_].data if trace["mode"] == "markers"]
+        assert {trace["marker"]["color"] for trace in dots} == {NEUTRAL}
+        lines = [trace for trace in found["parallel"].data if trace["mode"] == "lines" and trace["y"][0] is not None]
+        best = max(lines, key=lambda trace: trace["y"][0] * (1 if goal == "service_accuracy" else -1))
+        assert best["line"]["color"] == "rgb(0, 114, 178)", "the colour GOOD"
+        titles = [found["slices"].layout[axis]["title"]["text"] for axis in ("xaxis", "xaxis2")]
+        assert titles == ["memory", "λ_base"]
+
+
+def test_work_that_early_stopping_saved_is_said_with_the_plots() -> None:
+    study = swept(6, (2,))
+    stopped = study.runs["trial"].isin([1, 4])
+    runs = study.runs.assign(
+        status=study.runs["status"].mask(stopped, "pruned"), tasks=study.runs["tasks"].mask(stopped, 1)
+    )
+    found = sweep_plots(dataclasses.replace(study, runs=runs))
+    assert found.notes[0] == "2 of 6 trials were stopped early, which saved 2 of 12 tasks (17 %)."
 
 
 def test_choices_of_a_space_are_recognised_in_frames() -> None:
@@ -193,7 +223,7 @@ def test_choices_of_a_space_are_recognised_in_frames() -> None:
     given = {"optim.nesterov": [True, False] * 20, "optim.clip": [np.nan, np.nan, 4.0, 4.0] * 10}
     found = sweep_plots(dataclasses.replace(study, runs=study.runs.assign(**given)))
     assert found.complete == 20
-    assert found.missing == ()
+    assert found.notes == ()
 
 
 def test_each_context_is_a_view_and_infeasible_trials_are_drawn_as_such() -> None:
@@ -210,16 +240,17 @@ def test_each_context_is_a_view_and_infeasible_trials_are_drawn_as_such() -> Non
     parallel = next(figure for figure in found.figures if figure.id == "parallel").views[0]
     dotted = [trace for trace in parallel.data if trace.get("line", {}).get("dash") == "dot"]
     assert len(dotted) == missed + 1, "and the sample in the legend"
-    both = sweep_plots(swept(3, (2, 5), objectives=["BC", "stored_bytes"]))
+    both = sweep_plots(swept(10, (2, 5), objectives=["BC", "stored_bytes"]))
     views = {figure.id: [view.name for view in figure.views] for figure in both.figures}
     assert views["pareto"] == ["T=2", "T=5"]
     assert views["slices"] == ["T=2, BC", "T=2, stored_bytes", "T=5, BC", "T=5, stored_bytes"]
-    assert both.missing == tuple(f"T={t}: Importance of parameters: 3 finished trials, fewer than 20." for t in (2, 5))
-    few = swept(3, (2, 5))
+    line = "Not drawn: importance of parameters (20 finished trials needed). Finished: 10 of T=2 and 10 of T=5."
+    assert both.notes == (line,)
+    few = swept(10, (2, 5))
     runs = few.runs.assign(status=few.runs["status"].mask(few.runs["tasks"] == 2, "failed"))
     one = sweep_plots(dataclasses.replace(few, runs=runs))
     assert {view.name for figure in one.figures for view in figure.views} == {"T=5"}
-    assert one.missing[0].startswith("T=2: No plots: 0 of 3")
+    assert "history of T=2 (2 finished trials needed). Finished: 0 of T=2 and 10 of T=5." in one.notes[0]
 
 
 def test_names_in_the_data_cannot_break_the_page(study: Study) -> None:

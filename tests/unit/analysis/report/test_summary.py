@@ -4,7 +4,6 @@ import dataclasses
 import html
 from typing import Any
 
-import numpy as np
 import pytest
 
 from analysis import Study
@@ -15,9 +14,7 @@ from analysis.report.matrices import matrix_data
 from analysis.report.settings import study_settings
 from analysis.report.summary import moment, study_status
 from analysis.report.tables import difference_tables
-from analysis.sweeps import best_trials, sweep_contexts
-from analysis.tables.sweep import NOT_BETTER
-from tests.support.made_study import made_study, made_sweep
+from tests.support.made_study import made_study
 from tests.support.report_text import readable, summary
 
 
@@ -108,52 +105,6 @@ def test_runs_with_different_numbers_of_tasks_are_not_compared() -> None:
         assert found[f"BC (T={tasks})"].startswith(f"CL²R, T={tasks} ")
     single = summary(made_study(tasks=1))
     assert ("AC, BC, FC" in single, "BC" in single) == (True, False)
-
-
-def test_the_best_trial_is_the_best_on_tuning_pairs() -> None:
-    space = {"method.lambda_base": {"low": 0.1, "high": 100.0}}
-    values = np.geomspace(0.2, 7, 10).tolist()
-    study = made_study(["cl2r"], [0, 1], grid={"method.lambda_base": values}, space=space)
-    study = dataclasses.replace(study, runs=study.runs.assign(trial=study.runs["trial"] // 2))
-    means = study.runs.groupby("trial")[["tuning_BC", "BC"]].mean()
-    best = means["tuning_BC"].idxmax()
-    text = summary(study)["Best trial"]
-    assert text.startswith(f"trial {best}: CL²R, λ_base=")
-    assert all(f"{means[name][best]:+.3f}" in text for name in means)
-
-
-def test_each_context_has_its_best_trial_and_constraint() -> None:
-    study = made_sweep(12, (2, 5), confirm=(1,))
-    found = summary(study)
-    for label, rows in sweep_contexts(study.runs):
-        best = best_trials(rows, {"service_accuracy": "max"}, specification=study.specification).iloc[0]
-        text = found[f"Best trial ({label})"]
-        assert text.startswith(f"trial {best['trial']:.0f}: CL²R, {label}, λ_base=")
-        assert f"{best['tuning_service_accuracy']:.3f} on the tuning pairs" in text
-        assert "Only trials with re-indexed accuracy >= er - 0.01 = 0.7" in text
-    assert "Early stopping" not in found
-
-
-def test_few_trials_have_no_best_and_stopped_ones_are_counted() -> None:
-    study = made_sweep(6, (2,))
-    assert summary(study)["Best trial"] == "6 trials: too few to call one the best (10 needed)."
-    stopped = study.runs["trial"].isin([1, 4])
-    runs = study.runs.assign(
-        status=study.runs["status"].mask(stopped, "pruned"), tasks=study.runs["tasks"].mask(stopped, 1)
-    )
-    found = summary(dataclasses.replace(study, runs=runs))
-    assert found["Early stopping"] == "2 of 6 trials were stopped early, which saved 2 of 12 tasks (17 %)."
-    assert found["Best trial"].startswith("4 trials: too few")
-
-
-def test_no_trial_is_best_if_none_is_feasible_or_none_serves_better_than_the_first_model() -> None:
-    none = summary(made_sweep(12, (2,), constraints={"reindexed_accuracy": ">= er + 0.5"}))["Best trial"]
-    assert none.startswith("None: no trial met the constraint; the nearest one, trial ")
-    assert "misses by 0.4" in none
-    study = made_sweep(12, (2,))
-    worse = dataclasses.replace(study, runs=study.runs.assign(first_accuracy=0.95))
-    assert summary(worse)["Best trial"].endswith(NOT_BETTER)
-    assert NOT_BETTER not in summary(study)["Best trial"]
 
 
 def test_the_service_comes_before_bc() -> None:
