@@ -99,7 +99,7 @@ def backfill_figure(study: Study) -> Figure:
             "y": [None],
         }
         traces.append({**dotted, "line": {"color": NEUTRAL, "dash": "dot", "width": 1.5}})
-        layout = axes("share of the gallery that is re-indexed", METRIC, tickformat=".0%", range=[0, 1.01])
+        layout = axes("share of the gallery that is re-indexed", METRIC, dtick=0.2, range=[0, 1.01])
         layout["yaxis"]["range"] = [0, 1]
         layout |= {"height": HEIGHT, "legend": LEGEND}
         views.append(View(ORDERS[order], traces, layout))

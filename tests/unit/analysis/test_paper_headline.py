@@ -135,7 +135,7 @@ def test_the_page_shows_verdicts_first_and_the_items_tables_below() -> None:
     [
         ("table 3", {"scenario.n_tasks": [3, 5]}, "BC"),
         ("figure memory", {"memory.per_class": [0, 5]}, "BC"),
-        ("figure bc", {"scenario.n_tasks": [3, 5]}, "accuracy"),
+        ("figure bc", {"scenario.n_tasks": [3, 5]}, "T=5"),
         ("table 2", {}, ""),
     ],
 )
