@@ -16,11 +16,13 @@ import pandas as pd
 from analysis.comparisons import comparable_sets
 from analysis.groups import finished, short, varied_fields
 from analysis.names import ALL_DATA, field_title, ordered, title
+from analysis.paper.items import ITEMS
 from analysis.stats import NO_SPREAD, ROUNDING, Estimate, shown_estimates, t_interval
 from analysis.study import Study, data_title
 from analysis.sweeps import settings_order, variant_rows
 from analysis.tables.table import interval_cell, signed
 from cl2r.config.builtin import ABLATION_CELLS
+from cl2r.errors import InputError
 from cl2r.metrics import (
     BC,
     FIRST_ACCURACY,
@@ -33,9 +35,15 @@ from cl2r.metrics import (
     TRAIN_SECONDS,
     Metric,
 )
+from cl2r.runtime.logs import anonymous_words
 from cl2r.runtime.text import counted, duration, listed, size
 
 Kind = Literal["ablation", "methods", "field", "sweep", "race", "search", "paper", "points"]
+WORDS = {
+    **{"ablation": "Ablation", "methods": "Methods", "sweep": "Sweep", "race": "Recommendation"},
+    "search": "Search after upgrades",
+}
+"""What the title of a study begins with."""
 SHARED = (
     "optim.epochs",
     "method.budget",
@@ -68,6 +76,10 @@ class Headline:
 def study_kind(study: Study) -> Kind:
     """Return what a study is about, by what varies over its runs."""
     runs = study.runs
+    if study.search:
+        return "search"
+    if study.paper:
+        return "paper"
     if study.specification.get("race"):
         return "race"
     if study.specification.get("space"):
@@ -88,6 +100,12 @@ def headline(study: Study) -> Headline:
     name = study_title(study, kind)
     if study.finished.empty:
         return Headline(name, "No run has finished yet.", "")
+    if kind == "search":
+        from analysis.searches import search_headline  # imports this module
+
+        return search_headline(study, name)
+    if kind == "paper":
+        return paper_headline(study, name)
     if kind in ("ablation", "methods"):
         return compared_methods(study, name)
     if kind in ("sweep", "race"):
@@ -99,6 +117,19 @@ def headline(study: Study) -> Headline:
     return Headline(name, "", "")
 
 
+def paper_headline(study: Study, name: str) -> Headline:
+    """Return the headline of a table or figure of the paper."""
+    from analysis.paper.report import Report  # reads presets, which few studies need
+
+    try:
+        report = Report.of_study(study)
+    except InputError as error:
+        return Headline(name, f"The runs cannot be laid out as in the paper: {error}.", "")
+    command, cost = more_seeds(study)
+    surer = f"; {MORE_SEEDS} more seeds{cost} would make this surer" if command and report.judged else ""
+    return Headline(name, report.finding, f"{report.certainty}{surer}.", command if surer else "")
+
+
 def study_title(study: Study, kind: Kind) -> str:
     """Return a title that a person would give, e.g. `Ablation on icons: 6 methods, 6 tasks, 3 seeds`."""
     runs = study.runs
@@ -108,7 +139,7 @@ def study_title(study: Study, kind: Kind) -> str:
         return f"Study{where}"
     methods, seeds = ordered(runs["method.name"].astype(str)), runs["seed"].nunique()
     counts = [counted(len(methods), "method") if len(methods) > 1 else title(methods[0])]
-    word = {"ablation": "Ablation", "methods": "Methods", "sweep": "Sweep", "race": "Recommendation"}.get(kind, "Study")
+    word = WORDS.get(kind, "Study")
     if kind == "field":
         (field,) = varied_fields(runs)
         values = sorted(runs[field].dropna().unique())
@@ -125,6 +156,11 @@ def study_title(study: Study, kind: Kind) -> str:
         counts.append(counted(trials["trial"].nunique(), "trial"))
     elif kind == "race":
         counts = [counted(runs["trial"].nunique(), "candidate")]
+    elif kind == "paper":
+        word = f"{ITEMS[study.paper['item']].number} of the paper"
+        for field in varied_fields(runs):
+            values = sorted(runs[field].dropna().unique())
+            counts.append(f"{field_title(field)} = {listed([short(value) for value in values], 8)}")
     tasks = runs["tasks"].dropna().unique().tolist() if "tasks" in runs else []
     if len(tasks) == 1:
         counts.append(counted(int(tasks[0]), "task"))
@@ -399,7 +435,7 @@ def _certainty_over(
 
 def more_seeds(study: Study) -> tuple[str, str]:
     """Return the command that adds seeds to a study, and `, about 6 min,`; empty texts if that is not recorded."""
-    words = [str(word) for word in study.about.get("command") or ()]
+    words = anonymous_words([str(word) for word in study.about.get("command") or ()])
     seeds = sorted(int(seed) for seed in study.runs["seed"].dropna().unique())
     if not words or not seeds:
         return "", ""

@@ -15,12 +15,22 @@ import yaml
 from pyarrow import parquet
 
 from analysis.groups import finished, pair_column, pivot
+from analysis.paper.items import ITEMS
 from cl2r.errors import InputError, check_type
 from cl2r.metrics import METRICS
 from cl2r.storage.path import ObjectPath, StoragePath, at
 
 FRAMES = ("runs", "tasks", "matrix", "curves")
 """In the order of reading: drivers write `runs` last, so other frames have the rows of all its runs."""
+_MEASURED = ("run", "method", "seed", "metric", "value")
+SEARCH_FRAMES = {
+    "retrieval": (*_MEASURED, "t", "k", "low", "high"),
+    "compatibility": (*_MEASURED, "summary", "low", "high"),
+    "backfill": (*_MEASURED, "order", "draw", "fraction"),
+    "formats": (*_MEASURED, "format", "bytes", "t", "k"),
+    "indexes": ("run", "kind", "rows", "recall@10", "queries_per_second"),
+}
+"""The columns of the frames of a search study, which are in its folder `search`."""
 STUDY_FILES = ("runs.parquet", "study.yaml")  # a folder with one of these holds a study
 MAX_CELLS = 10**9  # cells per frame; the epochs of 10,000 runs have a tenth of that
 _DTYPES: dict[str, Any] = {"integer": "Int64", "boolean": "boolean", "string": "string", "floating": "float64"}
@@ -43,11 +53,15 @@ class Study(Frames):
     """The four frames of the study called `name`; failed and pruned runs have their rows in `runs`.
 
     `specification` is what the study was asked for, `about` where and how it ran; both are empty if not recorded.
+    `search` has the frames of a search study, `paper` the item and the preset of a study of the paper; both are empty
+    for other studies.
     """
 
     name: str = field(kw_only=True)
     specification: dict[str, Any] = field(default_factory=dict, kw_only=True)
     about: dict[str, Any] = field(default_factory=dict, kw_only=True)
+    search: dict[str, pd.DataFrame] = field(default_factory=dict, kw_only=True)
+    paper: dict[str, str] = field(default_factory=dict, kw_only=True)
 
     @property
     def finished(self) -> pd.DataFrame:
@@ -99,7 +113,14 @@ def load_study(path_or_uri: str | Path | None = None) -> Study:
     for name, frame in frames.items():
         if name != "runs" and len(frame):
             frames[name] = frame[frame["run"].isin(runs["run"])].reset_index(drop=True)
-    return Study(**frames, name=path.resolve().name, specification=read_specification(path), about=read_about(path))
+    return Study(
+        **frames,
+        name=path.resolve().name,
+        specification=read_specification(path),
+        about=read_about(path),
+        search=read_search(path, runs),
+        paper=read_paper(path),
+    )
 
 
 def _with_later_columns(frames: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
@@ -161,6 +182,29 @@ def read_about(path: StoragePath) -> dict[str, Any]:
     return _read_mapping(path, "about.json", json.loads)
 
 
+def read_search(path: StoragePath, runs: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Return what a search study measured on these runs; empty if its folder `search` does not have all frames."""
+    folder = path / "search"
+    if not {f"{name}.parquet" for name in SEARCH_FRAMES} <= {file.name for file in folder.list("*.parquet")}:
+        return {}
+    found = {}
+    for name, columns in SEARCH_FRAMES.items():
+        frame = _read_frame(folder, f"{name}.parquet")
+        if missing := [column for column in columns if column not in frame]:
+            raise _damaged(folder, f"{name}.parquet", f"it has no column {missing[0]}")
+        found[name] = frame[frame["run"].isin(runs["run"])].reset_index(drop=True)
+    return {} if any(frame.empty for frame in found.values()) else found
+
+
+def read_paper(path: StoragePath) -> dict[str, str]:
+    """Return which item of the paper a study shows and the preset with the paper's settings, from paper.json."""
+    found = _read_mapping(path, "paper.json", json.loads)
+    item = ITEMS.get(str(found.get("item")))
+    if found and (item is None or found.get("preset") not in item.presets):
+        raise _damaged(path, "paper.json", "it names no item of the paper with its preset")
+    return {key: str(found[key]) for key in ("item", "preset") if found}
+
+
 def _read_mapping(path: StoragePath, name: str, parse: Callable[[bytes], Any]) -> dict[str, Any]:
     """Return the content of a text file; empty if there is no file."""
     try:
@@ -198,7 +242,8 @@ def concat(studies: Sequence[Study], name: str | None = None) -> Study:
 
     A run that several studies have (same config, data and pairs, hence same name) counts once, if possible from a study
     in which it finished. Trials get new numbers; equal points of two sweeps stay two trials. Of `specification` and
-    `about`, what is equal in all studies is kept; sweeps of the same space make a sweep.
+    `about`, what is equal in all studies is kept; sweeps of the same space make a sweep. `search` and `paper` are left
+    out.
     """
     if not studies:
         raise InputError("concat: no studies were given")
@@ -229,6 +274,8 @@ def concat(studies: Sequence[Study], name: str | None = None) -> Study:
         name=name or " + ".join(dict.fromkeys(study.name for study in studies)),
         specification=specification,
         about=about,
+        search={},
+        paper={},
     )
 
 

@@ -9,11 +9,12 @@
     cl2r plan paper --table 7 --gpus-per-worker 1                 # what it would cost
 
 Tables: 2 to 8, ablation (9). Figures: bc (2), memory (3). Each has its own preset, methods and task counts.
-The statements of the text are in analysis/reference/paper.yaml. Orders, signs and trends are judged at any budget, on
-means over seeds; values only if all settings are those of the paper's preset; nothing on other data; see
-analysis/paper/verdicts.py.
+The printed text ends, and the study's page begins, with how many statements of the paper's text hold. They are in
+analysis/reference/paper.yaml. Orders, signs and trends are judged at any budget, on means over seeds; values only if
+all settings are those of the paper's preset; nothing on other data; see analysis/paper/verdicts.py.
 """
 
+import json
 import shlex
 import sys
 from pathlib import Path
@@ -26,6 +27,7 @@ from cl2r.cli.study import Frames, Recipe, list_option, study_command
 from cl2r.errors import InputError
 
 if TYPE_CHECKING:
+    from analysis.study import Study
     from cl2r.storage.path import StoragePath
     from cl2r.study.session import StudySession
 
@@ -74,28 +76,31 @@ def main(
         grid["memory.per_class"] = list(sizes or item.sizes)
 
     def show(session: "StudySession", frames: Frames) -> str:
-        return present(name, frames, reference, session.folder.path, out, shlex.join(shareable_command(sys.argv)))
+        from cl2r.cli.report import study_of
+
+        folder = session.folder.path
+        (folder / "paper.json").write_file(json.dumps({"item": name, "preset": reference}).encode())  # for the page
+        return present(study_of(session.folder, frames), folder, out, shlex.join(shareable_command(sys.argv)))
 
     return Recipe({"grid": grid, "preset": preset or item.presets[0]}, show)
 
 
-def present(name: str, frames: Frames, preset: str, folder: "StoragePath", out: Path | None, command: str) -> str:
+def present(study: "Study", folder: "StoragePath", out: Path | None, command: str) -> str:
     """Return the report as text; draw figures into the study's folder and, with `out`, also beside that file."""
-    from analysis.paper.items import ITEMS
+    from analysis.headline import headline
     from analysis.paper.report import Report, document
+    from analysis.tables import told
     from cl2r.storage.path import at
 
-    item = ITEMS[name]
-    report = Report.of_frames(name, item, frames, preset)
-    lines, images = [report.text("terminal")], []
+    report, name = Report.of_study(study), study.paper["item"]
+    lines, images = [told(headline(study), report.text("terminal"), "terminal")], []
     if name.startswith("figure"):
         from analysis.plots import plot_bc_curves, plot_memory
         from analysis.plots.parts import save
-        from analysis.study import Frames as StudyFrames
 
-        plot = plot_bc_curves if item.layout == "bc" else plot_memory
+        plot = plot_bc_curves if report.item.layout == "bc" else plot_memory
         try:
-            drawn = plot(StudyFrames(**frames))
+            drawn = plot(study)
         except InputError as error:  # the values and verdicts are there all the same
             lines.append(f"no figure: {error}")
         else:
@@ -104,6 +109,7 @@ def present(name: str, frames: Frames, preset: str, folder: "StoragePath", out: 
             lines.append("figure: " + ", ".join(str(folder / path.name) for path in saved))
             images = [path.name for path in save(drawn, out.with_suffix(""))][:1] if out else []
     if out is not None:
+        frames = {"runs": study.runs, "tasks": study.tasks}
         at(out).write_file(document(report, frames, command, images).encode())
         lines.append(f"written: {out}")
     return "\n\n".join(lines)

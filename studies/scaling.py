@@ -4,7 +4,7 @@
     python studies/scaling.py --small                              # try the command; its values mean nothing
     python studies/scaling.py --workers 1 2 4 8 --gpus-per-worker 1 --preset cifar100   # also inside a Ray job
     python studies/scaling.py --drift --seeds 0 1 2                # do metrics change with the number of workers?
-    python studies/scaling.py --out results/scaling                # also write scaling.json, scaling.md and figures
+    python studies/scaling.py --out results/scaling                # also write scaling.html, .json, .md and figures
 
 Workers take real training steps of the second task through Ray Train (`cl2r/rayrun/scaling.py`). A model is fitted to
 their times (`cl2r/study/scaling_model.py`), and predicts the same for A100s from assumed constants.
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from cl2r.config.schema import Config
-    from cl2r.rayrun.scaling import StepTime
+    from cl2r.rayrun.scaling import Effort, StepTime
+    from cl2r.study.resources import Resources
     from cl2r.study.scaling_model import Sample, StepModel
 
 
@@ -44,18 +45,22 @@ if TYPE_CHECKING:
 @click.option("--drift", is_flag=True, help="Also train short chains with every number of workers.")
 @click.option("--epochs", type=click.IntRange(1), default=5, show_default=True, help="Epochs per task, for --drift.")
 @list_option("--seeds", type=int, default=(0, 1, 2), metavar="N...", help="Seeds, for --drift.")
-@click.option("--out", type=click.Path(path_type=Path), metavar="DIR/NAME", help="Write NAME.json, NAME.md, figures.")
+@click.option(
+    "--out", type=click.Path(path_type=Path), metavar="DIR/NAME", help="Write NAME.html, .json, .md, figures."
+)
 @click.option("--small", is_flag=True, help="Measure as little as possible.")
 @verbose_option
 def main(preset: str, overrides: tuple[str, ...], workers: tuple[int, ...], batch: int, **options: Any) -> int:
-    """Measure, fit and predict; print Markdown."""
+    """Measure, fit and predict; print tables and what was found as Markdown."""
     import pandas as pd
     import torch
 
+    from analysis.report.scaling import scaling_headline, scaling_page
     from analysis.tables import scaling as tables
+    from analysis.tables import told
     from analysis.tables.formats import render
     from cl2r.engine.plan import plan_run
-    from cl2r.rayrun.scaling import NETWORKS, PREDICTED_BATCH, Effort, measure_workers, predictions
+    from cl2r.rayrun.scaling import NETWORKS, PREDICTED_BATCH, Effort, predictions
     from cl2r.study.resources import Resources
     from cl2r.study.scaling_model import GPU, NETWORK, NODE, NVLINK, fit
     from cl2r.study.spec import Point, StudySpec
@@ -70,14 +75,8 @@ def main(preset: str, overrides: tuple[str, ...], workers: tuple[int, ...], batc
     if len(plan_run(config).keys) < 2:
         raise InputError("the second task is timed, but this config has one: set scenario.n_tasks")
     effort = Effort(1, 1, (4, 100_000), 0.2) if small else Effort(rounds=options["rounds"])
-    steps: list[StepTime] = []
-    reduces: list[Sample] = []
     groups = [Resources(world, cpus, gpus) for world in sorted(workers)]
-    measured = measure_workers(config, batch, groups, effort, options["verbose"])
-    for group, (own_steps, own_reduces) in zip(groups, measured, strict=True):
-        steps += own_steps
-        reduces += own_reduces
-        click.echo(f"{group.workers} workers: done", err=True)
+    steps, reduces = measured_steps(config, batch, groups, effort, options["verbose"])
     model, fitted, no_fit = None, pd.DataFrame(), ""
     try:
         model, fitted = fit([*(sample for step in steps for sample in step.samples()), *reduces])
@@ -101,12 +100,32 @@ def main(preset: str, overrides: tuple[str, ...], workers: tuple[int, ...], batc
     where = f"{gpus:g} GPU" if gpus else f"{cpus} CPU"
     about = f"{preset}, {config.backbone.name}, {config.method.name}, batch {batch}, {where} per worker"
     machine = f"{os.cpu_count()} cores, torch {torch.__version__}; {effort.rounds} rounds of {effort.steps} steps"
-    text = f"{about}; {machine}\n\n{render(shown, 'markdown')}"
+    frames = {"scaling": data, "trials": layouts, "predicted": predicted, "drift": drift}
+    careful = f"Times are medians of {effort.rounds} rounds on one machine with {os.cpu_count()} cores"
+    careful = "Times were measured as shortly as possible and mean nothing" if small else careful
+    headline = scaling_headline(Path(preset).stem, frames, fitted, careful, GPU.name, NODE)
+    text = told(headline, f"{about}; {machine}\n\n{render(shown, 'markdown')}", "markdown")
     click.echo(text)
     if options["out"]:
-        frames = {"scaling": data, "trials": layouts, "predicted": predicted, "drift": drift}
-        write(options["out"], frames, text, about, f"{GPU.name}s, {GPU}, batch {PREDICTED_BATCH}")
+        page = scaling_page(headline, frames, shown, GPU.name, f"{about}; {machine}")
+        write(options["out"], frames, text, page, about, f"{GPU.name}s, {GPU}, batch {PREDICTED_BATCH}")
     return 0
+
+
+def measured_steps(
+    config: "Config", batch: int, groups: "list[Resources]", effort: "Effort", verbose: bool
+) -> "tuple[list[StepTime], list[Sample]]":
+    """Return the steps and all-reduces of every group of workers."""
+    from cl2r.rayrun.scaling import measure_workers
+
+    steps: list[StepTime] = []
+    reduces: list[Sample] = []
+    measured = measure_workers(config, batch, groups, effort, verbose)
+    for group, (own_steps, own_reduces) in zip(groups, measured, strict=True):
+        steps += own_steps
+        reduces += own_reduces
+        click.echo(f"{group.workers} workers: done", err=True)
+    return steps, reduces
 
 
 def scaling_frame(steps: "list[StepTime]", batch: int, model: "StepModel | None") -> "pd.DataFrame":
@@ -179,8 +198,8 @@ def metrics_by_workers(
     return pd.concat(frames, ignore_index=True)
 
 
-def write(stem: Path, frames: "dict[str, pd.DataFrame]", text: str, about: str, predicted_for: str) -> None:
-    """Write the frames as JSON, the tables as Markdown, and figures of what was measured and what is predicted."""
+def write(stem: Path, frames: "dict[str, pd.DataFrame]", text: str, page: str, about: str, predicted_for: str) -> None:
+    """Write the page, the frames as JSON, the text as Markdown, and figures of what was measured and predicted."""
     from analysis.plots.parts import save
     from analysis.plots.scaling import plot_measured, plot_predicted
 
@@ -188,6 +207,7 @@ def write(stem: Path, frames: "dict[str, pd.DataFrame]", text: str, about: str, 
     plain = {name: json.loads(frame.to_json(orient="records")) for name, frame in frames.items()}
     stem.with_name(f"{stem.name}.json").write_text(json.dumps({"about": about, **plain}, indent=1) + "\n")
     stem.with_name(f"{stem.name}.md").write_text(text + "\n")
+    stem.with_name(f"{stem.name}.html").write_text(page)
     save(plot_measured(frames["scaling"], about), stem)
     heading = f"Predicted, not measured: {predicted_for}"
     save(plot_predicted(frames["predicted"], heading, "A100s"), stem.with_name(f"{stem.name}_predicted"))

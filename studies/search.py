@@ -14,7 +14,8 @@ run's `matrix` frame. These are measured for every run:
     formats        the gallery as float32, float16, or codes of a product quantiser that are not compared again
     indexes        kinds of index against the exact search, on the run's own gallery: too small to say which is fast
 
-Each is a Parquet file in the folder `search` of the study, or in --out, beside tables (search.md) and figures.
+Each is a Parquet file in the folder `search` of the study, beside tables (search.md) and figures; with --out, tables,
+figures and a copy of these files are there. The study's page, report.html, begins with what was found.
 Cost on two cores with the default preset: about a minute and a half per run to train, a minute to measure.
 studies/results/search_icons.md has the results; `make bench-search` measures indexes of a million vectors.
 """
@@ -33,6 +34,7 @@ from cl2r.cli.study import Frames, Recipe, list_option, study_command
 if TYPE_CHECKING:
     import pandas as pd
 
+    from analysis.study import Study
     from cl2r.engine.evaluation import ChainFeatures
     from cl2r.engine.plan import Plan
     from cl2r.storage.path import StoragePath
@@ -57,12 +59,14 @@ def main(context: click.Context, methods: tuple[str, ...], draws: int, out: Path
             out.mkdir(parents=True, exist_ok=True)
 
     def show(session: "StudySession", frames: Frames) -> str:
+        from cl2r.cli.report import study_of
         from cl2r.runtime.environment import shareable_command
         from cl2r.storage.path import at
 
         folder = session.folder
-        measured = measure_runs(session.spec, frames["runs"], folder.storage, draws)
-        return present(frames, measured, at(out or folder.path / "search"), shlex.join(shareable_command(sys.argv)))
+        own = folder.path / "search"
+        write_frames(measure_runs(session.spec, frames["runs"], folder.storage, draws), own)  # the page needs them
+        return present(study_of(folder, frames), at(out or own), shlex.join(shareable_command(sys.argv)))
 
     return Recipe({"grid": {"method.name": list(methods) or None}}, show, check=check)
 
@@ -108,21 +112,31 @@ def chain_features(plan: "Plan", storage: "StoragePath") -> "ChainFeatures":
     return chain.features(len(plan.keys))
 
 
-def present(frames: Frames, measured: Frames, out: "StoragePath", command: str) -> str:
-    """Write frames, tables and figures below `out`; return the tables for the terminal."""
+def write_frames(measured: Frames, folder: "StoragePath") -> None:
+    """Write one Parquet file per frame."""
+    with folder.staging() as here:
+        for name, frame in measured.items():
+            (here / f"{name}.parquet").write_file(frame.to_parquet(index=False))
+
+
+def present(study: "Study", out: "StoragePath", command: str) -> str:
+    """Write frames, tables and figures below `out`; return the tables and what was found for the terminal."""
+    from analysis.headline import headline
     from analysis.plots.search import write_search_figures
+    from analysis.tables import told
     from analysis.tables.formats import render
     from analysis.tables.search import search_document, search_tables
 
+    measured, frames = study.search, {"runs": study.runs, "tasks": study.tasks}
     tables = search_tables(measured)
+    write_frames(measured, out)
     with out.staging() as here:
-        for name, frame in measured.items():
-            (here / f"{name}.parquet").write_file(frame.to_parquet(index=False))
-        drawn = write_search_figures(frames["runs"], measured["backfill"], measured["retrieval"], here)
+        drawn = write_search_figures(study.runs, measured["backfill"], measured["retrieval"], here)
         images = [path.name for path in drawn if path.suffix == ".png"]
         (here / "search.md").write_file(search_document(frames, tables, command, images).encode())
     written = ", ".join([f"{name}.parquet" for name in measured] + ["search.md", *images])
-    return f"{render(tables, 'terminal')}\n\nwritten to {out}: {written}"
+    text = told(headline(study), render(tables, "terminal"), "terminal")
+    return f"{text}\n\nwritten to {out}: {written}"
 
 
 if __name__ == "__main__":

@@ -10,16 +10,33 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.paper.items import Item
+from analysis.paper.items import ITEMS, Item
 from analysis.paper.statements import paper_statements
 from analysis.paper.tables import item_tables
 from analysis.paper.values import Values
-from analysis.paper.verdicts import AGREES, DIFFERS, NOT_COMPARABLE, NOT_RUN, RULE, Change, Judgement, judge
+from analysis.paper.verdicts import (
+    AGREES,
+    DIFFERS,
+    FAILS,
+    HOLDS,
+    NOT_COMPARABLE,
+    NOT_JUDGED,
+    NOT_RUN,
+    OPEN,
+    RULE,
+    Change,
+    Judgement,
+    Outcome,
+    judge,
+    outcomes,
+)
+from analysis.study import Study, data_title
 from analysis.tables.formats import Form, render
 from analysis.tables.table import Table, text_cells
 from cl2r.config.layers import read_layer, resolve
 from cl2r.config.schema import field_keys, fields
 from cl2r.runtime.environment import commit
+from cl2r.runtime.text import counted, listed
 
 FREE = frozenset(
     {
@@ -39,6 +56,13 @@ class Report:
     tables: list[Table]
     judgements: list[Judgement]
     changes: list[Change]
+    seeds: int
+
+    @classmethod
+    def of_study(cls, study: Study) -> "Report":
+        """Report on the item that the study shows. Raise InputError if its runs cannot be laid out as in the paper."""
+        frames = {"runs": study.runs, "tasks": study.tasks, "matrix": study.matrix}
+        return cls.of_frames(study.paper["item"], ITEMS[study.paper["item"]], frames, study.paper["preset"])
 
     @classmethod
     def of_frames(cls, name: str, item: Item, frames: dict[str, pd.DataFrame], preset: str) -> "Report":
@@ -46,7 +70,54 @@ class Report:
         changed = changes(frames["runs"], preset, ["memory.per_class"] if item.sizes else [])
         own = [statement for statement in paper_statements() if statement.item == name]
         judgements = judge(own, Values.of_frames(frames), changed)
-        return cls(item, preset, item_tables(item, frames), judgements, changed)
+        return cls(item, preset, item_tables(item, frames), judgements, changed, frames["runs"]["seed"].nunique())
+
+    @property
+    def outcomes(self) -> list[Outcome]:
+        """What became of every statement of the text about the item."""
+        return outcomes(self.judgements)
+
+    @property
+    def judged(self) -> int:
+        """How many statements these runs can judge."""
+        return sum(row.verdict != NOT_JUDGED for row in self.outcomes)
+
+    @property
+    def finding(self) -> str:
+        """How many statements of the text hold."""
+        counts, total = Counter(row.verdict for row in self.outcomes), len(self.outcomes)
+        about = f"of the paper's text about {self.item.number}"
+        if not self.judged:
+            return f"These runs can judge none of the {counted(total, 'statement')} {about}."
+        words = {HOLDS: ("holds", "hold"), FAILS: ("does not", "do not"), OPEN: ("is open", "are open")}
+        parts = [f"{counts[key]} {forms[counts[key] > 1]}" for key, forms in words.items() if counts[key]]
+        rest = f"; {counts[NOT_JUDGED]} of {total} cannot be judged here" if counts[NOT_JUDGED] else ""
+        return f"Of {counted(self.judged, 'statement')} {about} that these runs can judge, {listed(parts)}{rest}."
+
+    @property
+    def certainty(self) -> str:
+        """How much seeds and settings allow to say; a sentence without its full stop."""
+        other = next((change for change in self.changes if change.field == "data.name"), None)
+        if other:
+            used, wanted = data_title(other.used), data_title(other.preset)
+            return f"Nothing is judged on other data than the paper's: these runs are on {used}, not on {wanted}"
+        words = f"Judged on means over {self.seeds} seeds"
+        if self.seeds < 2:
+            words = "One seed cannot tell an agreement from chance"
+        elif any(row.verdict == OPEN for row in self.outcomes):
+            words += "; open: a difference is smaller than its standard deviation over seeds"
+        fields = list(dict.fromkeys(change.field for change in self.changes))
+        if not fields:
+            return f"{words}; all settings are the paper's, so numbers are judged too"
+        differ = f"{listed(fields, 3)} {'differs' if len(fields) == 1 else 'differ'} from the paper's settings"
+        return f"{words}; {differ}, so orders, signs and trends are judged, but no numbers"
+
+    @property
+    def budget(self) -> str:
+        """Which settings differ from those of the preset."""
+        if not self.changes:
+            return f"All settings are those of the preset {self.preset}."
+        return f"Settings that differ from the preset {self.preset}: {'; '.join(map(str, self.changes))}."
 
     def text(self, form: Form = "markdown") -> str:
         """Return the tables, the budget, the verdicts and the rule behind them; as Markdown or for a terminal."""

@@ -15,6 +15,8 @@ from analysis.paper.values import Values
 from cl2r.metrics import BC
 
 AGREES, DIFFERS, NOT_COMPARABLE, NOT_RUN = "agrees", "differs", "not comparable at this budget", "not run"
+WITHIN_NOISE = "within noise"
+HOLDS, FAILS, OPEN, NOT_JUDGED = "holds", "does not hold", "open", "not judged"
 RULE = (
     "Orders, signs and trends are judged at any budget, on means over seeds; numbers (a value, a difference, a factor) "
     "only if all settings are those of the paper's preset; nothing is judged on other data. Within noise: the "
@@ -78,6 +80,33 @@ class Judgement:
     metric: str
     here: str
     verdict: str
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the judgements on a statement come to, and how many of those that were possible agree."""
+
+    statement: paper.Statement
+    verdict: str
+    agreeing: int
+    judged: int
+
+
+def outcomes(judgements: Iterable[Judgement]) -> list[Outcome]:
+    """Return one outcome per statement, in their order.
+
+    A statement does not hold if a judgement differs by more than noise, and is open if one is within noise.
+    """
+    rows = []
+    for _, group in itertools.groupby(judgements, key=lambda row: id(row.statement)):
+        own = list(group)
+        words = [row.verdict for row in own if row.verdict.startswith((AGREES, DIFFERS))]
+        verdict = NOT_JUDGED if not words else OPEN if any(WITHIN_NOISE in word for word in words) else HOLDS
+        if any(word.startswith(DIFFERS) and WITHIN_NOISE not in word for word in words):
+            verdict = FAILS
+        agreeing = sum(word.startswith(AGREES) for word in words)
+        rows.append(Outcome(own[0].statement, verdict, agreeing, len(words)))
+    return rows
 
 
 @dataclass(frozen=True)
@@ -234,4 +263,4 @@ def verdict_word(holds: bool, unknown: bool, noisy: bool) -> str:
     word = AGREES if holds else DIFFERS
     if unknown:
         return f"{word}, one seed"
-    return f"{word}, within noise" if noisy else word
+    return f"{word}, {WITHIN_NOISE}" if noisy else word

@@ -7,11 +7,12 @@ from pathlib import Path
 import pandas as pd
 
 from analysis.groups import finished, group_fields, in_method_order
+from analysis.headline import study_kind
 from analysis.names import COLOURS
 from analysis.report.figures import labelled, study_figures
 from analysis.report.first_screen import first_screen
 from analysis.report.matrices import matrix_data, training_losses, whole_matrices
-from analysis.report.page import render_page, shown_table
+from analysis.report.page import Section, render_page, shown_table
 from analysis.report.settings import anonymised, study_settings
 from analysis.report.summary import findings, study_status
 from analysis.report.tables import all_runs, cost_lines, cost_table, difference_tables, lost_runs, result_tables
@@ -48,6 +49,7 @@ def build_report(study: Study, live: Sequence[str] = (), refresh: float | None =
     figures = study_figures(replace(study, matrix=whole_matrices(study.matrix)), done, fields)
     losses, loss_remark = training_losses(study.curves, done)
     blocks = matrix_data(study, runs)
+    sections = _sections(study)
     content = {
         "name": study.name,
         "head": study_status(study, live, refresh),
@@ -58,6 +60,7 @@ def build_report(study: Study, live: Sequence[str] = (), refresh: float | None =
         "race": race,
         "tables": tables,
         "remarks": remarks,
+        "sections": sections,
         "findings": findings(study, runs),
         "differences": differences,
         "matrix": blocks is not None,
@@ -73,9 +76,24 @@ def build_report(study: Study, live: Sequence[str] = (), refresh: float | None =
     }
     drawn = [picture.figure for picture in first.pictures if picture.figure]
     drawn += [*figures, *(sweep.figures if sweep else ())]
-    shown = [*tables, *differences, *([race.table] if race else []), costs, lost, every]
+    parts = [table for section in sections for table in section.tables]
+    shown = [*tables, *parts, *differences, *([race.table] if race else []), costs, lost, every]
     data = {"matrices": blocks, "losses": losses, "refresh": refresh, "colours": COLOURS}
     return render_page(content, data, drawn, [table for table in shown if table])
+
+
+def _sections(study: Study) -> list[Section]:
+    """Return the sections that only some kinds of study have."""
+    kind = study_kind(study)
+    if study.finished.empty or kind not in ("search", "paper"):
+        return []
+    if kind == "search":
+        from analysis.report.search import search_section
+
+        return [search_section(study)]
+    from analysis.report.paper import paper_section
+
+    return [paper_section(study)]
 
 
 def write_report(study: Study, path: str | Path, live: Sequence[str] = (), refresh: float | None = None) -> Path:

@@ -25,33 +25,41 @@ class FirstScreen:
 DEFINITIONS = (
     (
         "Service accuracy",
-        "mean over old galleries of the last model's accuracy on them: what users get without re-indexing.",
+        "the last model's queries, mean over the galleries of all models: what users get unless re-indexed.",
     ),
     (
         "BC",
-        "backward compatibility: how much the last model gains on old galleries over the models that made them; below 0 it loses.",
+        "what the last model gains on the galleries of older models over these models themselves; below 0 it loses.",
     ),
     (
         "AC",
-        "share of the pairs of a new model and an older gallery in which the new model beats the old one (framed cells).",
+        "share of pairs of a new model and an older one's gallery that are compatible: the new one does better there.",
     ),
 )
 OVER_SEEDS = ("Brackets and bars", "95 % intervals over seeds: where the mean over many more seeds may lie.")
 OVER_PAIRS = (
     "Brackets and bars",
-    "95 % intervals over the pairs of the one seed: they do not show how other seeds would differ.",
+    "95 % intervals over the pairs of one seed: they do not show how other seeds differ.",
 )
 OVER_BOTH = (
     "Brackets and bars",
-    "95 % intervals over seeds, or over pairs where there is one seed: those do not show how other seeds would differ.",
+    "95 % intervals over seeds; where there is one seed, over its pairs, which says less.",
 )
 
 
 def first_screen(study: Study, runs: pd.DataFrame) -> FirstScreen:
     """Return the first screen; `runs` are finished and have their `group`."""
     kind = study_kind(study)
+    if kind == "search" and len(runs):
+        from analysis.report import search
+
+        return FirstScreen(headline(study), tuple(search.search_pictures(study)), search.DEFINITIONS)
+    if kind == "paper" and len(runs):
+        from analysis.report import paper
+
+        return FirstScreen(headline(study), tuple(paper.paper_pictures(study, runs)), paper.DEFINITIONS)
     pictures: list[Picture] = []
-    if kind in ("ablation", "methods", "search") and len(runs):
+    if kind in ("ablation", "methods") and len(runs):
         if runs["group"].nunique() <= FEW:
             pictures = [matrices_picture(study, runs), plane_picture(runs)]
         else:

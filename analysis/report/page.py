@@ -75,13 +75,32 @@ def shown_table(table: Table, id_: str, title: str = "") -> ShownTable:
     return ShownTable(id_, title or table.title, Markup(body + end), Markup(notes), texts)
 
 
+NO_STUDY: dict[str, Any] = {
+    **dict.fromkeys(("live", "remarks", "findings", "differences", "figures", "cost_lines", "sections"), ()),
+    **dict.fromkeys(
+        ("head", "refresh", "race", "matrix", "losses", "loss_remark", "sweep", "lost", "runs", "settings")
+    ),
+}
+"""The parts of a page about something else than the runs of a study, apart from its first screen and its tables."""
+
+
+@dataclass(frozen=True)
+class Section:
+    """A section of lines and tables that only some kinds of study have."""
+
+    id: str
+    title: str
+    tables: tuple[ShownTable, ...]
+    lines: tuple[str, ...] = ()
+
+
 def render_page(
     content: dict[str, Any], data: dict[str, Any], figures: Sequence["Figure"], tables: Sequence[ShownTable]
 ) -> str:
     """Return the page with its style, scripts and data, which include those of its figures and tables."""
     views = {figure.id: [{"data": view.data, "layout": view.layout} for view in figure.views] for figure in figures}
     data = data | {"figures": views, "texts": {table.id: table.texts for table in tables}}
-    content = content | {"now": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC", "version": cl2r.__version__}
+    content = NO_STUDY | content | {"now": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC", "version": cl2r.__version__}
     script = '"use strict";\n' + "\n".join((FOLDER / "scripts" / f"{name}.js").read_text() for name in SCRIPTS)
     parts = {"style": Markup((FOLDER / "page.css").read_text()), "script": Markup(script)}
     parts["plotly"] = Markup(_plotly())  # contains no `</script`, which would end the element early

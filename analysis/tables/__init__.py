@@ -2,11 +2,11 @@
 
 import textwrap
 from collections.abc import Callable
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from analysis.groups import check_name, group_fields, varied_fields
 from analysis.study import Study
-from analysis.sweeps import sweep_contexts, variant_rows
+from analysis.sweeps import saved_work, sweep_contexts, variant_rows
 from analysis.tables.formats import LINE, markdown_text, render
 from analysis.tables.runs import ablation_table, comparison_tables, methods_table, points_table
 from analysis.tables.sweep import best_by_context, confirmation_tables, trials_tables
@@ -15,18 +15,29 @@ from cl2r.config.builtin import ABLATION_CELLS
 from cl2r.errors import InputError
 from cl2r.metrics import COMPATIBILITY
 
+if TYPE_CHECKING:
+    from analysis.headline import Headline
+
 
 def study_text(study: Study, form: Literal["terminal", "markdown"], deviations: bool = False) -> str:
     """Return a study as text: its title, its tables, what was found, how sure that is, and a command to be surer.
 
-    Tables are those of `study_tables`; without an ended run there are none.
+    Tables are those of `study_tables`, those of a sweep without the table of all its trials.
     """
     from analysis.headline import headline  # imports a module of this package
 
     check_name(form, ("terminal", "markdown"), "form")
-    head = headline(study)
-    tables = render(study_tables(study, deviations), form) if len(study.runs) else ""
-    sentences = [text for text in (head.finding, head.certainty) if text]
+    if study.runs.empty:
+        return told(headline(study), "", form)
+    if not study.specification.get("space"):
+        return told(headline(study), render(study_tables(study, deviations), form), form)
+    tables = render(_fitting(lambda: sweep_tables(study)), form)
+    return told(headline(study), "\n\n".join(filter(None, [tables, saved_work(study.runs)])), form)
+
+
+def told(head: "Headline", tables: str, form: Literal["terminal", "markdown"]) -> str:
+    """Return the title, the given tables, what was found, how sure that is, and a command to be surer."""
+    sentences = [text for text in (head.finding, head.certainty, head.remark) if text]
     if form == "markdown":
         ends = [f"surer: `{head.command}`"] if head.command else []
         parts = [f"## {markdown_text(head.title)}", tables, *map(markdown_text, sentences), *ends]

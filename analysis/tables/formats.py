@@ -38,7 +38,7 @@ def _legend(table: Table, best: str, worse: str, escape: Callable[[str], str] = 
     """Return what the marks mean, if there are any; `best` and `worse` are samples of them."""
     if "best" not in table.marks:
         return []
-    rest = worse + escape(f" {CLEARLY_WORSE}.") if table.tested else escape(f"{UNTESTED}.")
+    rest = f"{worse} {escape(f'{CLEARLY_WORSE}.')}" if table.tested else escape(f"{UNTESTED}.")
     return [f"{best} best mean of its column; {rest}"]
 
 
@@ -218,10 +218,13 @@ def terminal(tables: Sequence[Table]) -> str:
     notes = [[*table.notes, *_legend(table, BEST, WORSE), *table.hints] for table in tables]
     parts = []
     for table, below in zip(tables, unrepeated(notes), strict=True):
-        laid = [_terminal_table(table, fold) for fold in FOLDS]
-        sizes = [max(map(cell_len, text.splitlines()), default=0) for text in laid]
-        fits = (text for width in WIDTHS for text, size in zip(laid, sizes, strict=True) if size <= width)
-        body = next(fits, laid[-1])
+        laid: list[tuple[int, str]] = []
+        for fold in FOLDS:
+            text = _terminal_table(table, fold)
+            laid.append((max(map(cell_len, text.splitlines()), default=0), text))
+            if laid[-1][0] <= WIDTHS[0]:
+                break
+        body = next((text for width in WIDTHS for size, text in laid if size <= width), laid[-1][1])
         parts.append("\n".join([*([table.title] if table.title else []), body]))
         parts += ["\n".join(textwrap.fill(note, LINE) for note in below)] if below else []
     return "\n\n".join(parts)

@@ -7,7 +7,6 @@ command line, tables by their titles; both have them in the order of `analysis.n
 import itertools
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -76,6 +75,8 @@ LEADS = (SERVICE_ACCURACY, BC, AC, REINDEXED_ACCURACY, SERVICE_RECALL)
 """Metrics that tables show first: what an upgrade is for, and at what price."""
 OMITTED = (FC, MEAN_ACCURACY, REINDEXED_RECALL)
 """Metrics that tables have no column of, but their data."""
+CELL_NOTE = "ER is the trainable classifier without distillation, CL²R the fixed one with FD^M."
+WORTH_A_COLUMN = 1.5  # factor between the largest and the smallest storage from which on a table shows it
 PLAIN = "plain"  # what tables call runs without a variant
 FIELD_WORDS = {"scenario.n_tasks": "number of tasks", "memory.per_class": "images per class in memory"}
 COMPARED = tuple(metric.name for metric in (*COMPATIBILITY, REINDEXED_ACCURACY, SERVICE_ACCURACY, SERVICE_RECALL))
@@ -208,9 +209,10 @@ def ablation_table(runs: pd.DataFrame, title: str = "Classifier × distillation"
     rows, words = ablation_frame(runs).reset_index(), {word: fd for fd, word in DISTILLATIONS.items()}
     cells = zip(rows["classifier"], rows["distillation"].map(words), strict=True)
     rows.insert(list(rows.columns).index("classifier"), "method", [CELLS[cell] for cell in cells])
-    leads = ["method", "classifier", "distillation"]
     several = "variant" in rows and rows["variant"].nunique() > 1
-    return _methods_table(rows, _ablation_runs(runs), ["variant", *leads] if several else leads, title, deviations)
+    leads = ["variant", "method"] if several else ["method"]
+    table = _methods_table(rows, _ablation_runs(runs), leads, title, deviations)
+    return replace(table, notes=(*table.notes, CELL_NOTE)) if {"er", "cl2r"} & set(rows["method"]) else table
 
 
 def methods_frame(runs: pd.DataFrame) -> pd.DataFrame:
@@ -248,26 +250,27 @@ def _methods_table(rows: pd.DataFrame, runs: pd.DataFrame, leads: Sequence[str],
         below = estimates(references, levels, [metric.name for metric in shown_metrics(runs)]).reset_index()
         rows = with_references(rows, below.rename(columns={"method.name": "method"}))
     count = len(rows) - len(methods)
+    apart = bool(rows[STORED_BYTES.name].max() > WORTH_A_COLUMN * rows[STORED_BYTES.name].min())
     seeds = ["seeds"] if rows["seeds"].nunique() > 1 else []
     body = []
     for _, row in rows.iterrows():
         label = tuple(row["method" if name == "method.name" else name] for name in by)
         hole = lost.get(group_of(label), Cell(EMPTY))
-        cells = [_label_cell(row[name], name) for name in leads] + [field_cell(int(row[name])) for name in seeds]
+        cells = [method_cell(row[name]) if name == "method" else field_cell(row[name]) for name in leads]
+        cells += [field_cell(int(row[name])) for name in seeds]
         for name, own in marks.items():
             cells.append(value_cell(row, name, own.of(label_of(label)), deviations) if row["seeds"] else hole)
-        cells += [number_cell(row["seconds"], ".0f"), number_cell(row[STORED_BYTES.name] / 1e6, ".1f")]
+        cells += [number_cell(row["seconds"], ".0f"), *([number_cell(row[STORED_BYTES.name] / 1e6, ".1f")] * apart)]
         body.append([*cells, *(number_cell(row[cost], ",.0f") for cost in adaptation)])
-    heads = [*leads, *seeds, *(metric.head for metric in metrics), "s/run", "stored MB", *adaptation.values()]
+    heads = [*leads, *seeds, *(metric.head for metric in metrics), "s/run", *["stored MB"] * apart]
+    heads += adaptation.values()
     notes = [*spread_notes(rows, list(marks), deviations), *undefined_notes(runs), NOTE if count else ""]
     return marked_table(heads, body, rows, title, marks.values(), *notes, references=count, methods=methods)
 
 
-def _label_cell(value: Any, name: str) -> Cell:
-    """Return the cell of a label; references have neither classifier nor distillation."""
-    if name in ("method", "method.name"):
-        return Cell(method_title(str(value)))
-    return Cell("") if pd.isna(value) and name in ("classifier", "distillation") else field_cell(value)
+def method_cell(name: str) -> Cell:
+    """Return the cell of a method's title."""
+    return Cell(method_title(name))
 
 
 def with_references(rows: pd.DataFrame, references: pd.DataFrame) -> pd.DataFrame:
@@ -408,7 +411,9 @@ def points_table(
     seeds = ["seeds"] if frame["seeds"].nunique() > 1 else []
     body = []
     for point, row in frame.astype(object).iterrows():
-        cells = [_label_cell(row[name], name) for name in (*names, *seeds)]
+        cells = [
+            method_cell(row[name]) if name == "method.name" else field_cell(row[name]) for name in (*names, *seeds)
+        ]
         for metric, own in marks.items():
             known = row["seeds"] > 0
             cells.append(value_cell(row, metric, own.of(point), deviations) if known else lost[group_of(point)])

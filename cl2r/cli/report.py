@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 FILE = click.Path(path_type=Path, dir_okay=False)
 Form = Literal["markdown", "latex", "csv", "html", "terminal"]
 UNREADABLE = (OSError, InputError, json.JSONDecodeError)  # a disk may be back soon, a file be copied only in part yet
-WATCHED = ("runs.", "tasks.", "matrix.", "curves.", "about.json", "ledger/", "live/")  # files that the page depends on
+WATCHED = ("runs.", "tasks.", "matrix.", "curves.", "about.json", "paper.json", "ledger/", "live/", "search/")
+"""Files that the page depends on."""
 READ_ATTEMPTS = 3  # of a study at its end, before `--watch` keeps the last state that it could read
 BUILD_SHARE = 4  # a pause is at least this many times as long as building took: the runs need the processors more
 
@@ -174,10 +175,17 @@ def load(path: "StoragePath") -> "Study | None":
 
 def study_of(folder: "StudyFolder", frames: "dict[str, pd.DataFrame]") -> "Study":
     """Return the study with these frames and what its folder says about it."""
-    from analysis.study import Study, read_specification
+    from analysis.study import Study, read_paper, read_search, read_specification
 
-    specification = read_specification(folder.path)
-    return Study(**frames, name=folder.name, specification=specification, about=folder.read_about())
+    path = folder.path
+    return Study(
+        **frames,
+        name=folder.name,
+        specification=read_specification(path),
+        about=folder.read_about(),
+        search=read_search(path, frames["runs"]),
+        paper=read_paper(path),
+    )
 
 
 def leave_report(

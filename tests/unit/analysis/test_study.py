@@ -11,10 +11,12 @@ import pandas as pd
 import pytest
 
 from analysis import Study, concat, load_runs, load_study, study_tables
+from analysis.study import SEARCH_FRAMES
 from cl2r.engine.frames import write_run
 from cl2r.errors import InputError
 from cl2r.metrics import METRICS
 from cl2r.storage.path import ObjectPath
+from tests.support.made_search import made_search
 from tests.support.made_study import ABOUT, made_study, write_made
 from tests.support.object_server import upload
 from tests.support.quick import quick_config, train
@@ -138,6 +140,33 @@ def test_a_study_without_a_record_has_empty_ones(tmp_path: Path, content: str | 
     assert (study.specification, study.about) == ({}, {})
 
 
+def test_a_study_of_the_paper_says_which_item_it_shows(tmp_path: Path) -> None:
+    folder = write_study(tmp_path / "paper")
+    assert load_study(folder).paper == {}
+    (folder / "paper.json").write_text('{"item": "figure bc", "preset": "tiny_imagenet200"}')
+    assert load_study(folder).paper == {"item": "figure bc", "preset": "tiny_imagenet200"}
+
+
+def test_a_search_study_has_its_frames_once_all_are_written(tmp_path: Path, remote: ObjectPath) -> None:
+    made = made_search()
+    folder = write_made(made, tmp_path / "search")
+    (folder / "search").mkdir()
+    for name, frame in made.search.items():
+        assert load_study(folder).search == {}, f"{name} is missing"
+        frame.to_parquet(folder / "search" / f"{name}.parquet", index=False)
+    upload(folder, remote)
+    for source in (folder, str(remote)):
+        found = load_study(source).search
+        assert list(found) == list(SEARCH_FRAMES)
+        for name, frame in made.search.items():
+            pd.testing.assert_frame_equal(found[name], frame)
+    made.runs[1:].to_parquet(folder / "runs.parquet", index=False)
+    assert made.runs["run"].iloc[0] not in set(load_study(folder).search["indexes"]["run"]), "a run that is not there"
+    made.search["backfill"].drop(columns="order").to_parquet(folder / "search" / "backfill.parquet", index=False)
+    with pytest.raises(InputError, match=r"backfill.parquet at .* is damaged: it has no column order"):
+        load_study(folder)
+
+
 @pytest.mark.parametrize(
     ("name", "content"),
     [
@@ -148,6 +177,8 @@ def test_a_study_without_a_record_has_empty_ones(tmp_path: Path, content: str | 
         ("study.yaml", "specification: x"),
         ("runs.parquet", "PAR1 and no more"),
         ("curves.parquet", ""),
+        ("paper.json", '{"item": "table 99", "preset": "cifar100"}'),
+        ("paper.json", '{"item": "table 2", "preset": "/etc/passwd"}'),
     ],
 )
 def test_a_damaged_file_is_named(tmp_path: Path, name: str, content: str) -> None:

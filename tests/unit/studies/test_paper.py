@@ -7,18 +7,29 @@ from typing import Any
 
 import pytest
 
+from analysis.headline import headline
 from analysis.paper.items import ITEMS
+from analysis.study import Study
 from cl2r.cli.study import Recipe
 from cl2r.runtime.logs import exit_code
 from cl2r.storage.path import at
+from cl2r.study.folder import StudyFolder
 from studies import paper
 from tests.support.paper_frames import frames, run
 
 
+def study(name: str, rows: list[dict[str, Any]]) -> Study:
+    """Return a study of an item whose settings are compared with those of `icons`."""
+    return Study(**frames(rows), name="made", paper={"item": name, "preset": "icons"}, search={})
+
+
 def test_a_table_is_shown_and_written_as_markdown(tmp_path: Path) -> None:
-    given, out = frames([run("cl2r", 2, seed) for seed in (4, 5)]), tmp_path / "table.md"
-    shown = paper.present("table 2", given, "icons", at(tmp_path), out, "x")
+    given, out = study("table 2", [run("cl2r", 2, seed) for seed in (4, 5)]), tmp_path / "table.md"
+    shown = paper.present(given, at(tmp_path), out, "x")
     assert str(out) in shown
+    said, words = headline(given), " ".join(shown.split())
+    assert shown.startswith(f"{said.title}\n\n"), "as the page begins"
+    assert f"{said.finding} {said.certainty}" in words, "the sentences of the page"
     assert "|" not in shown, "aligned columns for the terminal"
     assert "\n| method | self-test C[2,2] |" in out.read_text()
 
@@ -27,9 +38,9 @@ def test_a_table_is_shown_and_written_as_markdown(tmp_path: Path) -> None:
 def test_a_figure_is_drawn_into_the_study_and_beside_the_document(name: str, tmp_path: Path) -> None:
     methods = ITEMS[name].methods
     sizes = (0, 5) if name == "figure memory" else (4,)
-    given = frames([run(method, 3, seed, size) for method in methods for seed in (0, 1) for size in sizes])
+    given = study(name, [run(method, 3, seed, size) for method in methods for seed in (0, 1) for size in sizes])
     out = tmp_path / "kept" / "figure.md"
-    shown = paper.present(name, given, "icons", at(tmp_path / "study"), out, "x")
+    shown = paper.present(given, at(tmp_path / "study"), out, "x")
     for kind in ("png", "svg"):
         drawn = tmp_path / "study" / f"{name.replace(' ', '_')}.{kind}"
         assert str(drawn) in shown
@@ -40,9 +51,8 @@ def test_a_figure_is_drawn_into_the_study_and_beside_the_document(name: str, tmp
 
 @pytest.mark.parametrize("name", ["figure bc", "figure memory"])
 def test_values_are_shown_even_if_there_is_nothing_to_draw(name: str, tmp_path: Path) -> None:
-    given = frames([run(method, 3, memory=size) for method in ("er", "cl2r") for size in (0, 5)])
-    given["runs"]["status"] = "failed"
-    shown = paper.present(name, given, "icons", at(tmp_path / "study"), None, "x")
+    rows = [{**run(method, 3, memory=size), "status": "failed"} for method in ("er", "cl2r") for size in (0, 5)]
+    shown = paper.present(study(name, rows), at(tmp_path / "study"), None, "x")
     assert "no figure" in shown
     assert "not run" in shown
     assert not (tmp_path / "study").exists()
@@ -102,10 +112,12 @@ def test_options_replace_the_settings_of_an_item(seen: Callable[..., Recipe]) ->
 @pytest.mark.parametrize(
     ("words", "preset"), [(["tiny_imagenet200"], "tiny_imagenet200"), (["icons"], "cifar100"), ([], "cifar100")]
 )
-def test_values_are_compared_with_the_preset_of_the_paper(
-    seen: Callable[..., Recipe], monkeypatch: pytest.MonkeyPatch, words: list[str], preset: str
+def test_the_study_records_its_item_and_the_preset_of_the_paper(
+    seen: Callable[..., Recipe], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, words: list[str], preset: str
 ) -> None:
-    monkeypatch.setattr(paper, "present", lambda name, frames, reference, *_: reference)
-    session: Any = SimpleNamespace(folder=SimpleNamespace(path=None))
+    monkeypatch.setattr(paper, "present", lambda study, *_: study.paper)
+    session: Any = SimpleNamespace(folder=StudyFolder(at(tmp_path), "made"))
     recipe = seen("--figure", "bc", "--methods", "er", *(["--preset", *words] if words else []))
-    assert recipe.table(session, {}) == preset
+    assert recipe.text is not None
+    assert recipe.text(session, frames([run("er", 5)])) == {"item": "figure bc", "preset": preset}
+    assert (tmp_path / "studies" / "made" / "paper.json").is_file(), "the page reads it"

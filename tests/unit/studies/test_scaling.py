@@ -11,6 +11,7 @@ import torch
 
 import cl2r
 from analysis.plots.scaling import plot_measured, plot_predicted
+from analysis.report.scaling import measured_figure, predicted_figure, scaling_headline, scaling_page
 from analysis.tables.scaling import drift_table, layouts_table, predicted_table, samples_table, scaling_table
 from cl2r.config.schema import Config
 from cl2r.engine.workers import Workers
@@ -178,12 +179,76 @@ def test_the_figure_of_predictions() -> None:
     assert figure.axes[0].get_xlabel() == "A100s"
 
 
+def layouts() -> pd.DataFrame:
+    """Return one, two and four trials, of which four are 3.5 times as fast as one."""
+    rows = [
+        (f"{count} at the same time", count, 1, rate, 1.0, 1e9) for count, rate in ((1, 50.0), (2, 90.0), (4, 175.0))
+    ]
+    rows.append(("one, all cores", 1, 4, 120.0, 1.0, 1e9))
+    columns = ["name", "processes", "threads", "images_per_second", "links_per_hour", "bytes"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def test_the_headline_says_what_was_measured_and_what_is_predicted(
+    steps: list[StepTime], samples: list[Sample]
+) -> None:
+    model, fitted = fit(samples)
+    frames = {"scaling": scaling_frame(steps, BATCH, model), "trials": layouts(), "predicted": predicted()}
+    found = scaling_headline("icons", frames, fitted, "Times are medians", "A100", 8)
+    assert found.title == "Scaling on icons: 1, 2 and 4 workers, 1, 2 and 4 trials at the same time"
+    gains = frames["scaling"].set_index(["mode", "workers"])["speed_up"]
+    strong, weak = (f"{gains[mode, 4]:.2f} times" for mode in ("strong", "weak"))
+    assert found.finding.startswith(
+        f"4 workers train {strong} as fast as 1 if they share a batch, {weak} with a batch each;"
+    )
+    assert "4 trials at the same time train 3.50 times as fast as 1." in found.finding
+    eight = predicted().query("network == 'large' and mode == 'strong' and workers == 8")["speed_up"].item()
+    assert "8 A100s that share a batch are predicted, not measured, to train" in found.finding
+    assert f"{eight:.2f} (large)" in found.finding
+    assert found.certainty.startswith("Times are medians; constants for A100s are assumed, and the model misses")
+
+
+def test_the_headline_of_one_number_of_workers_and_trials_states_no_gain(steps: list[StepTime]) -> None:
+    frames = {"scaling": scaling_frame(steps[:1], BATCH, None), "trials": layouts()[:1], "predicted": predicted()}
+    found = scaling_headline("icons", frames, pd.DataFrame(), "Times are medians", "A100", 8)
+    assert found.finding.startswith("One number of workers and of trials was measured, so no gain is known.")
+    assert found.certainty == "Times are medians; constants for A100s are assumed."
+
+
+def test_figures_of_the_page_show_measured_points_the_model_and_the_ideal(
+    steps: list[StepTime], samples: list[Sample]
+) -> None:
+    data = scaling_frame(steps, BATCH, fit(samples)[0])
+    speed, efficiency = measured_figure(data).views
+    names = ["ideal", "strong, measured", "strong, model", "weak, measured", "weak, model"]
+    assert [trace["name"] for trace in speed.data] == names
+    assert speed.data[0]["y"] == [1, 2, 4]
+    assert np.allclose(speed.data[1]["y"], data.loc[data["mode"] == "strong", "speed_up"], rtol=1e-4)
+    assert efficiency.layout["yaxis"]["range"][0] == 0
+    without = measured_figure(scaling_frame(steps, BATCH, None)).views[0]
+    assert [trace["name"] for trace in without.data] == ["ideal", "strong, measured", "weak, measured"], "no model"
+    dashes = {trace["name"]: trace["line"]["dash"] for trace in predicted_figure(predicted(), "A100").views[0].data}
+    assert dashes["large, strong"] != dashes["large, weak"]
+
+
+def test_the_page_begins_with_the_headline_and_has_all_tables(steps: list[StepTime]) -> None:
+    frames = {"scaling": scaling_frame(steps, BATCH, None), "trials": layouts(), "predicted": predicted()}
+    tables = [scaling_table(frames["scaling"], None, pd.DataFrame(), "too few"), layouts_table(layouts(), 1000, BATCH)]
+    found = scaling_headline("icons", frames, pd.DataFrame(), "Times are medians", "A100", 8)
+    page = scaling_page(found, frames, tables, "A100", "icons <b>on 4 cores")
+    assert f'<p class="finding">{found.finding}</p>' in page
+    assert "icons &lt;b&gt;on 4 cores" in page
+    for text in ("Workers that share a step", "Trials at the same time", "Strong scaling", 'data-figure="predicted"'):
+        assert text in page
+    assert 'id="failures"' not in page, "there are no runs"
+
+
 def test_files_without_a_model_are_valid_json(steps: list[StepTime], tmp_path: Path) -> None:
     frames = {"scaling": scaling_frame(steps, BATCH, None), "predicted": predicted()}
-    write(tmp_path / "out" / "scaling", frames, "text", "about", "A100s")
+    write(tmp_path / "out" / "scaling", frames, "text", "page", "about", "A100s")
     names = {path.name for path in (tmp_path / "out").iterdir()}
     figures = {f"scaling{part}.{kind}" for part in ("", "_predicted") for kind in ("png", "svg")}
-    assert names == {"scaling.json", "scaling.md", *figures}
+    assert names == {"scaling.html", "scaling.json", "scaling.md", *figures}
     written = json.loads((tmp_path / "out" / "scaling.json").read_text(), parse_constant=pytest.fail)
     assert written["scaling"][0]["fitted_seconds"] is None
     assert len(written["predicted"]) == len(predicted())

@@ -11,7 +11,9 @@ import pandas as pd
 import pytest
 import yaml
 
+from analysis.headline import headline
 from analysis.plots.search import plot_backfill, plot_retrieval
+from analysis.study import Study, read_search
 from analysis.tables.search import formats_table, search_tables
 from cl2r.cli.study import Recipe
 from cl2r.data.dataset import Templates
@@ -22,7 +24,7 @@ from cl2r.engine.plan import plan_run
 from cl2r.errors import InputError
 from cl2r.gallery.retrieval import report_images
 from cl2r.retrieval import SEARCH_METRICS, retrieved
-from cl2r.storage.path import ObjectPath
+from cl2r.storage.path import ObjectPath, at
 from cl2r.study.folder import StudyFolder
 from cl2r.study.spec import StudySpec
 from studies import search
@@ -190,6 +192,8 @@ def test_all_tables_of_a_study(measured: Frames) -> None:
     tables = search_tables(measured)
     assert [table.title for table in tables][:2] == ["1:N search", "What an upgrade brings"]
     assert len(tables) == 6
+    hint = ("On the command line: CL²R is cl2r.",)
+    assert [table.hints for table in tables] == [*[hint] * 5, ()], "the last has no methods"
     assert any("Too few rows" in note for note in formats_table(measured["formats"]).notes)
     assert [cell.text for cell in tables[-1].column("index")] == ["exact", "ivf", "hnsw"]
     assert "42 vectors" in tables[-1].notes[0]
@@ -223,7 +227,8 @@ def test_the_matrix_shows_a_search_metric(frames: Frames, measured: Frames) -> N
 
 
 def test_everything_is_written(frames: Frames, measured: Frames, tmp_path: Path, remote: ObjectPath) -> None:
-    text = present(frames, measured, tmp_path / "out", "python studies/search.py --seeds 0 1")
+    found = Study(**frames, curves=pd.DataFrame(), name="made", search=measured, paper={})
+    text = present(found, at(tmp_path / "out"), "python studies/search.py --seeds 0 1")
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert {f"{name}.parquet" for name in measured} <= names
     assert {f"search_backfill.{kind}" for kind in ("png", "svg", "pdf")} | {"search_matrices.png", "search.md"} <= names
@@ -233,10 +238,14 @@ def test_everything_is_written(frames: Frames, measured: Frames, tmp_path: Path,
     for part in ("`python studies/search.py --seeds 0 1`", "- commit: ", "- seeds: 0, 1", "](search_backfill.png)"):
         assert part in document
     assert "| recall@1 | ER |" in document
+    said = headline(found)
+    assert text.startswith(f"{said.title}\n\n"), "as the page begins"
+    assert f"{said.finding} {said.certainty}" in " ".join(text.split()), "the sentences of the page"
+    assert said.title == "Search after upgrades on tiny: 2 methods, 3 tasks, 2 seeds"
     assert "1:N search" in text
     assert "|" not in text, "aligned columns for the terminal"
     assert str(tmp_path / "out") in text
-    present(frames, measured, remote / "search", "cl2r study search")
+    present(found, remote / "search", "cl2r study search")
     assert {path.name for path in (remote / "search").list()} == names
 
 
@@ -249,7 +258,8 @@ def test_the_command_measures_and_writes_what_the_study_found(
     def ran(path: Path, recipe: Recipe, options: Any) -> int:
         assert recipe.changes == {"grid": {"method.name": ["cl2r", "er"]}}
         session: Any = SimpleNamespace(spec=study, folder=StudyFolder(root, "made"))
-        shown.append(recipe.table(session, frames))
+        assert recipe.text is not None
+        shown.append(recipe.text(session, frames | {"curves": pd.DataFrame()}))
         return 0
 
     monkeypatch.setattr("cl2r.cli.study.run_recipe", ran)
@@ -257,11 +267,13 @@ def test_the_command_measures_and_writes_what_the_study_found(
     options = ["--preset", str(preset), "--storage", str(root), "--methods", "cl2r", "er", "--draws", "1"]
     assert search.main(options) == 0
     (tmp_path / "mine").mkdir()
-    assert search.main([*options, "--out", str(tmp_path / "mine")]) == 0
+    assert search.main([*options, "--draws", "2", "--out", str(tmp_path / "mine")]) == 0
     folder = root / "studies" / "made" / "search"
     assert str(folder) in shown[0]
     assert (folder / "search.md").read_text().count("cl2r study search --preset") == 1
     assert (tmp_path / "mine" / "backfill.parquet").exists()
+    kept = read_search(at(folder.parent), frames["runs"])
+    assert kept["backfill"]["draw"].max() == 1, "the page reads what was measured last, wherever tables were written"
 
 
 def test_the_default_specification_has_two_methods() -> None:

@@ -156,6 +156,8 @@ def test_the_legend_explains_the_marks_that_there_are(form: Form) -> None:
     assert ("paired t" in tested, "clearly worse" in tested, "no test" in tested) == (True, True, False)
     assert ("paired t" in untested, "no test" in untested) == (False, True)
     assert "best mean" not in unmarked
+    samples = {"markdown": "▾:", "latex": r"\textcolor{gray}{grey}:", "html": '<span class="worse">grey</span>:'}
+    assert f"{samples.get(form, '▾')} clearly worse" in " ".join(tested.split())
 
 
 def test_hints_are_for_people_who_type_commands() -> None:

@@ -2,12 +2,13 @@
 
 import dataclasses
 
+import pandas as pd
 import pytest
 from matplotlib.colors import to_hex
 
-from analysis import Study, best_by_context, confirmation_tables, study_tables
+from analysis import Study, best_by_context, confirmation_tables, study_tables, trials_tables
 from analysis.comparisons import paired_differences
-from analysis.names import GOOD
+from analysis.names import GOOD, title
 from analysis.plots import plot_best_by_tasks
 from analysis.plots.sweep import COLOURS
 from analysis.sweeps import best_trials, sweep_contexts, sweep_goals
@@ -72,6 +73,19 @@ def test_a_confirmation_with_one_seed_or_failed_runs_has_no_interval() -> None:
     assert [cell.text for cell in table.column("seeds")] == ["2", "2", "0"]
     assert table.column("service accuracy")[2].text == "–"
     assert "service accuracy − default" not in table.columns
+
+
+def test_trials_of_several_methods_show_their_titles() -> None:
+    space = {"method.name": {"choices": ["er_fd", "cl2r"]}, "method.lambda_base": {"low": 0.1, "high": 10.0}}
+    study = made_study(["cl2r", "er_fd"], [0], grid={"method.lambda_base": [0.1, 3.0]}, space=space)
+    (table,) = trials_tables(study.runs, study.specification)
+    trials = table.data[~table.data["reference"]]
+    assert [cell.text for cell in table.column("method")][:4] == [title(name) for name in trials["method.name"]]
+    assert set(trials["method.name"]) == {"er_fd", "cl2r"}
+    assert table.hints == ("On the command line: Trainable, FD is er_fd; CL²R is cl2r.",)
+    new = study.runs[study.runs["trial"] == 2].assign(variant="confirmed", seed=1)
+    (confirmed,) = confirmation_tables(dataclasses.replace(study, runs=pd.concat([study.runs, new])))
+    assert confirmed.column("runs")[0].text.startswith("trial 2 (Trainable, FD, ")
 
 
 def test_the_tables_of_a_sweep() -> None:
