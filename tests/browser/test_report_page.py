@@ -132,7 +132,7 @@ def test_a_run_without_a_matrix_on_some_pairs(study: Study, open_report: Open, t
 
 def test_a_sweep(open_report: Open, tmp_path: Path) -> None:
     space = {"method.lambda_base": {"low": 0.1, "high": 100.0, "log": True}}
-    grid = {"method.lambda_base": [0.2, 1.0, 3.0, 10.0, 50.0]}
+    grid = {"method.lambda_base": [0.2, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0, 90.0]}
     search = {"objectives": ["BC", "stored_bytes"]}
     sweep = made_study(["cl2r"], [0], 3, grid, space=space, search=search)
     view = open_report(write_report(sweep, tmp_path / "sweep.html"), 400, "dark")
