@@ -433,9 +433,14 @@ def _certainty_over(
     return f"Over {seeds} the lead over the next method is {', '.join(parts)}{surer}.{left}", command
 
 
+def command_words(study: Study) -> list[str]:
+    """Return the words of the command that ran the study, without names and secrets; none if it was not recorded."""
+    return anonymous_words([str(word) for word in study.about.get("command") or ()])
+
+
 def more_seeds(study: Study) -> tuple[str, str]:
     """Return the command that adds seeds to a study, and `, about 6 min,`; empty texts if that is not recorded."""
-    words = anonymous_words([str(word) for word in study.about.get("command") or ()])
+    words = command_words(study)
     seeds = sorted(int(seed) for seed in study.runs["seed"].dropna().unique())
     if not words or not seeds:
         return "", ""

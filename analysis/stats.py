@@ -133,11 +133,12 @@ def shown_estimates(runs: pd.DataFrame, metric: str, by: Sequence[str]) -> pd.Da
     if (table["n"] == 1).any() and set(ends) <= set(runs):
         codes, groups = numbered_groups(runs, group_columns(runs, by))
         known = (finished(runs) & runs[metric].notna()).to_numpy(dtype=bool)
+        interval, over = table[["low", "high"]].to_numpy(dtype=float, copy=True), table["over"].tolist()
         for number in range(len(groups)):
             own = runs[(codes == number) & known]
             if len(own) == 1 and own[ends].notna().all(axis=None):
-                places = [table.columns.get_loc(name) for name in ("low", "high", "over")]
-                table.iloc[number, places] = [*own[ends].iloc[0].astype(float), "pairs"]
+                interval[number], over[number] = own[ends].iloc[0].astype(float), "pairs"
+        table = table.assign(low=interval[:, 0], high=interval[:, 1], over=over)
     return table
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from analysis.groups import finished
-from analysis.headline import Headline, difference_text
+from analysis.headline import Headline, command_words, difference_text
 from analysis.stats import Estimate, shown_estimates, t_interval
 from analysis.study import Study
 from analysis.sweeps import (
@@ -304,7 +304,7 @@ def more_trials(study: Study, contexts: Sequence[Context]) -> tuple[str, int, st
 
     The texts are empty if the command or the time is not known.
     """
-    words = [str(word) for word in study.about.get("command") or ()]
+    words = command_words(study)
     tried = max(variant_rows(own.rows)["trial"].nunique() for own in contexts)
     if "--trials" not in words and not any(
         word in ("sweep", "sweep.py") or word.endswith("/sweep.py") for word in words
@@ -351,7 +351,7 @@ def race_headline(study: Study, name: str) -> Headline:
     seeds = f", the last with {counted(last['seed'].nunique(), 'seed')}" if len(last) else ""
     sentences.append(f"Candidates: {listed(counts)}{seeds}.")
     remark = " ".join(line for line in found.details if line not in beside)
-    words, hours = [str(word) for word in study.about.get("command") or ()], float(study.specification["race"]["hours"])
+    words, hours = command_words(study), float(study.specification["race"]["hours"])
     if not any(word == "recommend" or word.endswith("recommend.py") for word in words):
         return Headline(name, finding, " ".join(sentences), remark=remark)
     command = shlex.join([*without(words, "--hours", "--name"), "--hours", f"{2 * hours:g}"])
