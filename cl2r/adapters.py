@@ -11,12 +11,14 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from cl2r import drift_adapters
 from cl2r.config.schema import AdapterConfig
 from cl2r.features import Rows, unit_rows
 from cl2r.stationarity import rotation
 
 Vectors = npt.NDArray[np.float64]
 Map = Callable[[Vectors], Vectors]
+DRIFT_ADAPTERS = ("low_rank", "residual_mlp", "orthogonal")
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,8 @@ def slerp(start: Rows, end: Rows, share: float) -> Vectors:
 
 def fit_step(support: Support, config: AdapterConfig) -> Map:
     """Return the map of one step; slerp begins with a rotation."""
+    if config.name in DRIFT_ADAPTERS:
+        return drift_adapters.fit(unit_rows(support.new), unit_rows(support.old), config)
     if config.name == "aligner":
         return aligner(support, config.ridge)
     return query_drift(support) if config.name == "query_drift" else procrustes(support)
@@ -89,8 +93,11 @@ class QueryAdapter:
         return np.asarray(queries, dtype=np.float32)
 
 
-def adapter_flops(name: str, dim: int, steps: int, forward_flops: float) -> float:
+def adapter_flops(config: AdapterConfig, dim: int, steps: int, forward_flops: float) -> float:
     """Return the FLOPs to map one query of φ_T to φ_1. Linear maps are multiplied out once for all queries."""
+    name = config.name
+    if name in DRIFT_ADAPTERS:
+        return drift_adapters.flops(config, dim) * steps  # with a shift and a norm between them: these do not merge
     if name == "none" or steps == 0:
         return 0.0
     if name == "query_drift":
@@ -99,8 +106,11 @@ def adapter_flops(name: str, dim: int, steps: int, forward_flops: float) -> floa
     return linear + forward_flops + 6 * dim if name == "slerp" else linear
 
 
-def adapter_bytes(name: str, dim: int, steps: int, model_bytes: float) -> int:
+def adapter_bytes(config: AdapterConfig, dim: int, steps: int, model_bytes: float) -> int:
     """Return the bytes that a service stores for queries of φ_T to older galleries: maps, and for slerp the models."""
+    name = config.name
+    if name in DRIFT_ADAPTERS:
+        return steps * 4 * sum(drift_adapters.numbers(config, dim))
     if name == "none":
         return 0
     numbers = dim if name == "query_drift" else dim * dim

@@ -47,7 +47,7 @@ class BicOptions(Section):
     """paper: weighted softmax distillation; inclearn: the unweighted sigmoid distillation that the CL²R paper ran."""
     temperature: Annotated[float, keyed_from(2, gt=0)] = 2.0
     validation: Annotated[float, keyed_from(2, gt=0, lt=1)] = 0.1
-    """Share of a class's exemplars kept for the second stage; at least one if there are two."""
+    """Share of a class's exemplars set apart for the second stage; at least one if there are two."""
     bias_epochs: Annotated[int, keyed_from(2, ge=0)] = 200
     """0: no second stage, and no rows kept for it."""
     bias_lr: Annotated[float, keyed_from(2, ge=0)] = 0.1
@@ -141,6 +141,8 @@ _OWN = {"method.classifier": "trainable", "method.fd": "none"}
 _INCREMENTAL = {**_OWN, "head.projection": "none", "batches.batching": "natural"}
 """How class-incremental methods are published: φ is b(x) itself, and memory is not over-sampled."""
 _SIGNED = {**_INCREMENTAL, "backbone.last_relu": False}
+_DISTILLED = {**_SIGNED, "method.fd": "all", "method.lambda_rule": "old_over_new"}
+"""LUCIR's stage 1, which FAN has too: FD on every row with a weight that grows with the number of old classes."""
 _ALWAYS = {"method.fd_when_no_memory": "on_new"}
 """FD over all rows needs no memory; only the λ_t of CL²R is undefined without one."""
 _HERDING = {"memory.selection": "herding"}
@@ -203,6 +205,7 @@ _BIC = MethodInfo(
     native={**_steps(250, (100, 150, 200), weight_decay=2e-4), **_HERDING},
     options=BicOptions,
     first_task="rehearsal",
+    version="2",
 )
 _BCT = MethodInfo(
     "bct",
@@ -259,7 +262,7 @@ BUILT_IN: tuple[MethodInfo, ...] = (
         "cl2r.methods.lucir:Lucir",
         carries="weights, memory, φ_{t-1}, frozen rows of old classes, scale η",
         feature=f"{_BACKBONE}, signed",
-        defaults={**_SIGNED, "method.fd": "all", "method.lambda_rule": "old_over_new", **_ALWAYS},
+        defaults={**_DISTILLED, **_ALWAYS},
         native={**_steps(160, (80, 120), weight_decay=5e-4), **_HERDING},
         options=LucirOptions,
     ),
@@ -289,7 +292,7 @@ BUILT_IN: tuple[MethodInfo, ...] = (
         carries="weights, memory, φ_{t-1} and its aligned classifier",
         feature=_BACKBONE,
         defaults=_INCREMENTAL,
-        native=_steps(170, (60, 100, 140), weight_decay=2e-4),
+        native={**_steps(170, (60, 100, 140), weight_decay=2e-4), **_HERDING},
         options=WaOptions,
         first_task="rehearsal",
     ),
@@ -312,7 +315,7 @@ BUILT_IN: tuple[MethodInfo, ...] = (
         "cl2r.methods.fan:Fan",
         carries="weights, memory, φ_{t-1}, frozen rows of old classes, scale η",
         feature=f"{_BACKBONE}, signed",
-        defaults={**_SIGNED, "method.fd": "all", **_ALWAYS},
+        defaults={**_DISTILLED, **_ALWAYS},
         options=FanOptions,
         first_task="lucir",
         maps_gallery=True,
@@ -346,7 +349,7 @@ BUILT_IN: tuple[MethodInfo, ...] = (
         carries="every extractor so far, classifier, memory",
         feature=f"t concatenated {_BACKBONE}",
         defaults=_INCREMENTAL,
-        native=_steps(170, (80, 120, 150), weight_decay=2e-4),
+        native={**_steps(170, (80, 120, 150), weight_decay=2e-4), **_HERDING},
         options=DerOptions,
         first_task="rehearsal",
         grows=True,

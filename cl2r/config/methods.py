@@ -69,6 +69,8 @@ class AdapterInfo:
 
 _ALIGNER = "a linear map of new queries to the old space, least squares with a pull to the identity"
 _SLERP = "procrustes, then the point on the sphere between that and the old model's own query"
+_DRIFT_ADAPTER = "Vejendla, Drift-Adapter, EMNLP 2025"
+_ORTHOGONAL = "after Ricci et al., λ-Orthogonality Regularization for Compatible Representation Learning, NeurIPS 2025"
 ADAPTERS: dict[str, AdapterInfo] = {
     name: AdapterInfo(name, title, paper)
     for name, title, paper in (
@@ -76,6 +78,9 @@ ADAPTERS: dict[str, AdapterInfo] = {
         ("procrustes", "the best rotation of new queries to the old space", "Schönemann, Psychometrika 1966"),
         ("slerp", _SLERP, "Shoemake, SIGGRAPH 1985, for the interpolation"),
         ("query_drift", "the mean drift subtracted from new queries", "arXiv:2506.00037"),
+        ("low_rank", "an affine map of low rank", _DRIFT_ADAPTER),
+        ("residual_mlp", "new queries plus what a network with one hidden layer makes of them", _DRIFT_ADAPTER),
+        ("orthogonal", "an affine map, pulled towards a rotation and a shift", _ORTHOGONAL),
     )
 }
 

@@ -137,11 +137,22 @@ class AugmentConfig(Section):
 class AdapterConfig(Section):
     """A map of new queries into an old model's space, fitted to stored features; no model depends on it."""
 
-    name: Annotated[Literal["none", "aligner", "procrustes", "slerp", "query_drift"], not_keyed()] = "none"
+    name: Annotated[
+        Literal["none", "aligner", "procrustes", "slerp", "query_drift", "low_rank", "residual_mlp", "orthogonal"],
+        not_keyed(),
+    ] = "none"
     ridge: Annotated[float, not_keyed(gt=0)] = 0.1
     """aligner: pull of the map to the identity, in multiples of the mean eigenvalue of AᵀA."""
     share: Annotated[float, not_keyed(ge=0, le=1)] = 0.5
     """slerp: how far from the rotated new query to the old model's query."""
+    rank: Annotated[int, not_keyed(ge=1)] = 32
+    """low_rank: rank of the affine map's matrix."""
+    width: Annotated[int, not_keyed(ge=1)] = 128
+    """residual_mlp: hidden units."""
+    scaling: Annotated[bool, not_keyed()] = False
+    """low_rank, residual_mlp: also one factor for every dimension of the result."""
+    orthogonality: Annotated[float, not_keyed(gt=0)] = 1.0
+    """orthogonal: pull of the map to orthogonal ones, in multiples of the mean eigenvalue of the covariance."""
 
 
 class EvalConfig(Section):
