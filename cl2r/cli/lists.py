@@ -33,7 +33,7 @@ def methods(names: tuple[str, ...]) -> None:
     for adapter in ADAPTERS.values():
         if not names or adapter.name in chosen:
             _print_entry(f"+{adapter.name}" if names else adapter.name, width, [adapter.title, adapter.paper])
-    for line in METHODS.errors:
+    for line in [*METHODS.errors, *ADAPTERS.errors]:
         click.echo(f"not loaded: {line}", err=True)
 
 

@@ -93,6 +93,8 @@ class FosterOptions(Section):
     """β of the effective number of images per class; 0: all classes count the same."""
     new_on_old: Annotated[Literal["free", "zero"], keyed_from(2)] = "free"
     """The new classes' weights on the old features: trained, or held at zero."""
+    old_on_new: Annotated[Literal["random", "zero"], keyed_from(2)] = "random"
+    """The old classes' weights on the new features before boosting: random as in the released code, or zero."""
 
 
 class FanOptions(Section):
@@ -140,6 +142,8 @@ PAPER = "Biondi et al., CL2R: Compatible Lifelong Learning Representations, ACM 
 _OWN = {"method.classifier": "trainable", "method.fd": "none"}
 _INCREMENTAL = {**_OWN, "head.projection": "none", "batches.batching": "natural"}
 """How class-incremental methods are published: φ is b(x) itself, and memory is not over-sampled."""
+_BIASED = {**_INCREMENTAL, "head.bias": True}
+"""Those whose published linear classifier has a bias."""
 _SIGNED = {**_INCREMENTAL, "backbone.last_relu": False}
 _DISTILLED = {**_SIGNED, "method.fd": "all", "method.lambda_rule": "old_over_new"}
 """LUCIR's stage 1, which FAN has too: FD on every row with a weight that grows with the number of old classes."""
@@ -169,6 +173,7 @@ _CELLS = tuple(
         family="rehearsal",
         defaults={"method.classifier": classifier, "method.fd": fd},
         native=_OURS,
+        switches=("preallocate", "mask_unseen", *(["bias"] if classifier == "trainable" else [])),
     )
     for name, title, classifier, fd in (
         ("er", "Experience Replay: trainable classifier, no distillation", "trainable", "none"),
@@ -189,10 +194,11 @@ _LWF = MethodInfo(
     "cl2r.methods.lwf:Lwf",
     carries="weights, φ_{t-1} and its classifier",
     feature=_BACKBONE,
-    defaults={**_INCREMENTAL, "memory.per_class": 0, "lwf.ce": "new"},
+    defaults={**_BIASED, "memory.per_class": 0, "lwf.ce": "new"},
     native=_steps(250, (60, 120, 180, 220), weight_decay=2e-4),
     options=LwfOptions,
     first_task="rehearsal",
+    switches=("bias",),
 )
 _BIC = MethodInfo(
     "bic",
@@ -201,10 +207,11 @@ _BIC = MethodInfo(
     "cl2r.methods.bic:Bic",
     carries="weights, memory, corrected logits of φ_{t-1}, (α, β) of every task",
     feature=_BACKBONE,
-    defaults={**_INCREMENTAL, "bic.variant": "paper"},
+    defaults={**_BIASED, "bic.variant": "paper"},
     native={**_steps(250, (100, 150, 200), weight_decay=2e-4), **_HERDING},
     options=BicOptions,
     first_task="rehearsal",
+    switches=("bias",),
     version="2",
 )
 _BCT = MethodInfo(
@@ -218,6 +225,7 @@ _BCT = MethodInfo(
     native=_steps(90, (30, 60), batch=256, weight_decay=1e-4),
     options=BctOptions,
     first_task="rehearsal",
+    switches=("bias",),
     memory="all",
 )
 _BOUND = MethodInfo(
@@ -231,6 +239,7 @@ _BOUND = MethodInfo(
     native=_OURS,
     first_task="rehearsal",
     memory="all",
+    switches=("mask_unseen",),
 )
 
 
@@ -241,7 +250,7 @@ BUILT_IN: tuple[MethodInfo, ...] = (
         _LWF,
         name="lwf_er",
         title="LwF with memory: logit distillation, softmax over all classes seen",
-        defaults={**_INCREMENTAL, "lwf.ce": "seen"},
+        defaults={**_BIASED, "lwf.ce": "seen"},
         carries="weights, memory, φ_{t-1} and its classifier",
     ),
     MethodInfo(
@@ -250,8 +259,9 @@ BUILT_IN: tuple[MethodInfo, ...] = (
         "Rebuffi et al., iCaRL: Incremental Classifier and Representation Learning, CVPR 2017",
         "cl2r.methods.icarl:Icarl",
         carries="weights, memory, φ_{t-1} and its classifier",
-        feature=f"{_BACKBONE}, signed",
-        defaults=_SIGNED,
+        feature=_BACKBONE,
+        defaults=_BIASED,
+        switches=("bias",),
         native={**_steps(70, (49, 63), lr=2.0, weight_decay=5e-5, gamma=0.2), **_HERDING, "icarl.over_classes": "mean"},
         options=IcarlOptions,
     ),
@@ -271,7 +281,7 @@ BUILT_IN: tuple[MethodInfo, ...] = (
         _BIC,
         name="bic_inclearn",
         title="BiC as the CL²R paper ran it: unweighted sigmoid distillation",
-        defaults={**_INCREMENTAL, "bic.variant": "inclearn"},
+        defaults={**_BIASED, "bic.variant": "inclearn"},
     ),
     MethodInfo(
         "podnet",
@@ -291,7 +301,8 @@ BUILT_IN: tuple[MethodInfo, ...] = (
         "cl2r.methods.wa:Wa",
         carries="weights, memory, φ_{t-1} and its aligned classifier",
         feature=_BACKBONE,
-        defaults=_INCREMENTAL,
+        defaults=_BIASED,
+        switches=("bias",),
         native={**_steps(170, (60, 100, 140), weight_decay=2e-4), **_HERDING},
         options=WaOptions,
         first_task="rehearsal",
@@ -303,7 +314,8 @@ BUILT_IN: tuple[MethodInfo, ...] = (
         "cl2r.methods.foster:Foster",
         carries="the compressed network, memory",
         feature=f"{_BACKBONE} of the compressed network",
-        defaults=_INCREMENTAL,
+        defaults=_BIASED,
+        switches=("bias",),
         native={**_COSINE_200, **_HERDING, "foster.boost_epochs": 170, "foster.compress_epochs": 130},
         options=FosterOptions,
         first_task="rehearsal",
@@ -348,7 +360,8 @@ BUILT_IN: tuple[MethodInfo, ...] = (
         "cl2r.methods.der:DerTrunc",
         carries="every extractor so far, classifier, memory",
         feature=f"t concatenated {_BACKBONE}",
-        defaults=_INCREMENTAL,
+        defaults=_BIASED,
+        switches=("bias",),
         native={**_steps(170, (80, 120, 150), weight_decay=2e-4), **_HERDING},
         options=DerOptions,
         first_task="rehearsal",
@@ -364,5 +377,6 @@ BUILT_IN: tuple[MethodInfo, ...] = (
         defaults={"method.classifier": "fixed", "method.fd": "none"},
         options=HocOptions,
         first_task="rehearsal",
+        switches=("mask_unseen",),
     ),
 )

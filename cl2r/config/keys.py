@@ -24,6 +24,7 @@ LATER_FIELDS: dict[str, Any] = {
     "eval.split": "images",
     "eval.average_precision": False,
     "optim.compile": False,
+    "head.bias": False,
 }
 """Fields added after links and studies had been stored, with the value that means the earlier behaviour."""
 

@@ -97,6 +97,7 @@ def _fields() -> Schema:
     found = {name: {key: value for key, value in entry.items() if key != "default"} for name, entry in found.items()}
     adapted = rf"^({'|'.join(METHODS)})\+({'|'.join(ADAPTERS)})$"
     found["method.name"] = {"anyOf": [{"enum": list(METHODS)}, {"type": "string", "pattern": adapted}]}
+    found["adapter.name"]["enum"] = ["none", *ADAPTERS]
     found["backbone.name"] = {"enum": [*BUILT_IN, *(point.name for point in entry_points(group=GROUP))]}
     found["data.name"]["examples"] = [*DATASETS, "photos.npz", "photos/"]
     return found

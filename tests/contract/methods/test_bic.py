@@ -155,12 +155,13 @@ def sigmoid(value: float) -> float:
 
 
 def logits_of(made: Case, x: Tensor) -> npt.NDArray[np.float64]:
-    """Return z, computed row by row from features and weights."""
+    """Return z, computed row by row from features, weights and biases."""
     network = made.method.network.eval()
     with torch.no_grad():
         features = network.phi(x).double().numpy()
-    weights = network.state_dict()["classifier.weight"].double().numpy()
-    return np.array([[float(np.dot(w, f)) for w in weights] for f in features])
+    weights, bias = (network.state_dict()[f"classifier.{name}"].double().numpy() for name in ("weight", "bias"))
+    assert (bias != 0).any()
+    return np.array([[float(np.dot(w, f)) + b for w, b in zip(weights, bias, strict=True)] for f in features])
 
 
 def distillation(z: npt.NDArray[np.float64], old: npt.NDArray[np.float64], variant: str, temperature: float) -> float:
@@ -236,7 +237,9 @@ def test_a_fresh_pair_corrects_nothing() -> None:
     network, x = made.method.network.eval(), made.images[:7]
     assert made.method.network.correction.alpha.item() == 1
     assert made.method.network.correction.beta.item() == 0
-    plain = functional.linear(network.phi(x), network.get_parameter("classifier.weight"))
+    plain = functional.linear(
+        network.phi(x), *(network.get_parameter(f"classifier.{name}") for name in ("weight", "bias"))
+    )
     assert torch.equal(network(x).logits[:, 8:], plain[:, 8:])
     assert torch.equal(network(x).logits[:, :4], plain[:, :4]), "task 1 has no pair"
 

@@ -35,6 +35,7 @@ OTHER_VALUES: dict[str, tuple[int | None, Any]] = {
     "head.centre": (1, True),
     "head.projection": (1, "mlp"),
     "head.k_max": (None, 500),
+    "head.bias": (1, True),
     "head.preallocate": (1, True),
     "head.mask_unseen": (1, True),
     "simplex.scale": (1, "legacy"),
