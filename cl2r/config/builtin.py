@@ -18,7 +18,9 @@ class LwfOptions(Section):
     ce: Annotated[Literal["new", "seen"], keyed_from(2)] = "new"
     """Softmax of the cross-entropy over the new classes only, because there is no memory, or over all classes seen."""
     weight: Annotated[float, keyed_from(2, ge=0)] = 1.0
+    """Weight w of the distillation."""
     temperature: Annotated[float, keyed_from(2, gt=0)] = 2.0
+    """T of the distillation."""
 
 
 class IcarlOptions(Section):
@@ -33,11 +35,15 @@ class LucirOptions(Section):
     """LUCIR's margin ranking term and imprinting; its distillation is `method.fd` and `method.lambda_*`."""
 
     margin_weight: Annotated[float, keyed_from(2, ge=0)] = 1.0
+    """Weight μ of the margin ranking term."""
     margin: Annotated[float, keyed_from(2, ge=0)] = 0.5
+    """m, the cosine by which the own class should lead."""
     top: Annotated[int, keyed_from(2, ge=1)] = 2
     """Number of highest-scoring negatives per row."""
     negatives: Annotated[Literal["new", "all"], keyed_from(2)] = "new"
+    """Classes that are ranked against: the new ones, or all."""
     imprint: Annotated[bool, keyed_from(2)] = True
+    """New rows start as the mean direction of their class under the old model; false: at random."""
 
 
 class BicOptions(Section):
@@ -46,11 +52,13 @@ class BicOptions(Section):
     variant: Annotated[Literal["paper", "inclearn"], keyed_from(2)] = "paper"
     """paper: weighted softmax distillation; inclearn: the unweighted sigmoid distillation that the CL²R paper ran."""
     temperature: Annotated[float, keyed_from(2, gt=0)] = 2.0
+    """T of the distillation."""
     validation: Annotated[float, keyed_from(2, gt=0, lt=1)] = 0.1
     """Share of a class's exemplars set apart for the second stage; at least one if there are two."""
     bias_epochs: Annotated[int, keyed_from(2, ge=0)] = 200
     """0: no second stage, and no rows kept for it."""
     bias_lr: Annotated[float, keyed_from(2, ge=0)] = 0.1
+    """Rate of the second stage; it has the schedule of the first."""
     bias_decay: Annotated[float, keyed_from(2, ge=0)] = 0.1
     """Weight of β²/2."""
 
@@ -65,10 +73,13 @@ class PodnetOptions(Section):
     margin: Annotated[float, keyed_from(1, ge=0)] = 0.6
     """Used with `nca: paper` only."""
     spatial: Annotated[float, keyed_from(2, ge=0)] = 3.0
+    """λ_c, the weight of the pooled maps; 8 in the presets of ImageNet and CASIA."""
     flat: Annotated[float, keyed_from(2, ge=0)] = 1.0
+    """λ_f, the weight of the features; 10 in those presets."""
     finetune_epochs: Annotated[int, keyed_from(2, ge=0)] = 20
     """Epochs for the proxies alone, on as many images of a new class as of an old one; skipped without memory."""
     finetune_lr: Annotated[float, keyed_from(2, ge=0)] = 0.05
+    """Rate of the stage that trains the proxies alone; 0.01 in those presets."""
     clamp: Annotated[float, keyed_from(1, gt=0)] = 5.0
     """Largest absolute entry of a gradient."""
 
@@ -77,20 +88,24 @@ class WaOptions(Section):
     """WA's distillation."""
 
     temperature: Annotated[float, keyed_from(2, gt=0)] = 2.0
+    """T of the distillation."""
 
 
 class FosterOptions(Section):
     """FOSTER's boosting and compression."""
 
     boost_epochs: Annotated[int | None, keyed_from(2, ge=1)] = None
+    """Epochs of boosting; none for both: `optim.epochs` split 4 : 3."""
     compress_epochs: Annotated[int | None, keyed_from(2, ge=1)] = None
-    """None for both: `optim.epochs` split 4 : 3, so that a task is as long as with other methods."""
+    """Epochs of compression; none for both: `optim.epochs` split 4 : 3, so that no method trains longer."""
     weight: Annotated[float, keyed_from(2, ge=0)] = 1.0
     """Weight of the distillation of old logits while boosting."""
     temperature: Annotated[float, keyed_from(2, gt=0)] = 2.0
+    """T of both distillations."""
     beta_boost: Annotated[float, keyed_from(2, ge=0, lt=1)] = 0.94
+    """β of the effective number of images per class while boosting; 0: all classes count the same."""
     beta_compress: Annotated[float, keyed_from(2, ge=0, lt=1)] = 0.97
-    """β of the effective number of images per class; 0: all classes count the same."""
+    """The same while compressing."""
     new_on_old: Annotated[Literal["free", "zero"], keyed_from(2)] = "free"
     """The new classes' weights on the old features: trained, or held at zero."""
     old_on_new: Annotated[Literal["random", "zero"], keyed_from(2)] = "random"
@@ -101,11 +116,15 @@ class FanOptions(Section):
     """FAN's feature adaptation network ψ. No code of its authors is public: width, α and rate are starting values."""
 
     pairs: Annotated[Literal["task", "task+memory"], keyed_from(2)] = "task+memory"
+    """Images that ψ is trained on: those of the task, or also those in memory."""
     alpha: Annotated[float, keyed_from(2, ge=0)] = 100.0
+    """Weight of the alignment of ψ(v) with the new feature."""
     width: Annotated[int, keyed_from(2, ge=1)] = 16
     """Hidden units, in multiples of the feature size."""
     epochs: Annotated[int, keyed_from(2, ge=0)] = 30
+    """Epochs of ψ."""
     lr: Annotated[float, keyed_from(2, gt=0)] = 1e-3
+    """Rate of ψ, by Adam."""
     kd_weight: Annotated[float, keyed_from(2, ge=0)] = 0.0
     """Weight of the logit distillation that the original may have had."""
 
@@ -114,6 +133,7 @@ class BctOptions(Section):
     """The influence loss of BCT and lifelong BCT."""
 
     weight: Annotated[float, keyed_from(2, ge=0)] = 1.0
+    """λ_b, the weight of the influence loss."""
     new_classes: Annotated[Literal["ignore", "synth"], keyed_from(2)] = "ignore"
     """Rows of classes unknown to the old head: left out, or given the class mean under φ_{t-1} as old prototype,
     scaled to the mean norm of the old head's rows."""
@@ -132,6 +152,7 @@ class HocOptions(Section):
     weight: Annotated[float, keyed_from(2, ge=0, le=1)] = 0.1
     """λ_h, the share of the cross-entropy."""
     mu: Annotated[float, keyed_from(2, gt=0)] = 10.0
+    """Factor of the cosines."""
     mask: Annotated[Literal["code", "inf"], keyed_from(2)] = "inf"
     """Similarities inside a row's own class in the denominator: 0 as in the released code, or left out."""
     anchor: Annotated[Literal["new", "old"], keyed_from(2)] = "new"

@@ -90,15 +90,20 @@ class MethodConfig(Section):
     classifier: Annotated[Literal["trainable", "fixed"], keyed_from(1)]
     fd: Annotated[Literal["none", "all", "memory"], keyed_from(2)]
     lambda_base: Annotated[float, keyed_from(2, ge=0)] = 5.0
+    """Weight of FD before the rule; 0: no FD."""
     lambda_rule: Annotated[LambdaRule, keyed_from(2)] = "new_over_old"
+    """λ_t = λ_base · √(k_n/k_0), √(k_0/k_n), √(N_t/k_n) or 1."""
     fd_when_no_memory: Annotated[Literal["skip", "on_new"], keyed_from(2)] = "skip"
+    """Without memory: no FD, or FD on all rows."""
 
 
 class MemoryConfig(Section):
     """The episodic memory M_t."""
 
     per_class: Annotated[int, keyed_from(2, ge=0, lt=2**31)] = 20
+    """Images of every class."""
     selection: Annotated[Literal["random", "herding"], keyed_from(2)] = "random"
+    """herding: the images whose mean feature is nearest to the class's."""
 
 
 class BatchConfig(Section):
