@@ -13,7 +13,6 @@ from scipy import optimize
 
 from cl2r.config.schema import AdapterConfig
 
-
 Vectors = npt.NDArray[np.float64]
 Map = Callable[[Vectors], Vectors]
 RIDGE = 1e-3

@@ -21,11 +21,11 @@ class MethodText:
     """Fields of `adapter` that an adapter has."""
 
 
-_SCHEDULE = "The schedule is that of the preset, the same for every method; `method.budget=native` is the published one."
-_NO_NATIVE = "The schedule is that of the preset, the same for every method; no published one for this setting is known."
+_SCHEDULE = "The schedule is that of the preset, as for every method; `method.budget=native` is the published one."
+_NO_NATIVE = "The schedule is that of the preset, as for every method; no published one for this setting is known."
 _RANDOM = "Memory is drawn at random, as for every method; published: herding (`method.budget=native` herds too)."
-_PER_CLASS = "Every class has the same number of images in memory; some published experiments share 2000 among all classes."
-_CENTRED = "On icons b(x) is centred before the classifier, as for every method; the publication does not (`head.centre`)."
+_PER_CLASS = "Every class has the same number of images in memory; some publications share 2000 among all classes."
+_CENTRED = "On icons b(x) is centred before the classifier, as for every method; published: not (`head.centre`)."
 _CLASS_INCREMENTAL = (_SCHEDULE, _RANDOM, _PER_CLASS, _CENTRED)
 
 _CELL = MethodText(
@@ -33,7 +33,7 @@ _CELL = MethodText(
     ("L = CE(z, y; T_t) + λ_t · FD(S)", "λ_t = λ_base · √(k_n/k_0)"),
 )
 _FIXED = (
-    "The fixed classifier is centred, with rows of length 1; the paper's is neither (row 8 of PAPER.md, `simplex.scale`).",
+    "The fixed classifier is centred, with rows of length 1; the paper's is neither (PAPER.md, row 8).",
     "Half of every batch is memory, as in the released code; the paper does not say (`batches.batching`).",
     "Without memory FD is left out, because λ_t counts the classes in memory (`method.fd_when_no_memory`).",
 )
@@ -54,7 +54,7 @@ _LWF = MethodText(
     "Keeps the answers of the previous network on the new images: their softmax over the old classes is distilled.",
     ("L = CE(z, y; J) + w · KD_T(z, z°)", "J = new classes (lwf.ce=new) or classes seen (lwf.ce=seen)"),
     (
-        "The implementation that the CL²R paper cites does not run as published; this is the standard loss, with w = 1.",
+        "The implementation that the CL²R paper cites does not run as published; this is the standard loss, w = 1.",
         "No memory, and a softmax over the new classes only, as in the original; the CL²R paper does not say. `lwf_er`"
         " has a memory and a softmax over all classes seen.",
         _SCHEDULE,
@@ -71,7 +71,7 @@ _BIC = MethodText(
     (
         "Images of the first task's classes are set apart from the second task on; published: from the first. The first"
         " task is shared with other methods and cannot depend on the size of the memory.",
-        "With herding, images are set apart at random in a class's own task, and again from what the memory then keeps.",
+        "With herding, images are set apart at random in a class's own task, and again from what memory then keeps.",
         "The pairs (α, β) of all earlier tasks stay part of teacher and student; the authors' code corrects the newest"
         " classes only.",
         *_CLASS_INCREMENTAL,
@@ -107,8 +107,12 @@ METHOD_TEXTS: dict[str, MethodText] = {
     "lwf_er": replace(
         _LWF,
         does=f"{_LWF.does} Old images come back from a memory.",
-        deviations=(_LWF.deviations[0], "With memory and a softmax over all classes seen; the original has neither.")
-        + (_SCHEDULE, _CENTRED),
+        deviations=(
+            _LWF.deviations[0],
+            "With memory and a softmax over all classes seen; the original has neither.",
+            _SCHEDULE,
+            _CENTRED,
+        ),
     ),
     "icarl": MethodText(
         "Every class is a yes-or-no question; the previous network answers those about old classes.",
@@ -154,7 +158,8 @@ METHOD_TEXTS: dict[str, MethodText] = {
         " alone on equally many images of every class.",
         (
             "L = LSC(z, y) + √(N_t/k_n) · (λ_c · spatial + λ_f · flat)",
-            "LSC = −ẑ_y + log(1 + Σ_{j≠y} e^ẑ_j),  ẑ = z − max z;  z_c = η · Σ_p softmax_p(s_c) · s_{c,p},  s = 2cos − 2",
+            "LSC = −ẑ_y + log(1 + Σ_{j≠y} e^ẑ_j),  ẑ = z − max z",
+            "z_c = η · Σ_p softmax_p(s_c) · s_{c,p},  s_{c,p} = 2 cos(φ, w_{c,p}) − 2",
             "spatial = mean over maps h of ‖p(h_t) − p(h_{t-1})‖,  p(h) = (Σ_W h², Σ_H h²) normalised;  flat = FD",
         ),
         (
@@ -217,7 +222,7 @@ METHOD_TEXTS: dict[str, MethodText] = {
         does="BCT that continues from φ_{t-1} with the new images and the memory, so that only memory rows have the"
         " second term. It is almost ER: see the first deviation.",
         deviations=(
-            "It is almost ER. On icons (the first 3 of 5 tasks, 10 epochs, 2 seeds) the second term ends at 0.002 to 0.010"
+            "It is almost ER. On icons (first 3 of 5 tasks, 10 epochs, 2 seeds) the second term ends at 0.002 to 0.010"
             " beside a cross-entropy of 0.16 to 0.20, 1 to 5 % of the loss, because the old classifier is sure of the"
             " few images in memory. BC is −0.021 and −0.028, that of ER −0.012 and −0.030.",
             *_BCT.deviations[:2],
@@ -269,7 +274,9 @@ ADAPTER_TEXTS: dict[str, MethodText] = {
         ("ridge",),
     ),
     "procrustes": MethodText(
-        "Rotates new queries to the old space.", ("m(q) = q R,  R = argmin over orthogonal R of ‖A R − B‖",), (_SUPPORT,)
+        "Rotates new queries to the old space.",
+        ("m(q) = q R,  R = argmin over orthogonal R of ‖A R − B‖",),
+        (_SUPPORT,),
     ),
     "slerp": MethodText(
         "Goes from the rotated query along the sphere to the old model's own query.",
@@ -277,9 +284,7 @@ ADAPTER_TEXTS: dict[str, MethodText] = {
         ("The old models run on every query, which their cost columns include.", _SUPPORT),
         ("share",),
     ),
-    "query_drift": MethodText(
-        "Subtracts the mean drift from new queries.", ("m(q) = q − mean(A − B)",), (_SUPPORT,)
-    ),
+    "query_drift": MethodText("Subtracts the mean drift from new queries.", ("m(q) = q − mean(A − B)",), (_SUPPORT,)),
     "low_rank": MethodText(
         "Maps new queries by an affine map of low rank.",
         ("m(q) = s ⊙ (q W + c),  min mean ‖m(a) − b‖²,  rank W ≤ adapter.rank;  s = 1 without adapter.scaling",),
@@ -306,7 +311,7 @@ ADAPTER_TEXTS: dict[str, MethodText] = {
         "Maps new queries by an affine map that is pulled towards a rotation and a shift.",
         ("m(q) = q W + c,  min mean ‖m(a) − b‖² + λ · ‖WᵀW − I‖²,  λ = adapter.orthogonality · tr(cov A)/d",),
         (
-            "The relaxed constraint of the publication is a penalty with a weight; its exact form could not be checked.",
+            "The relaxed constraint of the publication is a weighted penalty; its exact form could not be checked.",
             "Fitted alone by L-BFGS from the best rotation; the publication combines the map with further losses.",
             _SUPPORT,
         ),

@@ -99,9 +99,7 @@ def test_the_weight_leads_from_least_squares_to_a_rotation():
     assert excess == sorted(excess, reverse=True)
     assert excess[-1] < 1e-2 < excess[0]
     x, y = a - a.mean(0), b - b.mean(0)
-    np.testing.assert_allclose(
-        linear_part(orthogonal(a, b, 1e-9)), np.linalg.lstsq(x, y, rcond=None)[0], atol=1e-4
-    )
+    np.testing.assert_allclose(linear_part(orthogonal(a, b, 1e-9)), np.linalg.lstsq(x, y, rcond=None)[0], atol=1e-4)
     np.testing.assert_allclose(linear_part(orthogonal(a, b, 1e4)), rotation_of(x, y), atol=0.01)
 
 
@@ -159,9 +157,7 @@ def test_the_gradient_of_the_network_against_differences(monkeypatch):
     for place in range(len(point)):
         bump = np.zeros_like(point)
         bump[place] = 1e-6
-        assert (objective(point + bump)[0] - objective(point - bump)[0]) / 2e-6 == pytest.approx(
-            slope[place], abs=1e-5
-        )
+        assert (objective(point + bump)[0] - objective(point - bump)[0]) / 2e-6 == pytest.approx(slope[place], abs=1e-5)
 
 
 def test_without_scaling_the_network_keeps_the_scale():

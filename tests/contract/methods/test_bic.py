@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from cl2r.config.schema import Config
-from cl2r.methods.base import Rows, TaskData, TaskInfo
 from cl2r.memory import sample_task
+from cl2r.methods.base import Rows, TaskData, TaskInfo
 from cl2r.methods.bic import Bic, Split, hold_out
 from tests.support.method_case import Case, advanced, case
 from tests.support.quick import Interrupter, assert_same_chain, chain_tensors, quick_config, train
