@@ -1,9 +1,10 @@
 """How much of a method's loss is its own: the terms beside the cross-entropy, at the end of every later task.
 
-    python tests/benchmarks/loss_shares.py [--preset icons] [--epochs 20] [--tasks 3] [--seed 0] [--methods er lucir ...]
+    python tests/benchmarks/loss_shares.py [--preset icons] [--epochs 20] [--tasks 3] [--seed 0] [--methods lucir ...]
 
 A method whose own terms are next to nothing beside its cross-entropy trains as the method without them would. The terms
 are means over the last epoch of a stage, with their weights. A method without any differs in its classifier or data.
+Distillation of logits is a cross-entropy: it includes the entropy of the teacher's answers, which no training removes.
 """
 
 import argparse

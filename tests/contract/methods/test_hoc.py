@@ -11,8 +11,7 @@ from torch import Tensor
 from cl2r.config.builtin import HocOptions
 from cl2r.methods.hoc import contrastive
 from tests.support.method_case import advanced, fingerprint
-from tests.support.slow_losses import slow_ce
-from tests.support.slow_losses import cosine
+from tests.support.slow_losses import cosine, slow_ce
 
 MODES = list(itertools.product(["inf", "code"], ["new", "old"]))
 LABELS = [3, 1, 3, 0, 1, 3, 2]
