@@ -4,7 +4,7 @@ from analysis.comparisons import paired_differences, probability_of_improvement
 from analysis.stats import summarise
 from analysis.study import Frames, Study, concat, load_runs, load_study
 from analysis.sweeps import best_trials, feasible
-from analysis.tables import study_tables
+from analysis.tables import study_tables, study_text
 from analysis.tables.formats import render
 from analysis.tables.runs import (
     ablation_frame,
@@ -36,6 +36,7 @@ __all__ = [
     "probability_of_improvement",
     "render",
     "study_tables",
+    "study_text",
     "summarise",
     "trials_tables",
 ]

@@ -119,10 +119,10 @@ def probability_of_improvement(
 
 
 def standings(runs: pd.DataFrame, metric: str, by: Sequence[str]) -> pd.DataFrame:
-    """Return one row per group: mean, n, mark, note. `best` has the best mean; `close` is not significantly worse.
+    """Return one row per group: mean, n, mark, note. `best` has the best mean; `worse` is significantly worse.
 
-    Each group is tested by itself: a correction for many comparisons would mark more groups as `close` the more groups
-    there are. If several are best, the others are tested against the first of them.
+    A group without a mark is not told apart from the best; `note` says if it could not be tested. Each group is tested
+    by itself, whatever others there are. If several are best, the others are tested against the first of them.
     """
     names, sign = stats.group_columns(runs, by), _direction(metric)
     table = stats.summarise(runs, metric, names)
@@ -139,7 +139,7 @@ def standings(runs: pd.DataFrame, metric: str, by: Sequence[str]) -> pd.DataFram
         tests = paired_differences(compared, metric, names, label_of(groups[first]))
         for label, n, p, gain in zip(tests["one"], tests["n"], tests["p"], sign * tests["difference"], strict=True):
             place, verdict = _place(label, groups), _verdict(n, p, gain)
-            marks[place] = "close" if verdict in ("better", "not shown") else ""
+            marks[place] = "worse" if verdict == "worse" else ""
             words = {
                 stats.TOO_SMALL: f"{stats.TOO_SMALL}: {counted(n, 'common seed')}",
                 stats.NO_SPREAD: stats.NO_SPREAD,

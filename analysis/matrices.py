@@ -50,3 +50,11 @@ def pareto_front(costs: npt.ArrayLike) -> npt.NDArray[np.bool_]:
     no_worse = (table[:, None] <= table[None]).all(axis=2)
     better = (table[:, None] < table[None]).any(axis=2)
     return np.asarray(~(no_worse & better).any(axis=0), dtype=np.bool_)
+
+
+LEAST_RATIO = 2  # of the largest to the smallest cost that a plot of a trade-off needs
+
+
+def traded(costs: pd.Series) -> bool:
+    """Return whether costs differ enough for a plot of what they buy."""
+    return bool(costs.max() >= LEAST_RATIO * costs.min() and costs.nunique() > 1)

@@ -1,7 +1,8 @@
 """What methods, metrics and config fields are called in tables and plots, in which order, and how lines are drawn."""
 
 import zlib
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from cl2r.metrics import METRICS, Metric
@@ -35,7 +36,7 @@ METHODS = {
 Those that train on all data at every task come last; the paper lists them below a line.
 """
 ADAPTERS = ("aligner", "procrustes", "slerp", "query_drift", "low_rank", "residual_mlp", "orthogonal")
-ALL_DATA = ("bct", "upper_bound")
+ALL_DATA = ("cores", "bct", "upper_bound")
 REFERENCE_METHODS = ("er", "cl2r")  # methods that a plot always shows, even if it has no room for all
 STATIONARITY = {
     "drift_cosine": "mean cosine with the previous model",
@@ -103,6 +104,7 @@ class LineStyle:
     dashed: bool = False
     highlighted: bool = False
     hollow: bool = False
+    pattern: int = 0  # of the dashes; groups of one method differ in it
 
 
 BASELINE = LineStyle("#767676", "o", hollow=True)
@@ -137,3 +139,25 @@ def nth_style(place: int) -> LineStyle:
     """Return the style of the line at `place` in a list of lines; the first 32 styles differ."""
     kind, number = divmod(place, len(COLOURS))
     return LineStyle(COLOURS[number], MARKERS[number], dashed=kind % 2 == 1, hollow=kind % 4 >= 2)
+
+
+def group_styles(methods: Mapping[str, str]) -> dict[str, LineStyle]:
+    """Return the style of every group, given its method, in the one order of legends.
+
+    The first group of a method has the method's style, the next ones its colour with other dashes and markers. If all
+    groups are of one method, its colour gets darker from group to group.
+    """
+    places, seen = {name: place for place, name in enumerate(ordered(methods.values()))}, Counter[str]()
+    found = {}
+    for group, method in sorted(methods.items(), key=lambda item: places[item[1]]):
+        style, number = method_style(method), seen[method]
+        if number:
+            first = MARKERS.index(style.marker) if style.marker in MARKERS else -1
+            marker = MARKERS[(first + number) % len(MARKERS)]
+            style = replace(style, marker=marker, pattern=number, highlighted=False)
+        if len(places) == 1 and len(methods) > 1:
+            white = 0.6 * (1 - number / (len(methods) - 1))
+            parts = (round(255 * white + part * (1 - white)) for part in bytes.fromhex(style.colour[1:]))
+            style = replace(style, colour=f"#{bytes(parts).hex()}", highlighted=False)
+        found[group], seen[method] = style, number + 1
+    return found

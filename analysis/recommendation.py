@@ -12,9 +12,10 @@ import pandas as pd
 
 from analysis.comparisons import LEVEL, paired_differences
 from analysis.groups import short
+from analysis.names import title
 from analysis.stats import Estimate, t_interval
 from analysis.study import Study
-from analysis.tables.table import EMPTY, Cell, Table, interval_cell, metric_cell, number_cell
+from analysis.tables.table import EMPTY, Cell, Table, command_line_names, interval_cell, metric_cell, number_cell
 from cl2r.config.methods import METHODS
 from cl2r.errors import InputError
 from cl2r.metrics import AC, COMPATIBILITY, METRICS, Metric
@@ -75,10 +76,11 @@ class Final:
             for number, row in first.items()
         }
         references = {one.method: number for number, one in known.items() if not one.values}
-        self.names = {
-            number: one.method if references.get(one.method) == number and one.method in REFERENCES else _title(row)
+        self.settings = {
+            number: "" if references.get(one.method) == number and one.method in REFERENCES else settings_text(row)
             for (number, row), one in zip(first.items(), known.values(), strict=True)
         }
+        self.names = {number: self.name(title(one.method), number) for number, one in known.items()}
         done = done[done["variant"] == FINAL]
         seeds = {number: {int(seed) for seed in done.loc[done["trial"] == number, "seed"]} for number in known}
         asked = {*study.specification.get("seeds", rows["seed"])}  # studies that were joined may differ in seeds
@@ -106,6 +108,10 @@ class Final:
         self.feasible = [result.candidate.number for result in self.ranked if result.feasible]
         self.shown = [*(one.candidate.number for one in self.ranked)]
         self.shown += [result.candidate.number for result in results if result.candidate.method in self.bounds]
+
+    def name(self, method: str, number: int) -> str:
+        """Return the method and the settings of a candidate, e.g. `CL²R with λ_base 3`."""
+        return f"{method} with {self.settings[number]}" if self.settings[number] else method
 
     def label(self, number: int) -> str:
         """Return the name in the table, which says why a candidate cannot be recommended."""
@@ -163,9 +169,15 @@ class Final:
                 sure += f"; the tuning images chose it, but here {listed(ahead)} did better"
             if "gallery_items_touched" in self.runs and (self.values(best, "gallery_items_touched") > 0).any():
                 sure += "; every upgrade rewrites the vectors of the gallery"
-            sentence = f"Use {self.names[best]}: {self._score(best)} {self._where()}{sure}."
+            sentence = f"Use {self._typed(best)}: {self._score(best)} {self._where()}{sure}."
         run = self.runs[self.runs["trial"] == best].sort_values("seed")["run"].iloc[0]
         return Recommendation(sentence, details, table, lines, best, str(run), tuple(alike))
+
+    def _typed(self, number: int) -> str:
+        """Return the name of a candidate, with what the command line calls its method if that is another word."""
+        method = self.candidates[number].method
+        known = title(method)
+        return self.name(known if known.casefold() == method else f"{known} ({method})", number)
 
     def _score(self, number: int) -> str:
         text = f"{self.metric.head} {self.metric.text(self.estimate(number, self.metric.name).mean)}"
@@ -219,7 +231,7 @@ class Final:
             f"{self._where()} {self.names[best]} has {self.metric.head} {self._model(best, 'service'):.3f}, its first "
             f"model alone {first:.3f}"
         )
-        reached = f"{self.names[learned]} then reaches {again:.3f}"
+        reached = f"{self._typed(learned)} then reaches {again:.3f}"
         if again <= first:
             return learned, f"{start}; re-indexing does not help either: {reached}."
         return learned, f"{start}; re-indexing is the better choice: {reached}."
@@ -264,10 +276,11 @@ class Final:
         costs = {"train_seconds": "training s", "stored_bytes": "stored MB", "adapter_flops": "adapter FLOPs"}
         costs |= {"gallery_items_touched": "vectors rewritten"}
         costs = {name: head for name, head in costs.items() if name in self.runs}
-        columns = ["candidate", *(metric.head for metric in shown), *(f"− {name}" for name in self.references)]
+        columns = ["candidate", *(metric.head for metric in shown), *(f"− {title(name)}" for name in self.references)]
         rows, data = [], []
         for number in self.shown:
             cells, values = [Cell(self.label(number))], {"trial": number, "candidate": self.label(number)}
+            values["method.name"] = self.candidates[number].method
             for metric in shown:
                 found = self.estimate(number, metric.name)
                 cells.append(interval_cell(metric.name, found.mean, found.low, found.high))
@@ -300,8 +313,10 @@ class Final:
         ]
         if any(self.missed[number] for number in self.shown):
             notes.append("Constraints are judged on tuning pairs; a finalist that misses one cannot be recommended.")
-        title = f"Finalists, best first by {self.metric.head} on tuning pairs"
-        return Table((*columns, *costs.values()), tuple(rows), pd.DataFrame(data), title, tuple(notes))
+        heading = f"Finalists, best first by {self.metric.head} on tuning pairs"
+        hints = command_line_names(self.candidates[number].method for number in self.shown)
+        heads, count = (*columns, *costs.values()), len(rows) - len(self.shown)
+        return Table(heads, tuple(rows), pd.DataFrame(data), heading, tuple(notes), references=count, hints=hints)
 
     def _metrics(self) -> list[Metric]:
         wanted = ("service_accuracy", "service_recall", "reindexed_accuracy", *(one.name for one in COMPATIBILITY))
@@ -315,11 +330,6 @@ def _knobs(row: Mapping[str, Any]) -> dict[str, Any]:
     if method.partition("+")[0] not in METHODS:
         return {}
     return {name: row[name] for name in knobs_of(method) if name in row and not pd.isna(row[name])}
-
-
-def _title(row: Mapping[str, Any]) -> str:
-    words = settings_text(row)
-    return f"{row['method.name']} with {words}" if words else str(row["method.name"])
 
 
 def settings_text(row: Mapping[str, Any]) -> str:

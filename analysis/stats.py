@@ -24,6 +24,7 @@ CONFIDENCE = 0.95
 DRAWS = 2000
 ROUNDING = 1e-9
 """Metrics are means of counts over pairs: values that are closer than this, or than this share of them, are equal."""
+EVERYWHERE = (-math.inf, math.inf)
 NO_RUNS = "no runs"
 NO_VALUES = "no values"  # note on runs that finished without the metric: with one task AC, BC and FC do not exist
 NO_SPREAD = "no spread"
@@ -127,7 +128,8 @@ def shown_estimates(runs: pd.DataFrame, metric: str, by: Sequence[str]) -> pd.Da
     """
     table = summarise(runs, metric, by)
     table["over"] = np.where(table["n"] > 1, "seeds", "")
-    ends = [f"{metric}_low", f"{metric}_high"]
+    name, at, rate = metric.partition("@")
+    ends = [f"{name}_{end}{at}{rate}" for end in ("low", "high")]
     if (table["n"] == 1).any() and set(ends) <= set(runs):
         codes, groups = numbered_groups(runs, group_columns(runs, by))
         known = (finished(runs) & runs[metric].notna()).to_numpy(dtype=bool)
@@ -137,6 +139,41 @@ def shown_estimates(runs: pd.DataFrame, metric: str, by: Sequence[str]) -> pd.Da
                 places = [table.columns.get_loc(name) for name in ("low", "high", "over")]
                 table.iloc[number, places] = [*own[ends].iloc[0].astype(float), "pairs"]
     return table
+
+
+def line_points(rows: pd.DataFrame, by: Sequence[str], bounds: tuple[float, float] = EVERYWHERE) -> pd.DataFrame:
+    """Return mean, low, high and n of the column `y` by columns, for lines with bands: 95 % t-intervals.
+
+    A point of one row has the ends that the row has in `y_low` and `y_high`, if there are such columns.
+    """
+    known = rows.dropna(subset=["y"])
+    found = known.groupby(list(by), sort=True)
+    table = found["y"].agg(["mean", "std", "count"]).rename(columns={"count": "n"})
+    half = half_width(table["std"].to_numpy(), table["n"].to_numpy())
+    table["low"], table["high"] = table["mean"] - half, table["mean"] + half
+    for end in {"y_low", "y_high"} & set(known):
+        table[end[2:]] = table[end[2:]].where(table["n"] > 1, found[end].mean())
+    table[["low", "high"]] = table[["low", "high"]].clip(*bounds)
+    return table[["mean", "low", "high", "n"]]
+
+
+LEAST_SPAN = 0.02  # of an axis of accuracies or of their differences
+BAND_SHARE = 0.75
+
+
+def shown_range(means: npt.ArrayLike, ends: npt.ArrayLike = ()) -> tuple[float, float]:
+    """Return the range of an axis that shows means and ends of their intervals without exaggerating.
+
+    It spans `LEAST_SPAN` at least, and long intervals leave it: they widen it on either side by `BAND_SHARE` of what
+    the means span.
+    """
+    known, reach = _known(means), _known(ends)
+    low, high = float(known.min()), float(known.max())
+    beyond = BAND_SHARE * max(high - low, LEAST_SPAN)
+    bottom = min(low, max(float(reach.min(initial=low)), low - beyond))
+    top = max(high, min(float(reach.max(initial=high)), high + beyond))
+    more = max(0.05 * (top - bottom), (LEAST_SPAN - (top - bottom)) / 2)
+    return bottom - more, top + more
 
 
 def holm(p_values: npt.ArrayLike) -> Floats:

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from analysis.names import ALL_DATA
 from cl2r.config.builtin import ABLATION_CELLS
 from cl2r.metrics import COMPATIBILITY
 
@@ -24,7 +23,7 @@ class Item:
 
 
 FORGETTING = ("er", "lwf", "lucir", "bic_inclearn", "podnet", "foster", "fan", "lifelong_bct", "cl2r")
-_ALL = (*FORGETTING, *ALL_DATA)
+_ALL = (*FORGETTING, "bct", "upper_bound")
 _TWO = ("lifelong_bct", "cl2r")
 _CURVES = ("er", "lwf", "bic_inclearn", "lucir", "fan", "lifelong_bct", "cl2r")
 _SIZES = ("er", "lucir", "fan", "cl2r")

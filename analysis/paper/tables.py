@@ -10,7 +10,6 @@ from analysis.matrices import bc_by_task
 from analysis.names import ALL_DATA, ordered, title
 from analysis.paper.items import COMPARED, RATES, Item
 from analysis.paper.values import Values
-from analysis.tables.runs import ablation_table
 from analysis.tables.table import (
     EMPTY,
     Cell,
@@ -55,8 +54,8 @@ def item_tables(item: Item, frames: Mapping[str, pd.DataFrame]) -> list[Table]:
         case "rates":
             return [_rates(values)]
         case "ablation":
-            planned = values.planned
-            return [ablation_table(planned[planned["tasks_planned"] == t], f"Ablation, T={t}") for t in counts]
+            cells = {tasks: [Column(metric, metric, tasks) for metric in COMPARED] for tasks in counts}
+            return [_methods(values, cells[tasks], f"Ablation, T={tasks}") for tasks in counts]
         case "bc":  # methods × t, one table per number of tasks
             wide = bc_by_task(frames["matrix"]).pivot(index="run", columns="t", values="BC")
             wide = wide.rename(columns=lambda t: f"BC({t})").reset_index()
@@ -127,7 +126,8 @@ def _table(
     data = data if data["memory"].notna().any() else data.drop(columns="memory")
     apart = any(own.by_group for own in marks.values()) and set(values.methods) & set(ALL_DATA)
     note = "Methods that keep all data are not marked." if apart else ""
-    return marked_table(heads, rows, data, name, marks.values(), deviation_note(data["seeds"]), note)
+    notes = (deviation_note(data["seeds"]), note)
+    return marked_table(heads, rows, data, name, marks.values(), *notes, methods=values.methods)
 
 
 def _marks(values: Values, columns: Sequence[Column]) -> dict[Column, Marks]:

@@ -13,18 +13,22 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from analysis.groups import check_name, in_order, varied_fields
-from analysis.matrices import bc_by_task, cells_of, pareto_front
-from analysis.names import STATIONARITY, LineStyle
+from analysis.matrices import LEAST_RATIO, bc_by_task, cells_of, pareto_front, traded
+from analysis.names import STATIONARITY, LineStyle, field_title
 from analysis.plots import parts
+from analysis.stats import EVERYWHERE, line_points
 from analysis.study import Frames, Study, concat
 from cl2r.errors import InputError
-from cl2r.metrics import AC, BC, METRICS
+from cl2r.metrics import AC, BC, METRICS, SERVICE_ACCURACY, STORED_BYTES, Metric
 
 MATRIX = ("run", "pairs", "t", "k", "accuracy")  # columns of `matrix` that make a matrix
 SPEED = ["workers", "images", "seconds"]  # columns of `tasks` that say how fast a task was trained
-RESPONSE_METRICS = (AC, BC)
+MEMORY, WEIGHT = "memory.per_class", "method.lambda_base"
+AXES = {MEMORY: "images per class in memory", WEIGHT: "λ_base, weight of distillation"}
+AXES["scenario.n_tasks"] = "number of tasks T"
+RESPONSE_METRICS = (SERVICE_ACCURACY, BC, AC)
 NEIGHBOURS = 5  # a sweep draws every value once: its line is the mean over this many neighbouring trials
-FEW = 3  # with this many groups or fewer, their tuning pairs are drawn too
+COSINE = (-1.0, 1.0)
 
 
 def measured_runs(frames: Frames, pairs: str, metric: str | None = None, *columns: str) -> tuple[pd.DataFrame, str]:
@@ -44,23 +48,25 @@ def measured_runs(frames: Frames, pairs: str, metric: str | None = None, *column
 
 
 def plot_bc_curves(study: Frames, pairs: str = "report", metric: str | None = None) -> Figure:
-    """Plot BC(t) by group, mean ± one standard deviation over seeds; one panel per number of tasks."""
+    """Plot BC(t) by group, means over seeds with 95 % intervals; one panel per number of tasks."""
     known, words = measured_runs(study, pairs, metric)
     groups = parts.Groups.of(known, without=["scenario.n_tasks"])
     curves = bc_by_task(study.matrix, pairs, metric).merge(groups.rows[["run", "group", "tasks"]], on="run")
     counts = sorted(int(count) for count in curves["tasks"].unique())
     figure, axes = parts.page_panels(len(counts), groups.heading(words), groups.styles)
+    drawn = []
     for panel, tasks in zip(axes, counts, strict=True):
-        _group_lines(panel, curves[curves["tasks"] == tasks], groups, "t", "BC")
+        drawn.append(_group_lines(panel, curves[curves["tasks"] == tasks], groups, "t", "BC"))
         parts.zero_line(panel)
         panel.set_title(f"{tasks} tasks", fontsize=parts.TEXT)
         _task_axis(panel, 2, tasks)
-    axes[0].set_ylabel("BC(t), backward compatibility")
-    return parts.with_legend(figure, axes)
+    parts.fit(figure, axes, pd.concat(drawn), [0.0])
+    figure.supylabel("BC(t), backward compatibility", fontsize=parts.TEXT)
+    return parts.with_legend(figure, axes, order=groups.styles)
 
 
 def plot_stationarity(study: Frames) -> Figure:
-    """Plot how little representations move from task to task, by group; mean ± one standard deviation over seeds.
+    """Plot how little representations move from task to task, by group; means with 95 % intervals.
 
     Runs that share a chain, such as a method and its adapters, are drawn once. Only runs with the most tasks are drawn.
     """
@@ -77,28 +83,41 @@ def plot_stationarity(study: Frames) -> Figure:
     words = groups.heading(f", {groups.tasks} tasks")
     shown = [name for name in STATIONARITY if name in tasks and tasks[name].notna().any()]
     figure, axes = parts.page_panels(len(shown), words, groups.styles, sharey=False, height=2.2)
+    bounds: list[Line2D] = []
+    heights: list[float] = []
     for panel, name in zip(axes, shown, strict=True):
         own = tasks[tasks[name].notna()]
-        _group_lines(panel, own, groups, "task", name)
+        drawn = _group_lines(panel, own, groups, "task", name, COSINE)
         panel.set_ylabel(textwrap.fill(STATIONARITY[name], 22))
         _task_axis(panel, int(own["task"].min()), int(own["task"].max()))
-    bounds: list[Line2D] = []
-    if shown[-1] == "vertex_cosine":  # the most that a projection allows, once per distinct bound
-        bounded = tasks.assign(vertex_bound=parts.numbers(tasks, "vertex_bound")).dropna(subset=["vertex_bound"])
-        curves = [tuple(own.groupby("task")["vertex_bound"].mean().items()) for _, own in bounded.groupby("group")]
-        for curve in dict.fromkeys(curves):
-            bounds += axes[-1].plot(*zip(*curve, strict=True), color=parts.FRAME, linestyle=":", linewidth=1.2)
-        for line in bounds[:1]:
-            line.set_label("bound of vertex cosine")
-    return parts.with_legend(figure, axes, bounds[:1])
+        if name == "vertex_cosine":  # the most that a projection allows, once per distinct bound
+            bounded = tasks.assign(vertex_bound=parts.numbers(tasks, "vertex_bound")).dropna(subset=["vertex_bound"])
+            heights = list(parts.numbers(bounded, "vertex_bound"))
+            means = bounded.groupby(["group", "task"])["vertex_bound"].mean()
+            for curve in dict.fromkeys(tuple(own.droplevel(0).items()) for _, own in means.groupby(level=0)):
+                bounds += panel.plot(*zip(*curve, strict=True), color=parts.FRAME, linestyle=":", linewidth=1.2)
+        parts.fit(figure, [panel], drawn, heights)
+    for line in bounds[:1]:
+        line.set_label("bound of vertex cosine")
+    return parts.with_legend(figure, axes, bounds[:1], groups.styles)
 
 
-def _group_lines(axes: Axes, table: pd.DataFrame, groups: parts.Groups, x: str, y: str) -> None:
-    """Draw one line per group; at a single x, groups stand side by side."""
+def _group_lines(
+    axes: Axes,
+    table: pd.DataFrame,
+    groups: parts.Groups,
+    x: str,
+    y: str,
+    bounds: tuple[float, float] = EVERYWHERE,
+) -> pd.DataFrame:
+    """Draw one line per group and return their points; at a single x, groups stand side by side."""
     beside = 0.4 / len(groups.styles) if table[x].nunique() == 1 else 0.0
+    drawn = []
     for place, (group, style, own) in enumerate(groups.each(table)):
         if len(own):
-            parts.mean_line(axes, own[x] + beside * (place - (len(groups.styles) - 1) / 2), own[y], group, style)
+            rows = own.assign(x=own[x] + beside * (place - (len(groups.styles) - 1) / 2), y=own[y])
+            drawn.append(parts.mean_line(axes, rows, group, style, bounds, len(groups.styles)))
+    return pd.concat(drawn)
 
 
 def _task_axis(axes: Axes, first: int, last: int) -> None:
@@ -111,10 +130,11 @@ def _task_axis(axes: Axes, first: int, last: int) -> None:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=7))
 
 
-def plot_pareto(study: Frames, x: str = "stored_bytes", y: str = "AC") -> Figure:
+def plot_pareto(study: Frames, x: str = STORED_BYTES.name, y: str = SERVICE_ACCURACY.name) -> Figure:
     """Plot the groups' means over seeds and the Pareto front, drawn as steps: the best `y` for at most that `x`.
 
-    Only runs with the most tasks are drawn: metrics of different numbers of tasks cannot be compared.
+    Only runs with the most tasks are drawn: metrics of different numbers of tasks cannot be compared. The axis of `x`
+    begins at 0; costs that differ by less than `LEAST_RATIO` are not worth a plot.
     """
     check_name(y, [metric.name for metric in METRICS.of_matrix()], "metric")
     parts.finished_chains(study.runs)
@@ -123,31 +143,30 @@ def plot_pareto(study: Frames, x: str = "stored_bytes", y: str = "AC") -> Figure
     unit, cost = (1e-6, " (MB)") if x.endswith("_bytes") else (1.0, "")
     groups = parts.Groups.of(parts.longest(study.runs), limit=len(study.runs))
     rows = groups.rows.assign(x=parts.numbers(groups.rows, x) * unit, y=parts.numbers(groups.rows, y))
-    by_group = rows.dropna(subset=["x", "y"]).groupby("group", sort=False)
-    means = pd.DataFrame({"x": by_group["x"].mean(), "y": by_group["y"].mean(), "sd": by_group["y"].std()})
-    if means.empty:
+    rows = rows.dropna(subset=["x", "y"])
+    if rows.empty:
         raise InputError(f"no finished run has both {x} and {y}")
-    if flat := [name for name, column in ((x, "x"), (y, "y")) if means[column].nunique() < 2]:
-        raise InputError(f"{' and '.join(flat)} take one value in all groups: there is nothing to trade")
-    front = means[pareto_front(np.column_stack([means["x"], -means["y"]]))].sort_values(["x", "y"])
-    rest = means.drop(front.index).sort_values("y", ascending=False)
+    means = line_points(rows, ["group"], METRICS[y].bounds).assign(x=rows.groupby("group")["x"].mean())
+    means = means.loc[[group for group in groups.styles if group in means.index]]
+    if not traded(means["x"]):
+        raise InputError(f"{x} differs by less than {LEAST_RATIO} times between groups: there is nothing to trade")
+    if means["mean"].nunique() < 2:
+        raise InputError(f"{y} takes one value in all groups: there is nothing to trade")
+    front = means[pareto_front(np.column_stack([means["x"], -means["mean"]]))].sort_values(["x", "mean"])
+    rest = means.drop(front.index)
     labels = {str(group): f"{place}  {group}" for place, group in enumerate(front.index, start=1)}
     labels |= {str(group): str(group) for group in rest.index} if len(means) <= parts.LIMIT else {}
-    bars = "" if means["sd"].isna().all() else ", bars ± one standard deviation"
-    words = groups.heading(f", {groups.tasks} tasks", bands=False, end=bars)
+    words = groups.heading(f", {groups.tasks} tasks", "bars")
     figure, (axes,) = parts.page_panels(1, words, labels.values(), height=3.2)
-    steps = [*front["x"], means["x"].max()], [*front["y"], front["y"].iloc[-1]]
+    steps = [*front["x"], means["x"].max()], [*front["mean"], front["mean"].iloc[-1]]
     axes.step(*steps, where="post", color=parts.FRAME, linewidth=1, zorder=1)
-    handles = []
-    for group, place, height, deviation in means.loc[list(labels)].itertuples(name=None):
-        style = groups.styles[group]
-        if not np.isnan(deviation):
-            parts.error_bar(axes, place, height, deviation, style)
-        edge = {"markeredgecolor": "black"} if style.dashed else {}  # a point shows no dashes
-        point = {**parts.line_style(style), "linestyle": "none", **edge}
-        handles += axes.plot(place, height, label=labels[group], **point)
-    places, reach = front[["x", "y"]], means[["x", "y"]].max() - means[["x", "y"]].min()
-    close = (places.diff() <= 0.04 * reach).all(axis=1)
+    handles, spans = [], parts.spans(means)
+    for group, label in labels.items():
+        style, span, place = groups.styles[group], spans[group], float(means["x"][group])
+        parts.error_bar(axes, place, span, style)
+        handles += axes.plot(place, span[0], label=label, **parts.point_style(style))
+    places = front[["x", "mean"]]
+    close = (places.diff() <= 0.06 * (means[["x", "mean"]].max() - means[["x", "mean"]].min())).all(axis=1)
     shift = 4  # numbers stand up and left, where no other point is; those of close neighbours are higher
     for number, (spot, aside) in enumerate(zip(places.to_numpy(), close, strict=True), start=1):
         shift = shift + 8 if aside else 4
@@ -156,10 +175,12 @@ def plot_pareto(study: Frames, x: str = "stored_bytes", y: str = "AC") -> Figure
         )
     if len(labels) < len(means):
         label = f"{len(rest)} groups off the front"
-        handles += axes.plot(rest["x"], rest["y"], color="#aaaaaa", marker=".", linestyle="none", label=label)
+        handles += axes.plot(rest["x"], rest["mean"], color="#aaaaaa", marker=".", linestyle="none", label=label)
     axes.set_xlabel((METRICS[x].title if x in METRICS else x) + cost)
+    axes.set_xlim(0, 1.05 * means["x"].max())
     axes.xaxis.set_major_locator(MaxNLocator(nbins=6))
-    parts.metric_axis(axes, METRICS[y])
+    means.loc[~means.index.isin(list(labels)), ["low", "high"]] = np.nan  # they are not drawn
+    parts.metric_axis(figure, axes, METRICS[y], means)
     return parts.with_legend(figure, [], handles)
 
 
@@ -186,7 +207,7 @@ def plot_scaling(study: Study, *others: Study) -> Figure:
     speeds["efficiency"] = speeds["rate"] / (first["rate"] * speeds["workers"] / first["workers"])
     if speeds.empty:
         raise InputError("no group trained a task with two numbers of workers; give plot_scaling several studies")
-    words = groups.heading(bands=False, end=", tasks that were trained at every number of workers")
+    words = groups.heading(spread="", end=", tasks that were trained at every number of workers")
     shown = [name for name in groups.styles if name in set(speeds["group"])]
     figure, axes = parts.page_panels(2, words, [*shown, "ideal"], sharey=False)
     for panel, column in zip(axes, ("rate", "efficiency"), strict=True):
@@ -197,85 +218,100 @@ def plot_scaling(study: Study, *others: Study) -> Figure:
     axes[0].set_ylabel("training speed (images/s)")
     axes[1].set_ylabel("efficiency, share of ideal speed")
     ideal = axes[1].axhline(1, color=parts.FRAME, linestyle=":", linewidth=1.2, label="ideal", zorder=1)
-    return parts.with_legend(figure, axes, [ideal])
+    return parts.with_legend(figure, axes, [ideal], shown)
 
 
 def plot_memory(study: Frames) -> Figure:
-    """Plot AC and BC over images per class in memory, by group; mean ± one standard deviation over seeds."""
-    return _response_plot(study.runs, "memory.per_class", "images per class in memory", bands=True)
+    """Plot service accuracy, BC and AC over images per class in memory, by group; means with 95 % intervals."""
+    return _response_plot(study.runs, MEMORY, bands=True)
 
 
 def plot_lambda(study: Frames) -> Figure:
-    """Plot AC and BC over λ_base: one point per trial and their mean; with few groups, on the tuning pairs too."""
-    return _response_plot(study.runs, "method.lambda_base", "λ_base, weight of distillation", bands=False)
+    """Plot service accuracy, BC and AC over λ_base: trials and their mean; one group also on the tuning pairs."""
+    return _response_plot(study.runs, WEIGHT, bands=False)
 
 
-def _response_plot(runs: pd.DataFrame, field: str, words: str, bands: bool) -> Figure:
-    """Plot AC and BC over a field: means with bands if asked for and if it varies alone, else trials."""
-    groups, alone = _response_groups(runs, field)
-    bands, endings, lines = bands and alone, {"report": ""}, ""
+def plot_service(study: Frames, field: str | None = None) -> Figure:
+    """Plot service accuracy, BC and AC over a numeric config field, by group; means with 95 % intervals.
+
+    The default is the one field that varies; memory and λ_base have plots of their own.
+    """
+    varied = varied_fields(parts.finished_chains(study.runs))
+    fields = [name for name in varied if pd.api.types.is_numeric_dtype(study.runs[name])]
+    if field is None and (len(varied) != 1 or not fields or fields[0] in (MEMORY, WEIGHT)):
+        raise InputError(f"no single number varies ({', '.join(varied) or 'no field'} does): name a field")
+    return _response_plot(study.runs, field or fields[0], bands=True)
+
+
+def _response_plot(runs: pd.DataFrame, field: str, bands: bool) -> Figure:
+    """Plot metrics over a field: means with bands if asked for and if it varies alone, else trials."""
+    groups, alone, metrics = _response_groups(runs, field)
+    bands, endings, lines, smooth = bands and alone, {"report": ""}, "", False
     if not bands:
-        tuned = all(parts.numbers(groups.rows, metric.column("tuning")).notna().any() for metric in RESPONSE_METRICS)
-        endings |= {"tuning": ", tuning pairs"} if tuned and len(groups.styles) <= FEW else {}
+        tuned = all(parts.numbers(groups.rows, metric.column("tuning")).notna().any() for metric in metrics)
+        endings |= {"tuning": ", tuning pairs"} if tuned and len(groups.styles) == 1 else {}
         smooth = groups.rows[field].nunique() > parts.LIMIT
         lines = f", lines: mean of {NEIGHBOURS} neighbouring trials" if smooth else ", lines: means"
     labels = [group + ending for ending in endings.values() for group in groups.styles]
-    figure, axes = parts.page_panels(2, groups.heading(bands=bands, end=lines), labels, sharey=False)
+    known = any(parts.numbers(groups.rows, metric.column(end="low")).notna().any() for metric in metrics)
+    words = groups.heading(spread="bands" if bands else "", end=lines, pairs=known)
+    figure, axes = parts.page_panels(len(metrics), words, labels, sharey=False)
     values = sorted({float(value) for value in groups.rows[field].dropna()})
-    for panel, metric in zip(axes, RESPONSE_METRICS, strict=True):
+    for panel, metric in zip(axes, metrics, strict=True):
+        drawn = []
         for pairs, ending in endings.items():
             for group, style, own in groups.each(groups.rows):
+                column = metric.column(pairs)
+                ends = {f"y{end}": parts.numbers(own, f"{column}{end}") for end in ("", "_low", "_high")}
+                rows = own.assign(x=own[field].astype(float), **ends)
                 if bands:
-                    parts.mean_line(panel, own[field], own[metric.name], group, style)
+                    drawn.append(parts.mean_line(panel, rows, group, style, metric.bounds, len(groups.styles)))
                 else:
-                    _trial_line(panel, own, field, metric.column(pairs), group + ending, style)
-        panel.set_xlabel(words)
-        parts.metric_axis(panel, metric)
-        if bands:
-            panel.set_xticks(values)
-        else:
-            _value_axis(panel, values, alone)
-    return parts.with_legend(figure, axes)
+                    shown = replace(style, dashed=pairs == "tuning", hollow=pairs == "tuning")
+                    drawn.append(_trial_line(panel, rows, group + ending, shown, smooth))
+        panel.set_xlabel(AXES.get(field, field_title(field)))
+        parts.metric_axis(figure, panel, metric, pd.concat(drawn))
+        _value_axis(panel, values, alone)
+    return parts.with_legend(figure, axes, order=labels)
 
 
-def _response_groups(runs: pd.DataFrame, field: str) -> tuple[parts.Groups, bool]:
-    """Return the groups in which the field varies, and whether it varies alone: in a sweep, other fields vary too."""
+def _response_groups(runs: pd.DataFrame, field: str) -> tuple[parts.Groups, bool, list[Metric]]:
+    """Return the groups in which the field varies, whether it varies alone (not in a sweep), and the known metrics."""
     rows = parts.finished_chains(runs)
-    if unknown := [metric.name for metric in RESPONSE_METRICS if parts.numbers(rows, metric.name).isna().all()]:
-        raise InputError(f"no finished run has {' or '.join(unknown)}")
+    metrics = [metric for metric in RESPONSE_METRICS if parts.numbers(rows, metric.name).notna().any()]
+    if not metrics:
+        raise InputError(f"no finished run has {' or '.join(metric.name for metric in RESPONSE_METRICS)}")
     if field in varied_fields(rows):
         others = [name for name in varied_fields(runs) if name != "scenario.n_tasks"]
         found = [len(parts.Groups.of(runs, names, len(runs), field).rows) for names in ([field], others)]
         alone = 2 * found[0] > found[1]  # a few trials of a sweep may agree by chance, a few of a grid may have failed
         groups = parts.Groups.of(runs, [field] if alone else others, varied=field)
         if groups.styles:
-            return groups, alone
+            return groups, alone, metrics
     raise InputError(f"{field} does not vary among finished runs that are otherwise alike: there is nothing to draw")
 
 
-def _trial_line(axes: Axes, rows: pd.DataFrame, field: str, column: str, label: str, style: LineStyle) -> None:
-    """Draw trials as points, means over their seeds, and a line; tuning pairs are hollow and dotted."""
+def _trial_line(axes: Axes, rows: pd.DataFrame, label: str, style: LineStyle, smooth: bool) -> pd.DataFrame:
+    """Draw trials as points, means over their seeds, and a line; return the points."""
     shown: dict[str, Any] = parts.line_style(style)
-    if column.startswith("tuning_"):
-        shown |= {"linestyle": ":", "markerfacecolor": "white"}
-    trial = "trial" if "trial" in rows else "run"
-    points = rows.astype({field: float, column: float}).groupby(trial)[[field, column]].mean().sort_values(field)
+    points = rows.groupby("trial" if "trial" in rows else "run")[["x", "y"]].mean().sort_values("x")
     dots = {**shown, "linestyle": "none", "markersize": 3.0, "alpha": 0.6}
-    axes.plot(points[field].to_numpy(), points[column].to_numpy(), **dots)
-    means = points.groupby(field)[column].mean()
-    if len(means) > parts.LIMIT:
+    axes.plot(points["x"].to_numpy(), points["y"].to_numpy(), **dots)
+    means = points.groupby("x")["y"].mean()
+    if smooth:
         means = means.rolling(NEIGHBOURS, center=True, min_periods=NEIGHBOURS // 2 + 1).mean()
         shown["markevery"] = []  # its points are no trials
     axes.plot(means.index.to_numpy(), means.to_numpy(), label=label, **shown)
+    return points.rename(columns={"y": "mean"}).assign(low=np.nan, high=np.nan)
 
 
 def _value_axis(axes: Axes, values: Sequence[float], grid: bool) -> None:
     """Make the axis logarithmic if the values span a power of ten; put ticks at the values of a grid."""
-    least = min(value for value in values if value > 0)
-    wide = values[-1] >= 10 * least
+    least = min((value for value in values if value > 0), default=0.0)
+    wide = values[0] >= 0 and values[-1] >= 10 * least > 0
     if wide and values[0] > 0:
         axes.set_xscale("log")
-        axes.xaxis.set_major_locator(LogLocator(subs=(1, 3) if values[-1] < 2000 * least else (1,)))
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 3) if values[-1] < 200 * least else (1,)))
     elif wide:
         axes.set_xscale("symlog", linthresh=least, linscale=0.5)
         axes.set_xlim(-0.3 * least, 1.4 * values[-1])

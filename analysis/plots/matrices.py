@@ -9,14 +9,14 @@ import numpy as np
 import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.collections import QuadMesh
-from matplotlib.colors import Normalize
+from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.patches import Patch, Rectangle
 
 from analysis.groups import check_name, finished
 from analysis.matrices import cells_of, square
-from analysis.names import title
+from analysis.names import BAD, GOOD, title
 from analysis.plots.lines import MATRIX, measured_runs
 from analysis.plots.parts import PAGE, SMALL, TEXT, Groups, data_names, entitle, longest, need, wrapped
 from analysis.study import Frames
@@ -24,16 +24,18 @@ from cl2r.errors import InputError
 
 FloatArray = npt.NDArray[np.float64]
 
-COLOURS = "RdBu"  # blue above 0, red below: told apart with every common kind of colour blindness
+COLOURS = LinearSegmentedColormap.from_list("gains", [BAD, "white", GOOD])
+LEAST_SCALE = 0.02  # the end of the colour scale at least, so that small gains look small
 DIAGONAL = "#e6e6e6"
 BAR = 0.9  # inches of the colour bar with its words
 CELL = 0.34  # inches of a cell if there is room
+WIDE = 0.25  # inches of a cell with three digits
 NARROW = 0.2  # inches of a cell that no number fits in: several matrices of more than 13 tasks on a page
 
 
 @dataclass(frozen=True, eq=False)
 class Gains:
-    """Gains and self-tests in percent, means over runs; `share` is the share of runs that are compatible in a cell."""
+    """Gains and self-tests, means over runs; `share` is the share of runs that are compatible in a cell."""
 
     gain: FloatArray
     own: FloatArray
@@ -52,7 +54,7 @@ class Gains:
             raise InputError(f"no {pairs} pairs were evaluated for {names}")
         if len({len(accuracy) for accuracy in accuracies}) > 1:
             raise InputError(f"{names} differ in their number of tasks: a mean matrix needs one")
-        mean = 100 * np.mean(accuracies, axis=0)
+        mean = np.mean(accuracies, axis=0)
         own = np.diagonal(mean)
         marks = [part.assign(compatible=part["compatible"].astype("boolean").fillna(False)) for part in parts]
         share = np.mean([square(part, "compatible") for part in marks], axis=0)
@@ -110,7 +112,7 @@ def _draw(gains: dict[str, Gains], words: str) -> Figure:
     entitle(figure, words)
     grid = figure.subplots(rows, columns, squeeze=False)
     largest = max((float(np.nanmax(np.abs(each.gain))) for each in gains.values() if each.tasks > 1), default=0.0)
-    scale = Normalize(-max(largest, 0.1), max(largest, 0.1))
+    scale = Normalize(-max(largest, LEAST_SCALE), max(largest, LEAST_SCALE))
     for place, (name, each) in enumerate(gains.items()):
         axes = grid[place // columns, place % columns]
         mesh = _heat_map(axes, each, scale, room=(side - 0.4) / each.tasks)
@@ -123,14 +125,14 @@ def _draw(gains: dict[str, Gains], words: str) -> Figure:
         axes.remove()
     metric = " or ".join(dict.fromkeys(each.metric for each in gains.values()))
     bar = figure.colorbar(mesh, ax=figure.axes, shrink=0.9, aspect=25, pad=0.02)
-    bar.set_label(f"C[t,k] − C[k,k]\n({metric}, percentage points)", fontsize=TEXT)
+    bar.set_label(f"C[t,k] − C[k,k], {metric}", fontsize=TEXT)
     bar.ax.tick_params(labelsize=SMALL)
     often = " in every run" if any(each.runs > 1 for each in gains.values()) else ""
     line: dict[str, Any] = {"facecolor": "none", "edgecolor": "black", "linewidth": 1.1}
     key = [Patch(label=f"compatible{often}", **line)]
     if any(((each.share > 0) & (each.share < 1)).any() for each in gains.values()):
         key.append(Patch(label="in some runs", linestyle=":", **line))
-    key.append(Patch(facecolor=DIAGONAL, label=f"self-test C[k,k], {metric} in %"))
+    key.append(Patch(facecolor=DIAGONAL, label=f"self-test C[k,k], {metric}"))
     figure.legend(handles=key, loc="outside lower center", frameon=False, fontsize=SMALL, ncols=3)
     return figure
 
@@ -151,22 +153,23 @@ def _heat_map(axes: Axes, gains: Gains, scale: Normalize, room: float) -> QuadMe
         else:
             red, green, blue, _ = mesh.to_rgba(np.array([value]))[0]
             colour = "white" if 0.3 * red + 0.59 * green + 0.11 * blue < 0.5 else "black"
-        text = axes.text(k + 1, t + 1, _number(value, room), ha="center", va="center", fontsize=SMALL, color=colour)
+        size = min(SMALL, (18.5 if room >= WIDE else 23) * room)  # points: a sign and the digits fit a cell
+        text = axes.text(
+            k + 1, t + 1, _number(value, t == k, room), ha="center", va="center", fontsize=size, color=colour
+        )
         text.set_in_layout(False)  # inside anyway, and many
         if gains.share[t, k] > 0:
             line, width = "-" if gains.share[t, k] == 1 else ":", 1.1 if room >= NARROW else 0.8
-            axes.add_patch(Rectangle((k + 0.55, t + 0.55), 0.9, 0.9, fill=False, linewidth=width, linestyle=line))
+            axes.add_patch(Rectangle((k + 0.53, t + 0.53), 0.94, 0.94, fill=False, linewidth=width, linestyle=line))
     return mesh
 
 
-def _number(value: float, room: float) -> str:
-    """Return a number with one decimal if a cell has room for it; narrow cells have −.3 for −0.3, or nothing."""
+def _number(value: float, own: bool, room: float) -> str:
+    """Return −.013 for −0.013, with two digits in narrow cells, or nothing in cells that are narrower still."""
     if room < NARROW:
         return ""
-    wide = room >= 0.32
-    text = f"{value:.1f}" if wide or (room >= 0.24 and -9.95 < value < 99.95) else f"{value:.0f}"
+    digits = 3 if room >= WIDE else 2
+    text = f"{value:{'' if own else '+'}.{digits}f}"
     if float(text) == 0:
         return "0"
-    if not wide and abs(value) < 0.95:
-        text = text.replace("0.", ".")
-    return text.replace("-", "−")
+    return text.replace("0.", ".", 1).replace("-", "−")

@@ -1,7 +1,6 @@
 """Interactive figures as data for Plotly: lines over tasks or fields, with a band over seeds."""
 
-from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,11 +8,12 @@ import numpy as np
 import pandas as pd
 
 from analysis.groups import group_labels, in_order
-from analysis.matrices import bc_by_task, pareto_front
-from analysis.names import STATIONARITY, field_title, method_style, nth_style, ordered, shown_first
+from analysis.matrices import bc_by_task, pareto_front, traded
+from analysis.names import STATIONARITY, field_title, group_styles, shown_first
 from analysis.report.page import floats, significant
+from analysis.stats import EVERYWHERE, line_points, shown_range
 from analysis.study import Study
-from cl2r.metrics import AC, BC
+from cl2r.metrics import AC, BC, SERVICE_ACCURACY, Metric
 
 Looks = Mapping[str, Mapping[str, Any]]
 Trace = dict[str, Any]
@@ -51,43 +51,63 @@ def axes(x: str, y: str, **more: Any) -> dict[str, Any]:
     return {"xaxis": x_axis, "yaxis": {"title": {"text": y, "standoff": 12}}}
 
 
-def seed_lines(rows: pd.DataFrame, looks: Looks, word: str, sign: str = "") -> list[Trace]:
-    """Return one line per group of `rows` (group, x, y): mean over seeds with a band of one standard deviation.
+def seed_lines(
+    rows: pd.DataFrame, looks: Looks, word: str, sign: str = "", bounds: tuple[float, float] = EVERYWHERE
+) -> list[Trace]:
+    """Return one line per group of `rows` (group, x, y): means over seeds with a band of 95 % intervals.
 
-    The lines that end highest come first; of many groups only these, ER and CL²R are drawn at first.
+    Lines come in the order of `looks`. Of many groups those that end highest, ER and CL²R are drawn at first. Rows may
+    have `y_low` and `y_high`, the interval of one seed over its pairs.
     """
-    rows = rows.assign(y=floats(rows["y"])).dropna(subset=["y"])
-    table = rows.groupby(["group", "x"], sort=True)["y"].agg(["mean", "std", "count"]).reset_index()
+    table = line_points(rows.assign(y=floats(rows["y"])), ["group", "x"], bounds).reset_index()
     ends = table.groupby("group")["mean"].last().sort_values(ascending=False, kind="stable")
     drawn = shown_first([str(name) for name in ends.index], DRAWN)
     traces: list[Trace] = []
-    for group in map(str, ends.index):
+    for group in (group for group in looks if group in ends.index):
         own, look, name = table[table["group"] == group], looks[group], plain_text(group)
         common: Trace = {"type": "scatter", "name": name, "legendgroup": group}
         common |= {} if group in drawn else {"visible": "legendonly"}
-        band = own[own["std"].notna()]
+        band = own[own["low"].notna()]
         if len(band):
             there, (red, green, blue) = band["x"].tolist(), bytes.fromhex(look["color"][1:])
-            outline = significant([*(band["mean"] + band["std"]), *(band["mean"] - band["std"])[::-1]], 5)
+            outline = significant([*band["high"], *band["low"][::-1]], 5)
             area = {**common, "mode": "lines", "x": [*there, *there[::-1]], "y": outline, "fill": "toself"}
-            area |= {"fillcolor": f"rgba({red},{green},{blue},0.14)", "line": {"width": 0}}
+            area |= {"fillcolor": f"rgba({red},{green},{blue},{0.4 / max(3, len(drawn)):.2f})", "line": {"width": 0}}
             traces.append({**area, "hoverinfo": "skip", "showlegend": False})
         line = {**common, "mode": "lines+markers", "x": own["x"].tolist(), "y": significant(own["mean"], 5)}
         line["line"] = {key: look[key] for key in ("color", "dash", "width")}
         line["marker"] = {"symbol": look["symbol"], "size": 7}
-        line["customdata"] = [
-            " (one seed)" if pd.isna(deviation) else f" ± {deviation:.3f} ({seeds} seeds)"
-            for deviation, seeds in zip(own["std"], own["count"], strict=True)
-        ]
+        line["customdata"] = [_interval(point, sign) for point in own.itertuples()]
         hover = f"{name}<br>{plain_text(word)} %{{x}}: %{{y:{sign}.3f}}%{{customdata}}<extra></extra>"
         traces.append({**line, "hovertemplate": hover})
     return traces
 
 
-def line_notes(runs: pd.DataFrame) -> str:
-    """Return a caption's notes on the band, and on lines that are not drawn at first."""
-    groups, several = runs["group"].nunique(), runs.groupby("group")["seed"].nunique().max() > 1
-    band = "Mean over seeds, band ± one standard deviation." if several else "One seed: no band."
+def _interval(point: Any, sign: str) -> str:
+    """Return ` [0.746, 0.803] (3 seeds)`, which follows a mean."""
+    ends = "" if pd.isna(point.low) else f" [{point.low:{sign}.3f}, {point.high:{sign}.3f}]"
+    return f"{ends} ({f'{point.n} seeds' if point.n > 1 else 'one seed, over pairs' if ends else 'one seed'})"
+
+
+def fitted(layout: dict[str, Any], traces: Sequence[Trace], metric: Metric | None = None) -> dict[str, Any]:
+    """Return the layout with the range of its y axis: that of a share for AC, else the one that suits the lines."""
+    if metric == AC:
+        shown = (-0.03, 1.03)
+    else:
+        means = [value for trace in traces if trace.get("hoverinfo") != "skip" for value in trace["y"]]
+        ends = [value for trace in traces if trace.get("hoverinfo") == "skip" for value in trace["y"]]
+        zero = [0.0] if metric is not None and metric.signed else []
+        shown = shown_range(np.array([*means, *zero], dtype=float), np.array(ends, dtype=float))
+    return {**layout, "yaxis": {**layout["yaxis"], "range": significant(shown, 5)}}
+
+
+def line_notes(runs: pd.DataFrame, pairs: bool = False) -> str:
+    """Return a caption's notes on the band, and on lines that are not drawn at first; `pairs`: one seed has a band."""
+    groups, counts = runs["group"].nunique(), runs.groupby("group")["seed"].nunique()
+    seeds = f"{counts.max()} seeds" if counts.min() == counts.max() else f"{counts.min()} to {counts.max()} seeds"
+    band = f"Means; bands: 95 % intervals over {seeds}; wide ones leave the panel."
+    if counts.max() == 1:
+        band = "One seed; bands: 95 % intervals over its pairs." if pairs else "One seed: no band."
     more = f" {DRAWN} of {groups} lines are drawn; a click in the legend adds another."
     return band + (more if groups > DRAWN else "")
 
@@ -110,21 +130,17 @@ def labelled(study: Study, fields: list[str]) -> pd.DataFrame:
 
 
 def looks(runs: pd.DataFrame) -> dict[str, dict[str, Any]]:
-    """Return colour, marker and dashes by group: the method's style, with other dashes for its next group."""
-    methods = dict(zip(runs["group"], runs["method.name"].astype(str), strict=True))
-    names, seen = ordered(list(methods.values())), Counter[str]()
+    """Return colour, marker and dashes by group, in the order of legends: see `group_styles`."""
+    methods = dict(zip(runs["group"].astype(str), runs["method.name"].astype(str), strict=True))
     found = {}
-    for place, (group, method) in enumerate(methods.items()):
-        alone = len(names) == 1 and len(methods) > 1  # groups of one method have the styles of methods
-        style = nth_style(place) if alone else method_style(method)
-        dash = DASHES[((0 if alone else seen[method]) + style.dashed) % len(DASHES)]
+    for group, style in group_styles(methods).items():
+        dash = DASHES[(style.pattern + style.dashed) % len(DASHES)]
         symbol, width = SYMBOLS[style.marker] + ("-open" if style.hollow else ""), 3 if style.highlighted else 2
-        found[str(group)] = {"color": style.colour, "symbol": symbol, "dash": dash, "width": width}
-        seen[method] += 1
+        found[group] = {"color": style.colour, "symbol": symbol, "dash": dash, "width": width}
     return found
 
 
-VIEWED = (BC, AC)  # the views of a figure, in this order
+VIEWED = (SERVICE_ACCURACY, BC, AC)  # the views of a figure, in this order
 
 
 def study_figures(study: Study, runs: pd.DataFrame, fields: list[str]) -> list[Figure]:
@@ -137,7 +153,7 @@ def study_figures(study: Study, runs: pd.DataFrame, fields: list[str]) -> list[F
         values = runs[name]
         if values.notna().all() and pd.api.types.is_numeric_dtype(values) and values.nunique() > 1:
             figures.append(_field_figure(runs, name))
-    if "stored_bytes" in runs and runs["stored_bytes"].nunique() > 1:
+    if "stored_bytes" in runs and traded(runs.groupby("group")["stored_bytes"].mean()):
         figures.append(_storage_figure(runs, styles))
     return [figure for figure in figures if figure.views]
 
@@ -152,7 +168,8 @@ def _bc_figure(study: Study, runs: pd.DataFrame, styles: Looks) -> Figure:
         if len(rows):
             layout = axes("task t", "BC(t)", dtick=1)
             layout["yaxis"]["zeroline"] = True
-            views.append(View(metric, seed_lines(rows, styles, "task", "+"), layout))
+            traces = seed_lines(rows, styles, "task", "+")
+            views.append(View(metric, traces, fitted(layout, traces, BC)))
     caption = f"Backward compatibility after every task. {line_notes(runs)}"
     return Figure("bc-curve", "BC(t) over the tasks", caption, tuple(views))
 
@@ -163,21 +180,24 @@ def _stationarity_figure(study: Study, runs: pd.DataFrame, styles: Looks) -> Fig
         if name in study.tasks and study.tasks[name].notna().any():
             rows = study.tasks[["run", "task", name]].set_axis(["run", "x", "y"], axis=1)
             rows = rows.merge(runs[["run", "group"]], on="run")
-            views.append(View(name, seed_lines(rows, styles, "task"), axes("task t", label, dtick=1)))
+            traces = seed_lines(rows, styles, "task", bounds=(-1.0, 1.0))
+            views.append(View(name, traces, fitted(axes("task t", label, dtick=1), traces)))
     caption = f"How similar the representation is to that of the previous task; 1 means no change. {line_notes(runs)}"
     return Figure("stationarity", "Stationarity", caption, tuple(views))
 
 
 def _field_figure(runs: pd.DataFrame, name: str) -> Figure:
-    """Return AC and BC over a field, with one line per group of runs that differ in it only."""
+    """Return the viewed metrics over a field, with one line per group of runs that differ in it only."""
     rest = runs.drop(columns=[name, "group"])
     rest = rest.assign(group=group_labels(rest).astype(str), x=floats(runs[name]))
     rest = rest[rest.groupby("group")["x"].transform("nunique") > 1]
-    views = []
+    views, pairs = [], False
     for metric in VIEWED:
-        rows = rest[["group", "x"]].assign(y=floats(rest[metric.name]) if metric.name in rest else np.nan).dropna()
-        if rows.empty:
+        ends = {f"y{end}": f"{metric.name}{end}" for end in ("", "_low", "_high") if f"{metric.name}{end}" in rest}
+        rows = rest[["group", "x"]].assign(**{new: floats(rest[old]) for new, old in ends.items()})
+        if "y" not in ends or rows["y"].isna().all():
             continue
+        pairs = pairs or "y_low" in ends
         layout = axes(name, metric.title)
         numbers = sorted(set(rows["x"]))
         if numbers[0] > 0 and numbers[-1] / numbers[0] >= 30:
@@ -185,41 +205,49 @@ def _field_figure(runs: pd.DataFrame, name: str) -> Figure:
         if len(numbers) <= 8:
             ticks = {"tickmode": "array", "tickvals": numbers, "ticktext": [f"{n:g}" for n in numbers]}
             layout["xaxis"] |= ticks
-        traces = seed_lines(rows, looks(rest), field_title(name), "+" if metric.signed else "")
-        views.append(View(metric.name, traces, layout))
-    caption = f"By {name}. {line_notes(rest)}"
+        traces = seed_lines(rows, looks(rest), field_title(name), "+" if metric.signed else "", metric.bounds)
+        views.append(View(metric.head, traces, fitted(layout, traces, metric)))
+    caption = f"By {name}. {line_notes(rest, pairs)}"
     return Figure(f"over-{name.replace('.', '-')}", f"Over {field_title(name)}", caption, tuple(views))
 
 
 def _storage_figure(runs: pd.DataFrame, styles: Looks) -> Figure:
-    """Return compatibility against storage: the line of the Pareto front, then one point per group."""
+    """Return metrics against storage: the line of the Pareto front, then one point with its interval per group."""
     views = []
     for metric in VIEWED:
         if metric.name not in runs or runs[metric.name].isna().all():
             continue
-        values = {"group": runs["group"], "x": floats(runs["stored_bytes"]), "y": floats(runs[metric.name])}
-        points = pd.DataFrame(values).groupby("group", sort=False).mean().dropna().sort_values("x", kind="stable")
+        rows = runs[["group"]].assign(x=floats(runs["stored_bytes"]), y=floats(runs[metric.name])).dropna()
+        points = line_points(rows, ["group"], metric.bounds).assign(x=rows.groupby("group")["x"].mean())
         layout = axes("stored bytes", metric.title, tickformat="~s", ticksuffix="B")
-        layout["xaxis"] |= {"type": "log"} if points["x"].max() > 30 * points["x"].min() > 0 else {}
-        front = points[pareto_front(np.column_stack([points["x"], -points["y"]]))].drop_duplicates()
+        layout["xaxis"] |= {"range": [0, 1.05 * float(points["x"].max())]}
+        front = points[pareto_front(np.column_stack([points["x"], -points["mean"]]))].sort_values("x").drop_duplicates()
         traces: list[Trace] = [
             {
                 **{"type": "scatter", "mode": "lines", "name": "Pareto front"},
-                **{"x": significant(front["x"], 6), "y": significant(front["y"], 5)},
+                **{"x": significant(front["x"], 6), "y": significant(front["mean"], 5)},
                 "line": {"shape": "hv", "color": "#888888", "dash": "dot", "width": 1.5},
                 "hoverinfo": "skip",
             }
         ]
-        for group, row in points.iterrows():
-            look, name = styles[str(group)], plain_text(group)
+        sign = "+" if metric.signed else ""
+        for group, look in styles.items():
+            if group not in points.index:
+                continue
+            point, name = points.loc[group], plain_text(group)
             dotted = "-dot" if look["dash"] != "solid" else ""  # a point shows no dashes
             marker = {"color": look["color"], "symbol": f"{look['symbol']}{dotted}", "size": 10}
-            hover = f"{name}<br>%{{y:{'+' if metric.signed else ''}.3f}} with %{{x:.3s}}B<extra></extra>"
+            words = _interval(point, sign)
+            hover = f"{name}<br>%{{y:{sign}.3f}}{words} with %{{x:.3s}}B<extra></extra>"
             trace = {"type": "scatter", "mode": "markers", "name": name, "marker": marker, "hovertemplate": hover}
-            traces.append({**trace, "x": significant([row["x"]], 6), "y": significant([row["y"]], 5)})
-        views.append(View(metric.name, traces, layout))
+            if not pd.isna(point["low"]):
+                ends = {"array": [point["high"] - point["mean"]], "arrayminus": [point["mean"] - point["low"]]}
+                trace["error_y"] = {"symmetric": False, "thickness": 1, "width": 3, **ends}
+            traces.append({**trace, "x": significant([point["x"]], 6), "y": significant([point["mean"]], 5)})
+        layout = fitted(layout, traces, metric)
+        views.append(View(metric.head, traces, layout))
     caption = (
-        "Memory images and stored weights after the last task, mean over seeds. "
-        "The line joins the groups on the Pareto front."
+        "Memory images and stored weights after the last task, means with 95 % intervals over seeds. "
+        "The dotted line joins the groups on the Pareto front."
     )
-    return Figure("storage", "Compatibility against storage", caption, tuple(views))
+    return Figure("storage", "Accuracy and compatibility against storage", caption, tuple(views))

@@ -3,26 +3,14 @@
 from dataclasses import dataclass
 
 import pandas as pd
-from markupsafe import Markup
 
+from analysis.groups import varied_fields
 from analysis.headline import Headline, headline, study_kind
-from analysis.report.figures import Figure
-from analysis.report.pictures import matrices_picture, plane_picture, ranking_picture
+from analysis.report.pictures import Picture, lines_picture, matrices_picture, plane_picture, ranking_picture
 from analysis.study import Study
 from cl2r.metrics import BC
 
 FEW = 9  # methods whose matrices fit the first screen; more are ranked in one plot
-
-
-@dataclass(frozen=True)
-class Picture:
-    """A drawing (`svg`), or a figure that Plotly draws; the caption says how to read it."""
-
-    id: str
-    title: str
-    caption: str
-    svg: Markup = Markup("")
-    figure: Figure | None = None
 
 
 @dataclass(frozen=True)
@@ -68,6 +56,10 @@ def first_screen(study: Study, runs: pd.DataFrame) -> FirstScreen:
             pictures = [matrices_picture(study, runs), plane_picture(runs)]
         else:
             pictures = [ranking_picture(runs)]
+    elif kind == "field" and len(runs):
+        (field,) = varied_fields(study.runs)
+        pictures = [lines_picture(study, runs, field)]
+    pictures = [picture for picture in pictures if picture.svg or picture.figure]
     return FirstScreen(headline(study), tuple(pictures), (*DEFINITIONS, _intervals(runs)))
 
 

@@ -1,10 +1,13 @@
-"""The tables that fit a study, chosen by what varies over its runs."""
+"""The tables that fit a study, chosen by what varies over its runs, and the text of a study."""
 
+import textwrap
 from collections.abc import Callable
+from typing import Literal
 
-from analysis.groups import group_fields, varied_fields
+from analysis.groups import check_name, group_fields, varied_fields
 from analysis.study import Study
 from analysis.sweeps import sweep_contexts, variant_rows
+from analysis.tables.formats import LINE, markdown_text, render
 from analysis.tables.runs import ablation_table, comparison_tables, methods_table, points_table
 from analysis.tables.sweep import best_by_context, confirmation_tables, trials_tables
 from analysis.tables.table import Table
@@ -13,11 +16,32 @@ from cl2r.errors import InputError
 from cl2r.metrics import COMPATIBILITY
 
 
-def study_tables(study: Study) -> list[Table]:
+def study_text(study: Study, form: Literal["terminal", "markdown"], deviations: bool = False) -> str:
+    """Return a study as text: its title, its tables, what was found, how sure that is, and a command to be surer.
+
+    Tables are those of `study_tables`; without an ended run there are none.
+    """
+    from analysis.headline import headline  # imports a module of this package
+
+    check_name(form, ("terminal", "markdown"), "form")
+    head = headline(study)
+    tables = render(study_tables(study, deviations), form) if len(study.runs) else ""
+    sentences = [text for text in (head.finding, head.certainty) if text]
+    if form == "markdown":
+        ends = [f"surer: `{head.command}`"] if head.command else []
+        parts = [f"## {markdown_text(head.title)}", tables, *map(markdown_text, sentences), *ends]
+    else:
+        ends = [f"surer: {head.command}"] if head.command else []
+        parts = [head.title, tables, "\n".join([*(textwrap.fill(text, LINE) for text in sentences), *ends])]
+    return "\n\n".join(filter(None, parts))
+
+
+def study_tables(study: Study, deviations: bool = False) -> list[Table]:
     """Return the tables that fit a study, the most telling first, e.g. the ablation, or methods by number of tasks.
 
     A table that would average over what must not be averaged (two budgets, two values of a field) does not fit. The
-    table of all points of the grid always fits; it is left out if it would only repeat another table.
+    table of all points of the grid always fits; it is left out if it would only repeat another table. Tables of methods
+    and of points show intervals, with `deviations` standard deviations.
     """
     sweep = bool(study.specification.get("space"))
     runs = variant_rows(study.runs) if sweep else study.runs
@@ -27,17 +51,18 @@ def study_tables(study: Study) -> list[Table]:
         tables += _fitting(lambda: sweep_tables(study))
     elif not varied:
         if len(methods) > 1 and methods <= set(ABLATION_CELLS):
-            tables += _fitting(lambda: [ablation_table(runs)])
-        if "variant" not in fields:
-            tables += _fitting(lambda: [methods_table(runs)])
+            tables += _fitting(lambda: [ablation_table(runs, deviations=deviations)])
+        elif "variant" not in fields:
+            tables += _fitting(lambda: [methods_table(runs, deviations=deviations)])
     elif len(varied) == 1 and len(methods) > 1:
-        tables += _fitting(lambda: comparison_tables(runs, varied[0]))
-    if sweep or varied or not tables:
-        tables.append(points_table(runs, fields, marked=not sweep, title="All trials" if sweep else "Points"))
+        tables += _fitting(lambda: comparison_tables(runs, varied[0], deviations=deviations))
+    if sweep or not tables:
+        name = "All trials" if sweep else "Points"
+        tables.append(points_table(runs, fields, marked=not sweep, title=name, deviations=deviations))
     names = [metric.name for metric in COMPATIBILITY]
     rates = [name for name in runs.columns if name.partition("@")[0] in names and "@" in name]
     if rates:  # measured by TAR
-        tables.append(points_table(runs, fields, rates, not sweep, "By false accept rate"))
+        tables.append(points_table(runs, fields, rates, not sweep, "By false accept rate", deviations))
     return tables
 
 

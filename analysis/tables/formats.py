@@ -18,12 +18,11 @@ from analysis.groups import check_name
 from analysis.tables.table import Mark, Table
 
 Form = Literal["markdown", "latex", "csv", "html", "terminal"]
-BEST = "best mean of its column"
-CLOSE = (
-    "not shown to be worse than the best (paired t over common seeds, 5 %, each by itself), "
-    "which with few seeds is weak evidence of being equal; others are worse or could not be tested"
+CLEARLY_WORSE = (
+    "clearly worse (paired t over common seeds, 5 %, each by itself); the others are not told apart from the best"
 )
-UNTESTED = "no test was made, because there are too few seeds or they do not differ"
+UNTESTED = "no test was made: one seed allows none, nor do seeds that do not differ"
+BEST, WORSE = "*", "▾"  # marks of a terminal
 Note = TypeVar("Note", bound=str)
 LONG_TEXT = 44  # longer text is wrapped, in terminals and in LaTeX
 
@@ -35,18 +34,18 @@ def render(tables: Table | Sequence[Table], form: Form) -> str:
     return {"markdown": markdown, "latex": latex, "csv": csv, "html": web, "terminal": terminal}[form](given)
 
 
-def _legend(table: Table, best: str, close: str, escape: Callable[[str], str] = str) -> list[str]:
-    """Return what the marks mean, if there are any; `best` and `close` are samples of them."""
-    if not table.marks & {"best", "close"}:
+def _legend(table: Table, best: str, worse: str, escape: Callable[[str], str] = str) -> list[str]:
+    """Return what the marks mean, if there are any; `best` and `worse` are samples of them."""
+    if "best" not in table.marks:
         return []
-    rest = f"{close}{escape(f': {CLOSE}.')}" if table.tested else escape(f"{UNTESTED}.")
-    return [f"{best}{escape(f': {BEST}')}; {rest}"]
+    rest = worse + escape(f" {CLEARLY_WORSE}.") if table.tested else escape(f"{UNTESTED}.")
+    return [f"{best} best mean of its column; {rest}"]
 
 
 def unrepeated(notes: Sequence[list[Note]]) -> list[list[Note]]:
-    """Return the notes of every table, without those that the next table repeats."""
-    later = [*notes[1:], []]
-    return [[line for line in own if line not in later[place]] for place, own in enumerate(notes)]
+    """Return the notes of every table, without those that a later table repeats."""
+    last = {line: place for place, own in enumerate(notes) for line in own}
+    return [[line for line in own if last[line] == place] for place, own in enumerate(notes)]
 
 
 MARKDOWN_SIGNS = re.compile(
@@ -58,28 +57,35 @@ MARKDOWN_SIGNS = re.compile(
 
 
 def markdown(tables: Sequence[Table]) -> str:
-    """Write GitHub tables: marks are bold and italic, numbers right-aligned."""
-    notes = [[*map(_markdown_text, table.notes), *_legend(table, "**bold**", "*italic*")] for table in tables]
-    around: dict[Mark, str] = {"": "", "best": "**", "close": "*", "heading": "*"}
+    """Write GitHub tables: the best is bold, `▾` follows what is worse, numbers are right-aligned."""
+    notes = [
+        [*map(markdown_text, table.notes), *_legend(table, "**bold**:", f"{WORSE}:"), *map(markdown_text, table.hints)]
+        for table in tables
+    ]
+    around: dict[Mark, tuple[str, str]] = {"": ("", ""), "best": ("**", "**"), "worse": ("", f" {WORSE}")}
+    around["heading"] = ("*", "*")
     parts = []
     for table, below in zip(tables, unrepeated(notes), strict=True):
-        parts += [f"**{_markdown_text(table.title)}**"] if table.title else []
-        lines = [list(map(_markdown_text, table.columns))]
-        lines += [[around[c.mark] + _markdown_text(c.text) + around[c.mark] for c in row] for row in table.rows]
+        parts += [f"**{markdown_text(table.title)}**"] if table.title else []
+        lines = [list(map(markdown_text, table.columns))]
+        lines += [[markdown_text(cell.text).join(around[cell.mark]) for cell in row] for row in table.rows]
         body = [f"| {' | '.join(line)} |" for line in lines]
         body.insert(1, "|" + "|".join("---:" if numeric else "---" for numeric in table.numeric) + "|")
         parts += ["\n".join(body), *below]
     return "\n\n".join(parts)
 
 
-def _markdown_text(text: str) -> str:
+def markdown_text(text: str) -> str:
     """Return one line in which everything that GitHub would take for markup is escaped."""
     return MARKDOWN_SIGNS.sub(lambda found: found["kept"] or f"\\{found[0]}", " ".join(text.split()))
 
 
 # LaTeX: ASCII that pdflatex sets without further packages for text; specials escaped, the paper's symbols as math
 
-LATEX_NEEDS = r"% needs \usepackage{booktabs} and, to shrink tables wider than the page, \usepackage{graphicx}"
+LATEX_NEEDS = (
+    r"% needs \usepackage{booktabs}, \usepackage{xcolor} for grey values and, to shrink tables wider than the page, "
+    r"\usepackage{graphicx}"
+)
 GREEK = {"φ": r"\varphi", "λ": r"\lambda", "ψ": r"\psi", "Δ": r"\Delta", "η": r"\eta", "α": r"\alpha", "β": r"\beta"}
 MATH = {
     **GREEK,
@@ -127,7 +133,7 @@ def _latex_part(found: re.Match[str]) -> str:
 
 
 def latex(tables: Sequence[Table]) -> str:
-    """Write floats with booktabs' rules; marks are bold and underlined."""
+    """Write floats with booktabs' rules; the best is bold, what is worse is grey."""
     return "\n\n".join([LATEX_NEEDS, *("\n".join(_latex_lines(table)) for table in tables)])
 
 
@@ -144,14 +150,14 @@ def _latex_lines(table: Table) -> Iterator[str]:
     kinds = (paragraph if long else "r" if number else "l" for long, number in zip(wide, table.numeric, strict=True))
     yield rf"\begin{{tabular}}{{{''.join(kinds)}}}"
     yield from (r"\toprule", _latex_line([latex_text(name) for name in table.columns]), r"\midrule")
-    around = {"best": r"\textbf", "close": r"\underline", "heading": r"\emph"}
+    around = {"best": r"\textbf", "worse": r"\textcolor{gray}", "heading": r"\emph"}
     for place, row in enumerate(table.rows):
         if place and (row[0].mark == "heading" or place == len(table.rows) - table.references):
             yield r"\midrule"
         texts = ((cell.mark, latex_text(cell.text)) for cell in row)
         yield _latex_line([f"{around[mark]}{{{text}}}" if mark else text for mark, text in texts])
     yield from (r"\bottomrule", r"\end{tabular}}")
-    legend = _legend(table, r"\textbf{bold}", r"\underline{underlined}", latex_text)
+    legend = _legend(table, r"\textbf{bold}:", r"\textcolor{gray}{grey}:", latex_text)
     for note in [*map(latex_text, table.notes), *legend]:
         yield rf"\par\smallskip {{\footnotesize {note}}}"
     yield r"\end{table}"
@@ -192,14 +198,15 @@ def web(tables: Sequence[Table]) -> str:
                 cells.append(f"<td{css('num' * numeric, cell.mark)}{value}>{html.escape(cell.text)}</td>")
             reference = place >= len(table.rows) - table.references
             lines.append(f"<tr{css('reference' * reference)}>{''.join(cells)}</tr>")
-        samples = ('<span class="best">marked so</span>', '<span class="close">so</span>')
+        samples = ('<span class="best">bold</span>:', '<span class="worse">grey</span>:')
         notes = [*map(html.escape, table.notes), *_legend(table, *samples, html.escape)]
+        notes += map(html.escape, table.hints)
         lines += ["</tbody>", "</table>", *(f'<p class="note">{note}</p>' for note in notes)]
     return "\n".join(lines)
 
 
 LINE = 100  # characters per line of a note
-WIDTH = 140  # characters per line of a table; in wider ones, deviations and intervals stand below their means
+WIDTHS = (120, 140)  # characters per line of a table, in the order of trying
 RULE = Box("    \n    \n -- \n    \n    \n    \n    \n    \n", ascii=True)  # nothing but a rule below the heads
 BLANK = "\u2800"  # keeps the place of a mark: rich strips spaces at the end of a cell
 FOLDS = (r"(?!)", r" (?=± |\[)", r" (?=± |\[)|(?<=,) ")
@@ -207,13 +214,14 @@ FOLDS = (r"(?!)", r" (?=± |\[)", r" (?=± |\[)|(?<=,) ")
 
 
 def terminal(tables: Sequence[Table]) -> str:
-    """Write aligned columns under a rule; `*` and `~` follow marked numbers."""
-    notes = [[*table.notes, *_legend(table, "*", "~")] for table in tables]
+    """Write aligned columns under a rule; `*` and `▾` follow marked numbers."""
+    notes = [[*table.notes, *_legend(table, BEST, WORSE), *table.hints] for table in tables]
     parts = []
     for table, below in zip(tables, unrepeated(notes), strict=True):
-        laid = (_terminal_table(table, fold) for fold in FOLDS)
-        fits = (text for text in laid if max(map(cell_len, text.splitlines()), default=0) <= WIDTH)
-        body = next(fits, None) or _terminal_table(table, FOLDS[-1])
+        laid = [_terminal_table(table, fold) for fold in FOLDS]
+        sizes = [max(map(cell_len, text.splitlines()), default=0) for text in laid]
+        fits = (text for width in WIDTHS for text, size in zip(laid, sizes, strict=True) if size <= width)
+        body = next(fits, laid[-1])
         parts.append("\n".join([*([table.title] if table.title else []), body]))
         parts += ["\n".join(textwrap.fill(note, LINE) for note in below)] if below else []
     return "\n\n".join(parts)
@@ -224,10 +232,10 @@ def _terminal_table(table: Table, fold: str) -> str:
     columns = []
     for place, numeric in enumerate(table.numeric):
         cells = [row[place] for row in table.rows]
-        marked = any(cell.mark in ("best", "close") for cell in cells)  # the others keep a place for the mark
+        marked = any(cell.mark in ("best", "worse") for cell in cells)  # the others keep a place for the mark
         texts = []
         for cell in cells:
-            sign = {"best": "*", "close": "~"}.get(cell.mark, BLANK) if marked else ""
+            sign = {"best": BEST, "worse": WORSE}.get(cell.mark, BLANK) if marked else ""
             first, *rest = re.split(fold, cell.text) if numeric else [_broken(cell.text)]
             texts.append("\n".join([first + sign, *(line + BLANK * marked for line in rest)]))
         columns.append(texts)

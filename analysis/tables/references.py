@@ -48,7 +48,9 @@ def reference_runs(runs: pd.DataFrame, source: str | None = None) -> pd.DataFram
     means = known.groupby("method.name")[REINDEXED_ACCURACY.name].mean()
     chosen = next((name for name in (source, SOURCE) if name is not None and name in means.index), str(means.idxmax()))
     own = known[known["method.name"] == chosen]
-    empty: dict[str, Any] = {metric.name: float("nan") for metric in METRICS.in_tables() if metric.name in own}
+    shown = [metric.name for metric in METRICS.in_tables() if metric.name in own]
+    columns = [name for metric in shown for name in (metric, f"{metric}_low", f"{metric}_high") if name in own]
+    empty: dict[str, Any] = dict.fromkeys(columns, float("nan"))
     zero = {metric.name: 0.0 * own[metric.name].astype(float) for metric in (AC, BC, FC) if metric.name in own}
     if "eval.ties" in own and AC.name in zero:
         zero[AC.name] = zero[AC.name] + own["eval.ties"].astype("boolean").fillna(False).astype(float)
@@ -60,9 +62,10 @@ def reference_runs(runs: pd.DataFrame, source: str | None = None) -> pd.DataFram
         (SERVICE_RECALL, FIRST_RECALL, REINDEXED_RECALL),
         (REINDEXED_RECALL, FIRST_RECALL, REINDEXED_RECALL),
     ):
-        if score.name in own:
-            first[score.name] = own[start.name] if start.name in own else float("nan")
-            last[score.name] = own[end.name] if end is not None and end.name in own else float("nan")
+        for part in ("", "_low", "_high"):
+            if score.name + part in own:
+                first[score.name + part] = own.get(start.name + part, float("nan"))
+                last[score.name + part] = float("nan") if end is None else own.get(end.name + part, float("nan"))
     both = {NEVER: first, REINDEX: last}
     rows = [own.assign(**values, **{"method.name": f"{name} ({title(chosen)})"}) for name, values in both.items()]
     return pd.concat(rows, ignore_index=True)

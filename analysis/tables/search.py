@@ -1,6 +1,7 @@
 """Tables of the search study (studies/search.py), and the document that holds them."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -10,7 +11,16 @@ from analysis.names import ordered, title
 from analysis.paper.report import origin
 from analysis.stats import t_interval
 from analysis.tables.formats import render
-from analysis.tables.table import EMPTY, Cell, Table, deviation_note, interval_cell, metric_cell, number_cell
+from analysis.tables.table import (
+    EMPTY,
+    Cell,
+    Table,
+    command_line_names,
+    deviation_note,
+    interval_cell,
+    metric_cell,
+    number_cell,
+)
 
 ORDER_WORDS = {"random": "random", "worst_first": "worst first", "oracle": "oracle"}
 TELLING = ("recall@1", "mAP")  # metrics of tables that have no room for all of them
@@ -22,14 +32,15 @@ BRACKETS = "Brackets: 95 % t-interval of the mean over seeds; differences betwee
 def search_tables(measured: dict[str, pd.DataFrame]) -> list[Table]:
     """Return all tables, from the frames of the study."""
     values = run_values(measured["retrieval"], measured["compatibility"])
-    return [
+    of_methods = [
         found_table(values),
         upgrade_table(values),
         queries_table(measured["compatibility"]),
         backfill_table(measured["backfill"], measured["retrieval"]),
         formats_table(measured["formats"]),
-        indexes_table(measured["indexes"]),
     ]
+    hints = command_line_names(values["method"])
+    return [*(replace(table, hints=hints) for table in of_methods), indexes_table(measured["indexes"])]
 
 
 def run_values(retrieval: pd.DataFrame, compatibility: pd.DataFrame) -> pd.DataFrame:

@@ -92,20 +92,22 @@ def trials_table(
     heading = f"Best trials by {words}" if len(objectives) == 1 else f"Pareto front of {words}"
     heads = [_head(name) for name in names]
     heading += f", {label}" if label else ""
-    return marked_table(heads, body, data, heading, (), *notes, references=len(body) - len(frame))
+    methods = runs["method.name"].astype(str) if "method.name" in names else ()
+    count = len(body) - len(frame)
+    return marked_table(heads, body, data, heading, (), *notes, references=count, methods=methods)
 
 
 def _head(name: str) -> str:
     metric = metric_of(name)
     if metric is None:
-        return field_title(name) if "." in name else name
+        return "method" if name == "method.name" else field_title(name) if "." in name else name
     return COST_HEADS.get(name) or metric.head + (", tuning" if name.startswith("tuning_") else "")
 
 
 def _trial_cell(row: pd.Series, name: str) -> Cell:
     mean, deviation = row[name], row.get(f"{name}_sd", np.nan)
     if f"{name}_sd" not in row:
-        return field_cell(mean)
+        return Cell(title(mean)) if name == "method.name" else field_cell(mean)
     if name in COST_HEADS:
         unit, form = (1e6, ",.2f") if name == STORED_BYTES.name else (1.0, ",.0f")
         return number_cell(mean / unit, form)
@@ -251,7 +253,11 @@ def _confirmation_table(runs: pd.DataFrame, label: str) -> Table:
     parts: dict[str, pd.DataFrame] = {}
     for trial, rows in confirmed.groupby("trial", sort=True):
         own = pd.concat([searched[searched["trial"] == trial], rows])
-        point = ", ".join(f"{field_title(name)}={short(own[name].iloc[0])}" for name in fields)
+        texts = {name: short(own[name].iloc[0]) for name in fields}
+        words = [
+            title(text) if name == "method.name" else f"{field_title(name)}={text}" for name, text in texts.items()
+        ]
+        point = ", ".join(words)
         parts[f"trial {trial}" + (f" ({point})" if point else "")] = own
     references = variant_rows(runs, REFERENCE)
     for method, rows in references.groupby("method.name", sort=False):

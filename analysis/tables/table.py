@@ -9,12 +9,15 @@ import pandas as pd
 
 from analysis.comparisons import standings
 from analysis.groups import Group, config_fields, numbered_groups, one_budget, short
-from analysis.names import metric_of
+from analysis.names import metric_of, ordered
+from analysis.names import title as method_title
+from analysis.stats import NO_SPREAD, TOO_SMALL
 from cl2r.errors import InputError
 
-Mark = Literal["", "best", "close", "heading"]
-"""`best`: the best mean of its column; `close`: not significantly worse than the best; `heading`: of the rows below."""
+Mark = Literal["", "best", "worse", "heading"]
+"""`best`: the best mean of its column; `worse`: significantly worse than the best; `heading`: of the rows below."""
 EMPTY = "–"
+MOST_NAMES = 8  # methods whose names on the command line a note lists
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,7 @@ STOPPED = Cell("stopped early")
 class Table:
     """Rows of cells under `columns`; `data` has the values in full precision, for CSV; `notes` stand below it.
 
+    `hints` are notes for people who type commands; LaTeX leaves them out.
     The last `references` rows are no methods or trials, but what they are measured by; `data` has a column `reference`.
     """
 
@@ -44,6 +48,7 @@ class Table:
     notes: tuple[str, ...] = field(default=())
     tested: bool = True  # false if there were too few seeds for the test behind the marks
     references: int = 0
+    hints: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for row in self.rows:
@@ -95,8 +100,8 @@ def column_marks(runs: pd.DataFrame, metric: str, by: Sequence[str]) -> Marks:
     known = table[table["n"] > 0]
     if (known["mark"] == "best").all():
         return Marks()  # one group, or all are equal
-    compared = (known["mark"] == "close") | ((known["mark"] == "") & (known["note"] == ""))
-    return Marks(dict(zip(table.index, table["mark"], strict=True)), tested=bool(compared.any()))
+    tested = (known["mark"] != "best") & ~known["note"].str.startswith((TOO_SMALL, NO_SPREAD))
+    return Marks(dict(zip(table.index, table["mark"], strict=True)), tested=bool(tested.any()))
 
 
 def holes(runs: pd.DataFrame, by: Sequence[str]) -> dict[Group, Cell]:
@@ -115,12 +120,27 @@ def marked_table(
     marks: Collection[Marks],
     *notes: str,
     references: int = 0,
+    methods: Iterable[str] = (),
 ) -> Table:
-    """Return a table whose cells have these marks; if marks are missing for several reasons, the first is noted."""
+    """Return a table whose cells have these marks; if marks are missing for several reasons, the first is noted.
+
+    `methods` are the names of those that the table shows by their titles.
+    """
     refused = [own.note for own in marks if own.note]
     below = tuple(note for note in (*notes, *refused[:1]) if note)
     tested = any(own.tested for own in marks)
-    return Table(tuple(columns), tuple(map(tuple, rows)), data, title, below, tested, references)
+    hints = command_line_names(methods)
+    return Table(tuple(columns), tuple(map(tuple, rows)), data, title, below, tested, references, hints)
+
+
+def command_line_names(methods: Iterable[str]) -> tuple[str, ...]:
+    """Return a note on what the command line calls methods whose title is another word, if there are any."""
+    bases = ordered(name.partition("+")[0] for name in methods)
+    names = [name for name in bases if method_title(name).casefold() != name]
+    if len(names) > MOST_NAMES:
+        return ("`cl2r methods` lists the names of the command line.",)
+    words = "; ".join(f"{method_title(name)} is {name}" for name in names)
+    return (f"On the command line: {words}.",) if names else ()
 
 
 def deviation_note(seeds: Iterable[float]) -> str:
@@ -131,6 +151,23 @@ def deviation_note(seeds: Iterable[float]) -> str:
     if len(counts) == 1:
         return f"± is one standard deviation over {counts[0]} seeds."
     return "± is one standard deviation over the seeds of a cell; one seed has none."
+
+
+def interval_notes(cells: pd.DataFrame) -> list[str]:
+    """Return notes on the meaning of brackets; `cells` have `seeds`, `low` and `high`."""
+    cells = cells[cells["seeds"] > 0].astype(float)
+    single, shown = cells["seeds"] == 1, cells["low"] < cells["high"]
+    if single.all():
+        pairs = "One seed. Brackets: 95 % bootstrap interval over its pairs, which says nothing about other seeds."
+        return [pairs if shown.any() else "One seed: no interval."] if len(cells) else []
+    counts = cells["seeds"].unique()
+    seeds = f"{counts[0]:.0f} seeds" if len(counts) == 1 else "seeds"
+    text = f"Brackets: 95 % t-interval of the mean over {seeds}"
+    if single.any():
+        over_pairs = "with one seed, 95 % bootstrap interval over its pairs"
+        text += f"; {over_pairs if shown[single].any() else 'one seed has none'}"
+    flat = (cells["low"] == cells["high"])[~single].any()
+    return [f"{text}.", *(["A mean without brackets is the same for all seeds."] if flat else [])]
 
 
 def signed(metric: str, value: float) -> str:
@@ -153,10 +190,11 @@ def metric_cell(metric: str, mean: float, deviation: float, mark: Mark = "", rem
     return Cell(text) if pd.isna(mean) else Cell(text, float(mean), mark)
 
 
-def interval_cell(metric: str, mean: float, low: float, high: float, mark: Mark = "") -> Cell:
+def interval_cell(metric: str, mean: float, low: float, high: float, mark: Mark = "", remark: str = "") -> Cell:
     """Return the cell of `mean [low, high]`; equal seeds have an interval of width 0, which is not shown."""
     ends = f" [{signed(metric, low)}, {signed(metric, high)}]" if low < high else ""
-    return Cell(signed(metric, mean) + ends, None if pd.isna(mean) else float(mean), mark)
+    text = signed(metric, mean) + ends + remark
+    return Cell(text) if pd.isna(mean) else Cell(text, float(mean), mark)
 
 
 def number_cell(value: float, form: str) -> Cell:

@@ -200,6 +200,18 @@ def search(
 @click.argument("gallery", type=PathType())
 @model_option
 @storage_option
+@click.option(
+    "--old",
+    type=MODEL,
+    metavar="RUN@k",
+    help="An older model whose hits the page shows beside, or none; default: the oldest one in the gallery.",
+)
+@click.option(
+    "--check",
+    type=PathType(),
+    metavar="FILE",
+    help="What `cl2r upgrade-check --json` printed; without it, the upgrade is checked at the start.",
+)
 @click.option("--host", default="127.0.0.1", show_default=True, help="Anything but loopback lets the network in.")
 @click.option("--port", default=8000, show_default=True)
 @click.option("--top", default=12, show_default=True, help="Hits per search.")
@@ -212,13 +224,22 @@ def search(
 )
 @verbose_option
 def serve(
-    gallery: "StoragePath", model: str, storage: "StoragePath", port: int, replicas: int, verbose: bool, **options: Any
+    gallery: "StoragePath",
+    model: str,
+    storage: "StoragePath",
+    old: str | None,
+    check: "StoragePath | None",
+    port: int,
+    replicas: int,
+    verbose: bool,
+    **options: Any,
 ) -> int:
     """Answer searches over HTTP, with a page to try it, until Ctrl-C. There is no login: keep it on loopback."""
     from cl2r.gallery.service import ServiceOptions
     from cl2r.rayrun.serve import serve
 
-    return serve(ServiceOptions(str(gallery.resolve()), **options), model, storage, port, replicas, verbose)
+    chosen = ServiceOptions(str(gallery.resolve()), **options)
+    return serve(chosen, model, storage, port, replicas, verbose, old, check)
 
 
 @click.command("upgrade-check")
@@ -258,8 +279,7 @@ def upgrade_check(
     found = check.sample(chosen)
     verdict = found.verdict(tolerance)
     if as_json:
-        names = {"old_model": before.card.name, "new_model": after.card.name}
-        click.echo(json.dumps(names | {"verdict": verdict} | asdict(found)))
+        click.echo(check.answer(found, tolerance).model_dump_json())
     else:
         click.echo("\n".join(check.report_lines(found, run_matrix(after.card.run, storage), tolerance, price)))
     return EXIT_CODES[verdict]

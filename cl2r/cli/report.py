@@ -62,6 +62,7 @@ def status(name: str | None, storage: "StoragePath", as_json: bool) -> None:
 @click.option("--watch", is_flag=True, help="Rebuild the page while the study runs.")
 @click.option("--interval", type=click.FloatRange(min=1), default=10, show_default=True, metavar="SECONDS")
 @click.option("--tables", type=click.Choice(get_args(Form)), help="Print the tables instead of writing the page.")
+@click.option("--deviations", is_flag=True, help="With --tables: standard deviations instead of intervals.")
 @click.option("--figures", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="Write figures there.")
 def report(
     study: str | None,
@@ -70,6 +71,7 @@ def report(
     watch: bool,
     interval: float,
     tables: Form | None,
+    deviations: bool,
     figures: Path | None,
 ) -> int:
     """Write a study's page, or print its tables.
@@ -79,6 +81,8 @@ def report(
     """
     if tables and (watch or out):
         raise InputError(f"--tables {tables} prints; --watch and --out are for the page")
+    if deviations and not tables:
+        raise InputError("--deviations is for --tables; the page has intervals")
     if watch and figures:
         raise InputError("--figures: draw them without --watch")
     with announced(f"looking for {study or 'the study'}…"):
@@ -99,12 +103,16 @@ def report(
     if tables is None:
         click.echo(_write_page(found, at(page.parent), page.name))
         return 0
-    from analysis.tables import study_tables
+    from analysis.tables import study_tables, study_text
     from analysis.tables.formats import render
 
     if found.runs.empty:
         raise InputError(f"no run of {found.name} has ended: there is no table to show")
-    click.echo(render(study_tables(found), tables).rstrip("\n"))
+    if tables in ("terminal", "markdown"):
+        text = study_text(found, tables, deviations)
+    else:
+        text = render(study_tables(found, deviations), tables)
+    click.echo(text.rstrip("\n"))
     return 0
 
 

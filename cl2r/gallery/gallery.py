@@ -15,6 +15,7 @@ and its images, so making a shard twice gives the same shard.
 """
 
 import contextlib
+import copy
 import io
 import json
 import time
@@ -179,6 +180,14 @@ class Gallery:
         whole["task"] = [known[key].task if key in known else 0 for key in whole["version"]]
         whole["model"] = [known[key].name if key in known else "" for key in whole["version"]]
         return whole
+
+    def up_to(self, model: Version) -> "Gallery":
+        """Return the gallery with the vectors of `model` and of the models before it only."""
+        known = {key: version for key, version in self.commit.versions.items() if key in model.keys}
+        shards = tuple(shard for shard in self.commit.shards if shard.version in known)
+        view = copy.copy(self)
+        view.commit = self.commit.model_copy(update={"versions": known, "shards": shards})
+        return view
 
     def check_model(self, model: Version) -> None:
         """Raise InputError if queries by `model` cannot search the vectors: it is older, or of another run."""

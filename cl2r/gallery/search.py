@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from cl2r.errors import InputError
-from cl2r.gallery.gallery import COLUMNS, Gallery, Version
+from cl2r.gallery.gallery import COLUMNS, Gallery, Shard, Version
 from cl2r.gallery.gallery import Vectors as StoredVectors
 from cl2r.gallery.index import Hits, NearSearch, covering_index, empty_hits, exact_search, merge_hits, open_index
 from cl2r.gallery.model import Images, Model, Vectors
@@ -67,19 +67,43 @@ class VersionSearch:
 
 
 class Searcher:
-    """A gallery opened for the queries of one model."""
+    """A gallery opened for the queries of one model; what it can, it shares with `newer`."""
 
-    def __init__(self, gallery: Gallery, model: Model, exact: bool = False) -> None:
-        self.gallery, self.model = gallery, model
+    def __init__(self, gallery: Gallery, model: Model, exact: bool = False, newer: "Searcher | None" = None) -> None:
+        self.gallery, self.model, self.newer = gallery, model, newer
         if not gallery.commit.items:
             raise InputError(f"{gallery.root}: the gallery is empty; `cl2r index` adds images")
         gallery.check_model(model.version)
-        self.parts = [VersionSearch(gallery, version, model, exact) for version in gallery.commit.by_task]
+        shared = {part.version.key: part for part in newer.parts if not part.mapped} if newer else {}
+        self.parts: list[VersionSearch] = [
+            shared.get(version.key) or VersionSearch(gallery, version, model, exact)
+            for version in gallery.commit.by_task
+        ]
+
+    def earlier(self, model: Model) -> "Searcher":
+        """Return the search of an older model of the chain: among its own vectors and those of models before it."""
+        old, new = model.card, self.model.card
+        if old.key not in new.keys[:-1]:
+            wanted = f"give RUN@k of that run, with k below {new.task}"
+            raise InputError(f"--old {old.name}: not an earlier model of the chain of {new.name}; {wanted}")
+        view = self.gallery.up_to(model.version)
+        if not view.commit.items:
+            there = ", ".join(version.name for version in self.gallery.commit.by_task)
+            raise InputError(f"--old {old.name}: no vectors by it or a model before it; the gallery has {there}")
+        return Searcher(view, model, newer=self)
+
+    @property
+    def shards(self) -> list[Shard]:
+        """The shards in the order of rows."""
+        return [shard for part in self.parts for shard in part.shards]
 
     @cached_property
     def items(self) -> pd.DataFrame:
         """One row per vector, in the order of rows."""
-        return self.gallery.items([shard for part in self.parts for shard in part.shards])
+        shards = self.shards
+        if self.newer and self.newer.shards[: len(shards)] == shards:
+            return self.newer.items.iloc[: sum(shard.items for shard in shards)]
+        return self.gallery.items(shards)
 
     @property
     def mapped(self) -> int:

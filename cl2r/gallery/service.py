@@ -1,11 +1,25 @@
 """The search service without Ray: which request gets which answer. `cl2r/rayrun/serve.py` runs it.
 
-    GET  /             the page (`pages/serve.html`)
-    POST /search?top=  the body is an image; the answer is its hits
-    GET  /image?id=    an image of the gallery, as a small PNG
-    GET  /health       model, gallery, versions; 503 until the gallery is open
+    GET  /                  the page (`pages/serve.html`)
+    POST /search?top=&old=  the body is an image; the answer is its hits
+    GET  /search?id=        the same with an image of the gallery as query, which is not among its own hits
+    GET  /image?id=         an image of the gallery, as a small PNG
+    GET  /examples          images of the gallery to try, of different labels
+    GET  /upgrade           whether the upgrade from the old model is safe
+    GET  /health            models, gallery, versions; 503 until the gallery is open
 
 All answers except the page and images are JSON, including errors: {"error": "…"}.
+
+    /health    status, and model, task, items, commit, versions [{model, task, items}], top, most_hits, most_bytes;
+               old: {model, task, items} of the older model and the images it searches, or {why} there is none;
+               warning, if the newest commit cannot be opened
+    /search    the same without status and limits, and top, seconds, hits [{rank, score, id, label, model, task,
+               metadata, image}]; query: {id, label} if an image of the gallery was asked for; with old=1 the
+               entry `old` has hits of its own: by the older model, among the images that it or a model before it
+               indexed
+    /examples  examples: [{id, label, image}]
+    /upgrade   status: known, with the entries of `cl2r upgrade-check --json` (`upgrade.Answer`); measuring; or unknown,
+               with why
 """
 
 import asyncio
@@ -20,13 +34,14 @@ import time
 import traceback
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from functools import cache, cached_property
+from dataclasses import dataclass, replace
+from functools import cache, cached_property, partial
 from importlib import resources
 from pathlib import PurePosixPath
 from typing import Any, TypeVar
 from urllib.parse import quote, urlsplit
 
+import numpy as np
 import pandas as pd
 from jinja2 import Template
 from PIL import Image
@@ -38,9 +53,11 @@ from starlette.routing import Match, Route
 from cl2r.data.images import FORMATS
 from cl2r.errors import InputError
 from cl2r.gallery.gallery import Gallery, commit_name
-from cl2r.gallery.images import decode_one, thumbnail
-from cl2r.gallery.model import Model
+from cl2r.gallery.images import decode, decode_one, thumbnail
+from cl2r.gallery.model import Images, Model
+from cl2r.gallery.older import Older
 from cl2r.gallery.search import Hit, Searcher
+from cl2r.gallery.upgrade import PAIRS, TOLERANCE, UpgradeCheck, draw_pairs
 from cl2r.runtime.logs import without_secrets
 from cl2r.storage.path import StoragePath, at
 
@@ -48,6 +65,8 @@ LOG = logging.getLogger(__name__)
 Result = TypeVar("Result")
 THUMBNAIL = 256  # longer side of the gallery images that are sent, in pixels
 MOST_HITS = 100
+EXAMPLES = 8
+GONE = "the image is no longer there, or no longer readable"
 MOST_BYTES = 10 * 10**6
 SIDE_BY_SIDE = 2  # requests that one replica decodes and searches at a time: the largest image takes 300 MB
 HEADERS = {
@@ -59,36 +78,77 @@ HEADERS = {
 
 
 class OpenGallery:
-    """One commit of a gallery, opened for the queries of a model."""
+    """One commit of a gallery, opened for the queries of a model, and for those of an older one beside it."""
 
-    def __init__(self, root: StoragePath, model: Model) -> None:
+    def __init__(self, root: StoragePath, model: Model, old: Model | None = None, why: str = "") -> None:
         self.searcher = Searcher(Gallery(root), model)
         self.commit = self.searcher.gallery.commit
+        self.old, self.why = None, why
+        try:
+            self.old = self.searcher.earlier(old) if old else None
+        except InputError as error:  # its images have been indexed again since
+            self.why = str(error).replace(str(root), root.name)
         self._rows = pd.Index(self.searcher.items["id"].astype(object))
 
-    def search(self, content: bytes, top: int) -> list[dict[str, Any]]:
-        """Return the hits of an encoded image."""
+    def search(self, content: bytes, top: int, both: bool) -> dict[str, Any]:
+        """Return the hits of an encoded image, with `both` by both models."""
         try:
             images = decode_one(content, "the image", self.searcher.model.card)
         except InputError as error:
             if error.__cause__ is None or isinstance(error.__cause__, Image.DecompressionBombError):
                 raise HTTPException(422, str(error)) from error  # an image, but too large or too deep
             raise HTTPException(415, f"not a readable image; send one of {', '.join(FORMATS)}") from error
-        return [_public(hit) for hit in self.searcher.search(images, top)[0]]
+        return self._found(images, top, both)
+
+    def search_like(self, name: str, top: int, both: bool) -> dict[str, Any]:
+        """Return the hits of an image of the gallery except itself, with `both` by both models."""
+        item, _ = self._item(name)
+        images, bad = decode(item.to_frame().T, self.searcher.model.card)
+        if bad:
+            raise HTTPException(404, GONE)
+        return {"query": {"id": name, "label": str(item["label"])}, **self._found(images, top, both, name)}
+
+    def _found(self, images: Images, top: int, both: bool, without: str | None = None) -> dict[str, Any]:
+        """Return the hits of one image that have another id than `without`."""
+
+        def hits(searcher: Searcher) -> list[dict[str, Any]]:
+            found = searcher.search(images, top + (without is not None))[0]
+            others = [hit for hit in found if hit.id != without][:top]
+            return [_public(replace(hit, rank=rank)) for rank, hit in enumerate(others, 1)]
+
+        found = {"hits": hits(self.searcher)}
+        if both and self.old:
+            return {**found, "old": {**self.facts["old"], "hits": hits(self.old)}}
+        return found
 
     def thumbnail(self, name: str) -> bytes:
         """Return an image of the gallery as PNG. Whatever its file contains, only pixels leave this function."""
+        try:
+            return thumbnail(self._item(name)[1], THUMBNAIL)
+        except InputError as error:
+            raise HTTPException(404, GONE) from error
+
+    def _item(self, name: str) -> tuple[pd.Series, StoragePath]:
+        """Return the row of an image of the gallery, and its file."""
         row = int(self._rows.get_indexer_for([name])[0])
         if row < 0:
             raise HTTPException(404, "no image of the gallery has this id")
-        source, path = (str(value) for value in self.searcher.items.iloc[row][["source", "path"]])
+        item = self.searcher.items.iloc[row]
+        source, path = str(item["source"]), str(item["path"])
         parts = PurePosixPath(path)
         if parts.is_absolute() or ".." in parts.parts:
             raise HTTPException(404, "the gallery places the image outside its source")
-        try:
-            return thumbnail(at(source) / path, THUMBNAIL)
-        except InputError as error:
-            raise HTTPException(404, "the image is no longer there, or no longer readable") from error
+        return item, at(source) / path
+
+    @cached_property
+    def examples(self) -> list[dict[str, str]]:
+        """Up to EXAMPLES images to try, spread over the labels in alphabetical order."""
+        items = self.searcher.items[["id", "label"]]
+        each = -(-EXAMPLES // items["label"].nunique())
+        few = items.groupby("label", sort=False).head(each).sort_values(["label", "id"]).astype(str)
+        places = np.unique(np.linspace(0, len(few) - 1, EXAMPLES).round().astype(int))
+        chosen = few.iloc[places].to_dict("records")
+        return [{"id": one["id"], "label": one["label"], "image": _address(one["id"])} for one in chosen]
 
     @cached_property
     def facts(self) -> dict[str, Any]:
@@ -97,7 +157,16 @@ class OpenGallery:
         items = {key: sum(shard.items for shard in commit.of(key)) for key in commit.versions}
         versions = [{"model": one.name, "task": one.task, "items": items[one.key]} for one in commit.by_task]
         facts = {"model": card.name, "task": card.task, "items": commit.items, "commit": commit.number}
-        return {**facts, "versions": versions}
+        old: dict[str, Any] = {"why": self.why}
+        if self.old:
+            older = self.old.model.card
+            old = {"model": older.name, "task": older.task, "items": self.old.gallery.commit.items}
+        return {**facts, "versions": versions, "old": old}
+
+
+def _address(name: str) -> str:
+    """Return where the page finds an image of the gallery."""
+    return f"image?id={quote(name, safe='')}"
 
 
 def _public(hit: Hit) -> dict[str, Any]:
@@ -105,34 +174,7 @@ def _public(hit: Hit) -> dict[str, Any]:
     known = {name: getattr(hit, name) for name in ("rank", "score", "id", "label", "model", "task")}
     absent = [key for key, value in hit.metadata.items() if isinstance(value, float) and not math.isfinite(value)]
     metadata = hit.metadata | dict.fromkeys(absent)
-    return {**known, "metadata": metadata, "image": f"image?id={quote(hit.id, safe='')}"}
-
-
-class NewestGallery:
-    """The newest commit of a gallery. One caller looks for a new commit every `refresh` seconds; no other waits."""
-
-    def __init__(self, root: StoragePath, model: Model, refresh: float) -> None:
-        self.root, self.model, self.refresh = root, model, refresh
-        self.warning = ""  # why the newest commit cannot be used; meanwhile the one before it answers
-        self._opened, self._lock = OpenGallery(root, model), threading.Lock()
-        self._next = time.monotonic() + refresh
-
-    def __call__(self) -> OpenGallery:
-        """Return the newest commit that can be opened."""
-        if time.monotonic() >= self._next and self._lock.acquire(blocking=False):
-            try:
-                names = [path.name for path in (self.root / "commits").list("*.json")]
-                if names[-1:] != [commit_name(self._opened.commit.number)]:
-                    self._opened = OpenGallery(self.root, self.model)
-                self.warning = ""
-            except (InputError, OSError) as error:
-                why = without_secrets(str(error)).replace(str(self.root), self.root.name)
-                self.warning = f"commit {self._opened.commit.number} answers; the newest cannot be opened ({why})"
-                LOG.warning(self.warning)
-            finally:
-                self._next = time.monotonic() + self.refresh
-                self._lock.release()
-        return self._opened
+    return {**known, "metadata": metadata, "image": _address(hit.id)}
 
 
 @dataclass(frozen=True)
@@ -169,23 +211,80 @@ class ServiceOptions:
         return not self.loopback or name in {self.host, "localhost", "127.0.0.1", "::1", *self.names}
 
 
+class NewestGallery:
+    """The newest commit of a gallery. One caller looks for a new commit every `refresh` seconds; no other waits."""
+
+    def __init__(self, options: ServiceOptions, model: Model, old: Model | None, why: str) -> None:
+        self.root, self.refresh = at(options.gallery), options.refresh
+        self.warning = ""  # why the newest commit cannot be used; meanwhile the one before it answers
+        self._open = partial(OpenGallery, self.root, model, old, why)
+        self._opened, self._lock = self._open(), threading.Lock()
+        self._next = time.monotonic() + self.refresh
+
+    def __call__(self) -> OpenGallery:
+        """Return the newest commit that can be opened."""
+        if time.monotonic() >= self._next and self._lock.acquire(blocking=False):
+            try:
+                names = [path.name for path in (self.root / "commits").list("*.json")]
+                if names[-1:] != [commit_name(self._opened.commit.number)]:
+                    self._opened = self._open()
+                self.warning = ""
+            except (InputError, OSError) as error:
+                why = without_secrets(str(error)).replace(str(self.root), self.root.name)
+                self.warning = f"commit {self._opened.commit.number} answers; the newest cannot be opened ({why})"
+                LOG.warning(self.warning)
+            finally:
+                self._next = time.monotonic() + self.refresh
+                self._lock.release()
+        return self._opened
+
+
 class Service:
     """Answers requests; ready after `open` was called."""
 
     def __init__(self, options: ServiceOptions) -> None:
         self.options = options
         self.gallery: NewestGallery | None = None
+        self.upgrade: dict[str, Any] = {"status": "measuring"}
         self._pool = ThreadPoolExecutor(SIDE_BY_SIDE)
         self._routes = [
             Route("/", self._page),
-            Route("/search", self._search, methods=["POST"]),
+            Route("/search", self._search, methods=["GET", "POST"]),
             Route("/image", self._image),
+            Route("/examples", self._examples),
+            Route("/upgrade", self._upgrade),
             Route("/health", self._health),
         ]
 
-    def open(self, model: Model) -> None:
-        """Open the gallery for the queries of a model."""
-        self.gallery = NewestGallery(at(self.options.gallery), model, self.options.refresh)
+    def open(self, model: Model, older: Older | None = None) -> None:
+        """Open the gallery for the queries of a model, and of an older one if there is one."""
+        older = older or Older()
+        old = Model(older.files, model.device) if older.files else None
+        if older.check:
+            self.upgrade = {"status": "known", **older.check.model_dump()}
+        elif old is None:
+            self.upgrade = {"status": "unknown", "why": older.why}
+        self.gallery = NewestGallery(self.options, model, old, older.why)
+
+    def measure(self) -> None:
+        """Find out whether the upgrade is safe, unless that is known or there is no older model; may take a minute."""
+        if self.gallery is None or self.upgrade["status"] != "measuring":
+            return
+        opened = self.gallery()
+        gallery, why = opened.searcher.gallery, opened.why
+        try:
+            if opened.old:
+                check = UpgradeCheck(gallery, opened.old.model, opened.searcher.model)
+                answer = check.answer(check.sample(draw_pairs(gallery, PAIRS)), TOLERANCE)
+                self.upgrade = {"status": "known", **answer.model_dump()}
+                return
+        except InputError as error:
+            why = str(error).replace(str(gallery.root), gallery.root.name)
+            why += "; the service takes an answer of `cl2r upgrade-check --json` by --check"
+        except Exception:  # of a thread: nobody else would hear of it
+            LOG.error(without_secrets(traceback.format_exc()))
+            why = "it could not be measured; the log of the service says more"
+        self.upgrade = {"status": "unknown", "why": without_secrets(why)}
 
     async def __call__(self, request: Request) -> Response:
         """Return the answer; of an unexpected error the client learns one line, the log the rest."""
@@ -246,17 +345,31 @@ class Service:
         content = await self._aside(opened.thumbnail, name)
         return Response(content, media_type="image/png", headers={"Cache-Control": "private, max-age=60"})
 
+    async def _examples(self, _: Request) -> Response:
+        opened, _facts = await self._opened()
+        return _json({"examples": await self._aside(lambda: opened.examples)})
+
+    async def _upgrade(self, _: Request) -> Response:
+        await self._opened()
+        return _json(self.upgrade)
+
     async def _search(self, request: Request) -> Response:
-        text = request.query_params.get("top", str(self.options.top))
+        asked = request.query_params
+        text, both, name = asked.get("top", str(self.options.top)), asked.get("old", "0"), asked.get("id")
         if not (text.isdecimal() and len(text) <= 3 and 1 <= int(text) <= MOST_HITS):
             raise HTTPException(400, f"top is a number from 1 to {MOST_HITS}")
+        if both not in ("0", "1"):
+            raise HTTPException(400, "old is 1, for hits by the older model as well, or 0")
+        if (name is None) == (request.method != "POST"):
+            raise HTTPException(400, "send an image by POST, or ask for one of the gallery by GET /search?id=…")
         if request.headers.get("content-type", "").startswith("multipart/"):
             raise HTTPException(415, "send the image itself as the body, e.g. curl --data-binary @image.jpg")
-        content = await self._body(request)
+        content = await self._body(request) if name is None else b""
         began = time.perf_counter()
         opened, facts = await self._opened()
-        hits = await self._aside(opened.search, content, int(text))
-        return _json({**facts, "top": int(text), "seconds": round(time.perf_counter() - began, 4), "hits": hits})
+        work = partial(opened.search, content) if name is None else partial(opened.search_like, name)
+        found = await self._aside(work, int(text), both == "1")
+        return _json({**facts, "top": int(text), "seconds": round(time.perf_counter() - began, 4), **found})
 
     async def _body(self, request: Request) -> bytes:
         """Return the body; refuse it as soon as it is too long, before all of it has arrived."""

@@ -18,9 +18,10 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from pydantic import ConfigDict
 
 from cl2r.errors import NOT_KNOWN, NOT_SAFE, InputError
-from cl2r.gallery.gallery import Gallery
+from cl2r.gallery.gallery import Gallery, Record, reason
 from cl2r.gallery.images import decode
 from cl2r.gallery.indexing import read_table
 from cl2r.gallery.model import Model
@@ -31,6 +32,9 @@ from cl2r.study.folder import finished_runs
 from cl2r.verification import mean_fold_accuracy, pair_correctness, squared_distances, stratified_folds
 
 SAMPLES, FOLDS, MOST_PAIRS = 2000, 10, 100_000
+PAIRS, TOLERANCE = 2000, 0.01
+"""Pairs that are drawn, and the loss of accuracy that still counts as safe, unless the user says otherwise."""
+DECODED_AT_ONCE = 256  # images
 COLUMNS = ("query", "gallery", "same")
 Verdict = Literal["safe", "not safe", "not known"]
 EXIT_CODES: dict[Verdict, int] = {"safe": 0, "not safe": NOT_SAFE, "not known": NOT_KNOWN}
@@ -68,6 +72,25 @@ class Sample:
         return "not safe" if self.change.high < -tolerance else "not known"
 
 
+class Answer(Record):
+    """What `cl2r upgrade-check --json` prints: the verdict, a sentence that explains it, and the numbers."""
+
+    model_config = ConfigDict(allow_inf_nan=False)
+
+    old_model: str
+    new_model: str
+    verdict: Verdict
+    sentence: str
+    tolerance: float
+    pairs: int
+    old: float
+    cross: float
+    new: float
+    change: Difference
+    gain: Difference
+    images_per_second: float
+
+
 @dataclass(frozen=True)
 class UpgradeCheck:
     """The upgrade of a gallery's queries from `old`, φ_k, to `new`, φ_t."""
@@ -95,26 +118,49 @@ class UpgradeCheck:
         if missing:
             outside = f"{len(missing)} images are not in the gallery, e.g. {missing[0]!r}"
             raise InputError(f"--pairs: {outside}; give ids such as {items.index[0]!r}")
-        began = time.perf_counter()
-        images, bad = decode(items.loc[list(ids)].reset_index(), self.new.card)
-        if bad:
-            gone = f"{len(bad)} images can no longer be read, e.g. {bad[0][0]}: {bad[0][1]}"
-            raise InputError(f"{gone}; restore them, or choose other pairs by --pairs")
-        by_new = self.new.embed(images)
-        seconds = time.perf_counter() - began
-        by_old, k = self.old.embed(images), self.old.card.task
+        by_old, by_new, as_queries, seconds = [], [], [], 0.0
+        for start in range(0, len(ids), DECODED_AT_ONCE):
+            some, began = items.loc[list(ids[start : start + DECODED_AT_ONCE])].reset_index(), time.perf_counter()
+            images, bad = decode(some, self.new.card)
+            if bad:
+                gone = f"{bad[0][0]} can no longer be read ({bad[0][1]})"
+                raise InputError(f"{gone}; restore it, or choose other pairs by --pairs")
+            by_new.append(self.new.embed(images))
+            seconds += time.perf_counter() - began
+            by_old.append(self.old.embed(images))
+            as_queries.append(self.new.to_space_of(self.old.card.task, by_new[-1], images))
+        olds, news, mixed = map(np.concatenate, (by_old, by_new, as_queries))
         rows = {name: row for row, name in enumerate(ids)}
         query, stored = (pairs[name].map(rows).to_numpy(np.int64) for name in ("query", "gallery"))
-        mixed = self.new.to_space_of(k, by_new, images)[query], self.new.map_gallery(k, by_old)[stored]
+        mapped = self.new.map_gallery(self.old.card.task, olds)
         same = pairs["same"].to_numpy(np.bool_)
         folds = stratified_folds(same, min(FOLDS, int(same.sum()), int((~same).sum())))
         judged = [
             pair_correctness(squared_distances(*sides), same, folds)
-            for sides in ((by_old[query], by_old[stored]), mixed, (by_new[query], by_new[stored]))
+            for sides in ((olds[query], olds[stored]), (mixed[query], mapped[stored]), (news[query], news[stored]))
         ]
         old, cross, new = (mean_fold_accuracy(correct, folds) for correct in judged)
         change, gain = _difference(judged[1], judged[0]), _difference(judged[2], judged[1])
-        return Sample(len(pairs), old, cross, new, change, gain, len(images) / seconds)
+        return Sample(len(pairs), old, cross, new, change, gain, len(ids) / seconds)
+
+    def answer(self, sample: Sample, tolerance: float) -> Answer:
+        """Return the verdict with its models and numbers, and a sentence that explains it."""
+        verdict, changes = sample.verdict(tolerance), f"accuracy changes by {sample.change}, and the interval"
+        sentences: dict[Verdict, str] = {
+            "safe": f"The new model can search the old model's vectors: {changes} lies above {-tolerance:+.3f}.",
+            "not safe": f"The new model should not search the old model's vectors: {changes} lies below "
+            f"{-tolerance:+.3f}. Indexing them again would change it by {sample.gain}.",
+            "not known": f"The pairs do not tell whether the new model can search the old model's vectors: {changes} "
+            f"holds {-tolerance:+.3f}. More labelled pairs would tell.",
+        }
+        return Answer(
+            old_model=self.old.card.name,
+            new_model=self.new.card.name,
+            verdict=verdict,
+            sentence=sentences[verdict],
+            tolerance=tolerance,
+            **vars(sample),
+        )
 
     def report_lines(self, sample: Sample, matrix: Matrix, tolerance: float, price: float) -> list[str]:
         """Return the answer as lines of text; `price` is that of one hour of this machine."""
@@ -171,7 +217,7 @@ def draw_pairs(gallery: Gallery, count: int, seed: int = 0) -> pd.DataFrame:
     groups = [group.to_numpy() for _, group in labelled.groupby("label")["id"] if len(group) > 1]
     if len(groups) < 2:
         raise InputError(
-            "--pairs: needed, because fewer than two labels of the gallery have two images; give labelled pairs"
+            "no pairs can be drawn, because fewer than two labels of the gallery have two images; give some by --pairs"
         )
     rng, rows = numpy_stream(seed, "upgrade_pairs"), []
     for number in range(2 * (count // 2)):
@@ -193,6 +239,17 @@ def _checked(pairs: pd.DataFrame, option: str) -> pd.DataFrame:
     if own.any():
         raise InputError(f"{option}: {pairs.loc[own, 'query'].iloc[0]!r} is paired with itself; remove that pair")
     return pairs.reset_index(drop=True)
+
+
+def read_answer(path: StoragePath) -> Answer:
+    """Read what `cl2r upgrade-check --json` printed; raise InputError if it is something else."""
+    wanted = "give a file with the output of `cl2r upgrade-check … --json`"
+    try:
+        return Answer.model_validate_json(path.read_bytes())
+    except FileNotFoundError as error:
+        raise InputError(f"--check {path}: no such file; {wanted}") from error
+    except ValueError as error:
+        raise InputError(f"--check {path}: does not parse ({reason(error)}); {wanted}") from error
 
 
 def run_matrix(run: str, storage: StoragePath) -> Matrix:

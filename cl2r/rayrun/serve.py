@@ -10,6 +10,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -17,9 +18,11 @@ import torch
 
 from cl2r.errors import InputError
 from cl2r.gallery.gallery import Gallery
-from cl2r.gallery.model import Model, ModelFiles, find_model
+from cl2r.gallery.model import Model, ModelFiles, find_models
+from cl2r.gallery.older import NONE, Older, check_older, oldest_of
 from cl2r.gallery.search import Searcher
 from cl2r.gallery.service import Service, ServiceOptions
+from cl2r.gallery.upgrade import Answer, read_answer
 from cl2r.rayrun.cluster import cluster, set_environment
 from cl2r.runtime.logs import without_secrets
 from cl2r.storage.path import StoragePath, at
@@ -34,29 +37,63 @@ ELSEWHERE = ("RAY_SERVE_ENABLE_HA_PROXY", "RAY_SERVE_ENABLE_DIRECT_INGRESS", "RA
 """Settings of Serve that make further processes listen, at all addresses."""
 
 
-def serve(options: ServiceOptions, model: str, storage: StoragePath, port: int, replicas: int, verbose: bool) -> int:
+def serve(
+    options: ServiceOptions,
+    model: str,
+    storage: StoragePath,
+    port: int,
+    replicas: int,
+    verbose: bool,
+    old: str | None = None,
+    check: StoragePath | None = None,
+) -> int:
     """Answer searches with `model` until Ctrl-C or SIGTERM, then return 0. Bad input is refused before Ray starts."""
     if replicas < 1:
         raise InputError(f"--replicas {replicas}: at least 1")
     _check_address(options.host, port)
-    files = find_model(model, storage)
-    searcher = Searcher(Gallery(at(options.gallery)), Model(files, torch.device("cpu")))
-    items = searcher.gallery.commit.items
+    files, older = _models(options, model, storage, old)
+    if check is not None:
+        older = replace(older, check=_read_check(check, files, older))
     set_environment(verbose)
     try:
         with _stoppable() as listen, cluster(Resources(), verbose, _say) as room:
             listen()
             if not _joins() and replicas > room:  # a cluster may grow; this machine does not
                 raise InputError(f"--replicas {replicas}: this machine has room for {room}")
-            with _deployed(options, port, files, replicas, verbose):
+            with _deployed(options, port, files, older, replicas, verbose):
                 host = f"[{options.host}]" if ":" in options.host else options.host
+                items = Gallery(at(options.gallery)).commit.items
                 _say(f"{files.card.name} searches {items} images: http://{host}:{port} (Ctrl-C stops)")
+                beside = f"{older.files.card.name} beside it" if older.files else "no older model beside it"
+                _say(f"{beside}{': ' * bool(older.why)}{older.reason or older.why}")
                 if not options.loopback:
                     _say(f"everyone who can reach {host} can search and see the images: there is no login")
                 threading.Event().wait()
     except KeyboardInterrupt:
         _say("stopped")
     return 0
+
+
+def _models(options: ServiceOptions, model: str, storage: StoragePath, old: str | None) -> tuple[ModelFiles, Older]:
+    """Return the model that searches and the one beside it; raise InputError if one that was named cannot search."""
+    named = old if old != NONE else None
+    found = find_models({"--model": model} | ({"--old": named} if named else {}), storage)
+    searcher = Searcher(Gallery(at(options.gallery)), Model(found[0], torch.device("cpu")))
+    if named:
+        return found[0], check_older(searcher, found[1])
+    if old == NONE:
+        return found[0], Older(why="the service was started with --old none")
+    return found[0], oldest_of(searcher, model, storage)
+
+
+def _read_check(path: StoragePath, files: ModelFiles, older: Older) -> Answer:
+    """Read a saved answer; raise InputError if it is about other models."""
+    answer, new = read_answer(path), files.card.name
+    old = older.files.card.name if older.files else answer.old_model
+    if (answer.old_model, answer.new_model) != (old, new):
+        other = f"about {answer.old_model} → {answer.new_model}, but the service shows {old} → {new}"
+        raise InputError(f"--check {path}: {other}; run `cl2r upgrade-check` with these models")
+    return answer
 
 
 def _say(line: str) -> None:
@@ -104,7 +141,9 @@ def _stoppable() -> Iterator[Callable[[], object]]:
 
 
 @contextlib.contextmanager
-def _deployed(options: ServiceOptions, port: int, files: ModelFiles, replicas: int, verbose: bool) -> Iterator[None]:
+def _deployed(
+    options: ServiceOptions, port: int, files: ModelFiles, older: Older, replicas: int, verbose: bool
+) -> Iterator[None]:
     """Run Serve until the block ends; on entry the first replica is ready. Refuse a cluster that serves already."""
     import ray
     from ray import serve as ray_serve
@@ -128,7 +167,7 @@ def _deployed(options: ServiceOptions, port: int, files: ModelFiles, replicas: i
     web = {"host": options.host, "port": port, "request_timeout_s": SECONDS}
     try:
         ray_serve.start(proxy_location="HeadOnly", http_options=web, logging_config=logs)
-        handle = ray_serve.run(replica.bind(options, [ray.put(files)]), name=NAME, route_prefix="/")
+        handle = ray_serve.run(replica.bind(options, [ray.put(files), ray.put(older)]), name=NAME, route_prefix="/")
         failure = handle.opened.remote().result()
         if failure:
             raise InputError(failure)
@@ -152,11 +191,13 @@ class Replica(Service):
         import ray
 
         try:
-            self.open(Model(ray.get(self._held[0]), torch.device("cpu")))
+            files, older = ray.get(self._held)
+            self.open(Model(files, torch.device("cpu")), older)
         except (InputError, OSError) as error:
             self._failure = without_secrets(str(error))
         finally:
             self._tried.set()
+        self.measure()
 
     async def opened(self) -> str:
         """Wait until the gallery is open; return why it cannot be opened, or an empty text."""

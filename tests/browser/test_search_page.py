@@ -20,6 +20,7 @@ from typing import Any
 
 import playwright.sync_api as playwright_sync
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 
 from tests.support.galleries import Trained, free_port, indexed, trained, write_images
 
@@ -56,7 +57,7 @@ def served(tiny: Path) -> Iterator[Served]:
         yield Served(address, folder, chain)
         process.send_signal(signal.SIGTERM)
         out, err = process.communicate(timeout=60)
-        announced = f"{chain.run}@3 searches 21 images: {address} (Ctrl-C stops)\nstopped\n"
+        announced = f"{chain.run}@3 searches 21 images: {address} (Ctrl-C stops)\n{chain.run}@1 beside it\nstopped\n"
         assert (process.returncode, out, err) == (0, "", f"loading torch…\n{announced}")
     finally:
         process.kill()
@@ -118,15 +119,22 @@ def first_image(served: Served) -> Path:
 
 
 def check_hits(page: Any, count: int) -> None:
-    """Check that there are `count` hits with their images, best first."""
-    page.wait_for_function("(count) => document.querySelectorAll('#hits:not(.old) li').length === count", arg=count)
-    page.wait_for_function(
-        "() => [...document.querySelectorAll('#hits li')].every((hit) => hit.querySelector('img').naturalWidth === 16)"
-    )
-    scores = [float(text) for text in page.locator("#hits .score").all_inner_texts()]
-    assert scores == sorted(scores, reverse=True)
-    assert page.locator("#hits .rank").all_inner_texts() == [f"{rank}." for rank in range(1, count + 1)]
-    assert set(page.locator("#hits .by").all_inner_texts()) <= {"φ1", "φ2", "φ3"}
+    """Check that both models have `count` hits with their images, best first."""
+    for column, versions in (("#hits", {"φ1", "φ2", "φ3"}), ("#old-hits", {"φ1"})):
+        page.wait_for_function(
+            "([column, count]) => document.querySelectorAll(`${column}:not(.stale) li`).length === count",
+            arg=[column, count],
+        )
+        page.locator(f"{column} li").last.scroll_into_view_if_needed()  # images are loaded when they are near
+        page.wait_for_function(
+            "(column) => [...document.querySelectorAll(`${column} img`)].every((image) => image.naturalWidth === 16)",
+            arg=column,
+        )
+        texts = page.locator(f"{column} .score").all_inner_texts()
+        assert all(re.fullmatch(r"-?\d\.\d{3}", text) for text in texts), texts
+        assert texts == sorted(texts, key=float, reverse=True)
+        assert page.locator(f"{column} .rank").all_inner_texts() == [f"{rank}." for rank in range(1, count + 1)]
+        assert set(page.locator(f"{column} .by").all_inner_texts()) <= versions
 
 
 def check_fits(page: Any) -> None:
@@ -143,9 +151,11 @@ def test_a_chosen_image_is_searched(visit: Callable[..., View], served: Served, 
     assert status.endswith(f"queries by φ3 ({served.chain.run}@3)")
     page.set_input_files("#file", first_image(served))
     check_hits(page, 6)
-    assert page.inner_text("#said").startswith("6 hits in ")
+    assert page.inner_text("#said").startswith("6 hits by the new model, 6 by the old one, in ")
     assert page.inner_text("#name") == first_image(served).name
+    assert re.fullmatch(r"16 × 16 pixels, \d+ bytes", page.inner_text("#size"))
     assert page.evaluate("document.getElementById('preview').naturalWidth") == 16
+    assert page.locator(".mark").count() == 0, "nobody knows the label of an upload"
     check_fits(page)
     page.select_option("#top", "12")
     check_hits(page, 12)
@@ -177,22 +187,111 @@ def test_after_a_refused_file_the_next_image_is_searched(
     assert view.complaints == []
 
 
+@pytest.mark.parametrize(("width", "scheme"), [(1400, "light"), (400, "dark")])
+def test_an_example_is_searched_by_both_models(visit: Callable[..., View], width: int, scheme: str) -> None:
+    view = visit(width, scheme)
+    page = view.page
+    page.wait_for_selector("#examples button")
+    names = page.locator("#examples button").all_inner_texts()
+    assert len(names) == 8
+    assert set(names) == {"c00", "c01", "c02", "c03"}
+    chosen = page.get_by_role("button", name="c02").first
+    chosen.click()
+    check_hits(page, 6)
+    own = chosen.get_attribute("title")
+    assert page.inner_text("#size") == f"of the gallery: {own}"
+    assert chosen.get_attribute("aria-pressed") == "true"
+    assert page.locator("#examples [aria-pressed=true]").count() == 1
+    assert own not in page.locator(".hits img").evaluate_all("(all) => all.map((image) => image.alt)")
+    for column in ("new", "old"):
+        hits = page.locator(f"#by-{column} li")
+        labels, marks = hits.locator(".label").all_inner_texts(), hits.locator(".mark").all_inner_texts()
+        assert marks == ["same label" if label == "c02" else "other label" for label in labels]
+        assert page.inner_text(f"#{column}-text").startswith(f"{labels.count('c02')} of 6 are “c02”.")
+    assert page.inner_text("#old-text").endswith(
+        "φ1 searches the 14 images that it or a model before it indexed, as before the upgrade."
+    )
+    new, old = (page.locator(f"#by-{column}").bounding_box() for column in ("new", "old"))
+    assert (new["y"] == old["y"]) == (width == 1400), "side by side, on a phone one below the other"
+    assert (new["x"] == old["x"]) == (width == 400)
+    check_fits(page)
+    check_accessible(page)
+    assert view.complaints == []
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1400, "dark"), (400, "light")])
+def test_the_verdict_on_the_upgrade_is_shown(
+    visit: Callable[..., View], served: Served, width: int, scheme: str
+) -> None:
+    view = visit(width, scheme)
+    page = view.page
+    page.wait_for_selector("#numbers:visible")
+    with urllib.request.urlopen(f"{served.address}/upgrade", timeout=20) as answer:
+        found = json.load(answer)
+    assert page.inner_text("#verdict") == f"Upgrade from φ1 to φ3: {found['verdict']}"
+    assert page.inner_text("#sentence") == found["sentence"]
+    assert page.locator("#numbers dd").all_inner_texts() == [f"{found[name]:.3f}" for name in ("old", "cross", "new")]
+    assert f"{found['pairs']:,} pairs" in page.inner_text("#pairs")
+    check_fits(page)
+    check_accessible(page)
+    assert view.complaints == []
+
+
+def check_accessible(page: Any) -> None:
+    """Check that axe-core finds nothing serious."""
+    found = Axe().run(page).response["violations"]
+    grave = [(each["id"], each["nodes"][0]["html"]) for each in found if each["impact"] in ("serious", "critical")]
+    assert grave == []
+
+
+def hand_over(page: Any, kind: str, content: bytes | None, name: str = "") -> None:
+    """Dispatch a drag or paste event with a file, or with text if there is no content."""
+    page.evaluate(
+        """([kind, content, name]) => {
+            const held = new DataTransfer();
+            if (content === null) held.setData("text/plain", "words");
+            else held.items.add(new File([Uint8Array.from(atob(content), (sign) => sign.charCodeAt(0))], name));
+            const [carrier, field] = kind === "paste" ? [ClipboardEvent, "clipboardData"] : [DragEvent, "dataTransfer"];
+            document.body.dispatchEvent(new carrier(kind, { bubbles: true, cancelable: true, [field]: held }));
+        }""",
+        [kind, None if content is None else base64.b64encode(content).decode(), name],
+    )
+
+
 def test_an_image_can_be_dropped_and_pasted(visit: Callable[..., View], served: Served) -> None:
-    page = visit().page
-    content = base64.b64encode(first_image(served).read_bytes()).decode()
-    for kind, field, carrier in (("drop", "dataTransfer", "DragEvent"), ("paste", "clipboardData", "ClipboardEvent")):
-        page.evaluate(
-            """([content, kind, field, carrier]) => {
-                const bytes = Uint8Array.from(atob(content), (sign) => sign.charCodeAt(0));
-                const held = new DataTransfer();
-                held.items.add(new File([bytes], kind + ".png", { type: "image/png" }));
-                const options = { bubbles: true, cancelable: true, [field]: held };
-                document.body.dispatchEvent(new globalThis[carrier](kind, options));
-            }""",
-            [content, kind, field, carrier],
-        )
+    view = visit()
+    page = view.page
+    content = first_image(served).read_bytes()
+    for kind in ("drop", "paste"):
+        hand_over(page, kind, content, f"{kind}.png")
         page.wait_for_function("(name) => document.getElementById('name').textContent === name", arg=f"{kind}.png")
         check_hits(page, 6)
+        assert re.fullmatch(r"16 × 16 pixels, \d+ bytes", page.inner_text("#size"))
+    assert view.complaints == []
+
+
+def test_the_page_says_where_to_drop_and_what_was_wrong(visit: Callable[..., View], served: Served) -> None:
+    view = visit(400)
+    page = view.page
+    content = first_image(served).read_bytes()
+    for end in ("dragleave", "drop"):
+        hand_over(page, "dragover", content, "a.png")
+        assert page.inner_text("#veil") == "Drop the image to search with it"
+        assert page.locator("#drop.over").count() == 1
+        hand_over(page, end, content, "a.png")
+        assert not page.is_visible("#veil")
+        assert page.locator("#drop.over").count() == 0
+    check_hits(page, 6)
+    hand_over(page, "drop", None)
+    assert page.inner_text("#problem") == "That is no file. Drop an image file."
+    hand_over(page, "paste", None)
+    assert page.inner_text("#problem") == "There is no image in the clipboard."
+    hand_over(page, "drop", b"no image", "notes.txt")
+    page.wait_for_function("() => document.getElementById('problem').textContent.startsWith('Not a readable image')")
+    assert (page.inner_text("#name"), page.inner_text("#size")) == ("notes.txt", "8 bytes")
+    assert page.is_visible("#unseen")
+    check_accessible(page)
+    assert view.complaints == []
 
 
 def test_the_page_works_with_the_keyboard(visit: Callable[..., View], served: Served) -> None:
@@ -211,6 +310,11 @@ def test_the_page_works_with_the_keyboard(visit: Callable[..., View], served: Se
     check_hits(page, 6)
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.id") == "top"
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement === document.querySelector('#examples button')")
+    page.keyboard.press("Enter")
+    page.wait_for_function("() => document.getElementById('size').textContent.startsWith('of the gallery')")
+    check_hits(page, 6)
 
 
 def test_added_images_are_found_without_a_restart(visit: Callable[..., View], served: Served) -> None:
@@ -220,7 +324,7 @@ def test_added_images_are_found_without_a_restart(visit: Callable[..., View], se
     end = time.monotonic() + 60
     while page.locator("#hits .by").all_inner_texts()[:1] != ["φ3"] and time.monotonic() < end:
         page.set_input_files("#file", next(new.glob("*/*.png")))
-        page.wait_for_selector("#hits:not(.old) li")
+        page.wait_for_selector("#hits:not(.stale) li")
         page.wait_for_timeout(300)
     assert page.locator("#hits .score").first.inner_text() == "1.000"
     assert page.inner_text("#gallery").startswith("22 images, vectors by φ1 (14), φ2 (7), φ3 (1)")

@@ -5,9 +5,11 @@ import re
 from typing import Any
 
 import pandas as pd
+from axe_playwright_python.sync_playwright import Axe
 
 from analysis import Study
 from analysis.groups import group_fields
+from analysis.headline import headline
 from analysis.report.figures import labelled
 from analysis.tables import study_tables
 from analysis.tables.formats import render
@@ -23,7 +25,28 @@ def signed(value: float) -> str:
 def check_fits(page: Any, study: Study) -> None:
     """Check that the page is no wider than the window; wider parts scroll in their own boxes."""
     assert page.evaluate("document.documentElement.scrollWidth - window.innerWidth") <= 0
-    assert page.title().startswith(study.name)
+    assert page.title().startswith(headline(study).title)
+
+
+def check_first_screen(page: Any, study: Study) -> None:
+    """Check that finding, first picture and definitions can be seen without scrolling, whatever the width."""
+    page.evaluate("window.scrollTo(0, 0)")
+    found = headline(study)
+    assert page.inner_text("h1") == found.title
+    assert page.inner_text(".finding") == found.finding
+    height = page.evaluate("window.innerHeight")
+    for part in (".finding", ".certainty", ".picture", ".definitions"):
+        box = page.locator(f"#first > {part}").first.bounding_box()
+        assert box["height"] > 0
+        assert box["y"] + box["height"] <= height, f"{part} ends at {box['y'] + box['height']:.0f} of {height}"
+
+
+def check_accessible(page: Any, study: Study) -> None:
+    """Check with axe-core that nothing serious keeps people with a disability from using the page."""
+    found = Axe().run(page).response["violations"]
+    serious = [one for one in found if one["impact"] in ("serious", "critical")]
+    places = {one["id"]: [node["target"] for node in one["nodes"]][:3] for one in serious}
+    assert places == {}
 
 
 def check_figures(page: Any, study: Study) -> None:

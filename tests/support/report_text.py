@@ -26,4 +26,4 @@ def readable(page: str) -> str:
 def summary(study: Study) -> dict[str, str]:
     """Return the texts of the findings by their headings."""
     fields = group_fields(study.runs)
-    return {part.word: part.text for part in findings(study, labelled(study, fields), fields)}
+    return {part.word: part.text for part in findings(study, labelled(study, fields))}

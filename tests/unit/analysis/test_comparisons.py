@@ -116,7 +116,7 @@ def test_lower_costs_are_better() -> None:
     for metric in ("stored_bytes", "train_seconds"):
         assert verdict(small, large, metric)[0] == "better"
         table = standings(frame({"large": large, "small": small}, metric), metric, ["method.name"])
-        assert table["mark"].tolist() == ["", "best"]
+        assert table["mark"].tolist() == ["worse", "best"]
     assert verdict(small, large, "BC")[0] == "worse"
     with pytest.raises(InputError, match="links_trained"):
         verdict(small, large, "links_trained")
@@ -250,7 +250,7 @@ def test_standings_of_a_study() -> None:
     runs = made_study(("er", "lwf", "cl2r", "bic"), seeds=range(4), failed=(12, 13, 14, 15)).runs
     table = standings(runs, "BC", ["method.name"])
     assert table.index.tolist() == ["er", "lwf", "cl2r", "bic"]
-    assert table[["mark", "note"]].to_numpy().tolist() == [["", ""], ["", ""], ["best", ""], ["", "no runs"]]
+    assert table[["mark", "note"]].to_numpy().tolist() == [["worse", ""], ["worse", ""], ["best", ""], ["", "no runs"]]
     means = runs.groupby("method.name", sort=False)["BC"].mean().tolist()
     assert table["mean"].tolist() == pytest.approx(means, nan_ok=True)
     nothing = standings(runs.assign(status="failed"), "BC", ["method.name"])
@@ -258,11 +258,11 @@ def test_standings_of_a_study() -> None:
 
 
 STANDINGS = [  # by group: values, mark, note
-    {"a": ([0.50, 0.60, 0.70], "best", ""), "b": ([0.49, 0.64, 0.66], "close", ""), "c": ([0.30, 0.41, 0.50], "", "")},
+    {"a": ([0.50, 0.60, 0.70], "best", ""), "b": ([0.49, 0.64, 0.66], "", ""), "c": ([0.30, 0.41, 0.50], "worse", "")},
     {"a": ([0.1], "", "n too small: 1 common seed"), "b": ([0.3], "best", "one seed: no test")},
     {"a": ([0.0, 0.0], "", "no spread"), "b": ([1.0, 1.0], "best", ""), "c": ([], "", "no runs")},
     {"a": ([1.0, 1.1], "best", ""), "b": ([math.nan] * 5 + [0.3, 0.4], "", "n too small: 0 common seeds")},
-    {"a": ([0.1, 0.2, 0.3, 2.0], "best", ""), "b": ([0.3, 0.41, 0.5], "close", "better on common seeds")},
+    {"a": ([0.1, 0.2, 0.3, 2.0], "best", ""), "b": ([0.3, 0.41, 0.5], "", "better on common seeds")},
 ]
 
 
@@ -277,6 +277,6 @@ def test_equal_means_are_all_best_and_not_tested() -> None:
     values = {"a": seeds(0.5, 0.6, 0.7), "b": seeds(0.42, 0.5, 0.55), "c": seeds(0.6, 0.5, 0.7)}
     assert 0.025 < paired_differences(frame(values), "BC", baseline="a").loc[0, "p"] < 0.05
     table = standings(frame(values), "BC", ["method.name"])
-    assert table["mark"].tolist() == ["best", "", "best"], "one comparison is corrected for no other"
+    assert table["mark"].tolist() == ["best", "worse", "best"], "one comparison is corrected for no other"
     others = {f"x{number}": seeds(0.1, 0.3, 0.1) for number in range(20)}
-    assert standings(frame(values | others), "BC", ["method.name"]).loc["b", "mark"] == "", "nor for these"
+    assert standings(frame(values | others), "BC", ["method.name"]).loc["b", "mark"] == "worse", "nor for these"

@@ -109,6 +109,20 @@ def test_recall_that_falls_behind_every_first_model_is_said() -> None:
     assert "recall" not in of(served, service_recall=math.nan, first_recall=math.nan).remark
 
 
+def test_methods_with_more_or_less_to_train_on_are_named() -> None:
+    served = {"er": [0.71], "lwf": [0.70], "cl2r": [0.72], "bct": [0.7], "upper_bound": [0.79]}
+    found = headline(study_of(runs_of(served).assign(**{"memory.per_class": [4, 0, 4, 4, 4]})))
+    assert found.finding.startswith("CL²R serves best")
+    assert "BCT and UB train on all data at every task and are not ranked; LwF keeps no memory." in found.remark
+
+
+def test_a_method_that_maps_the_gallery_says_so() -> None:
+    runs = runs_of({"er": [0.71], "fan": [0.75]}).assign(gallery_items_touched=[0, 800])
+    assert headline(study_of(runs)).finding.startswith(
+        "FAN, which maps the stored gallery at every update, serves best"
+    )
+
+
 @pytest.mark.parametrize(
     ("columns", "words"),
     [
@@ -125,12 +139,12 @@ def test_the_split_is_that_of_the_scenario(columns: dict[str, object], words: st
     [
         (runs_of({"er": [0.7], "cl2r": [0.7]}).drop(columns="service_accuracy"), "The runs have no service accuracy"),
         (
-            runs_of({"er": [0.7], "cl2r": [0.8]}).assign(**{"memory.per_class": [4, 40]}),
-            "The runs differ in memory.per",
+            runs_of({"er": [0.7], "cl2r": [0.8]}).assign(**{"optim.epochs": [4, 40]}),
+            "The runs differ in optim.epochs",
         ),
         (runs_of({"er": [0.7], "cl2r": [0.8]}, status="failed"), "No run has finished yet."),
     ],
-    ids=["an older frame", "another memory", "nothing finished"],
+    ids=["an older frame", "another budget", "nothing finished"],
 )
 def test_runs_that_cannot_be_ranked_say_why(runs: pd.DataFrame, finding: str) -> None:
     assert headline(study_of(runs)).finding.startswith(finding)

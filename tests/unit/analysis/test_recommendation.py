@@ -83,7 +83,7 @@ CLEAR = {"er": (0.72, 0.72), "cl2r": (0.73, 0.73), "er_fdm": (0.78, 0.77)}
 def test_a_clear_winner_is_named_with_its_settings_and_its_gain() -> None:
     found = recommendation(made(CLEAR))
     assert found.sentence.startswith(
-        "Use er_fdm with λ_base 5 and 20 images per class: service accuracy 0.781, +0.060 ["
+        "Use Trainable, FD^M (er_fdm) with λ_base 5 and 20 images per class: service accuracy 0.781, +0.060 ["
     ), found.sentence
     assert "against ER over 3 seeds, on classes the search never saw" in found.sentence
     assert found.sentence.endswith("it is better than every other finalist over 3 seeds.")
@@ -97,10 +97,12 @@ def test_a_clear_winner_is_named_with_its_settings_and_its_gain() -> None:
     assert any("1,600 vectors at every upgrade, 2 s for the open images" in line for line in found.details)
     assert found.table is not None
     assert [cell.text for cell in found.table.column("candidate")] == [
-        "er_fdm with λ_base 5 and 20 images per class", "cl2r", "er", "never upgrade (ER)", "re-index (ER)"
+        "Trainable, FD^M with λ_base 5 and 20 images per class", "CL²R", "ER", "never upgrade (ER)", "re-index (ER)"
     ]  # fmt: skip
+    assert found.table.data["method.name"].tolist()[:3] == ["er_fdm", "cl2r", "er"]
+    assert found.table.references == 2
     assert [cell.text for cell in found.table.column("service accuracy")][-2:] == ["0.700", "0.800"]
-    assert found.table.column("− er")[2].text == "–"
+    assert found.table.column("− ER")[2].text == "–"
     text = render(found.table, "terminal")
     assert "stored MB" in text
     assert "2.0" in text
@@ -110,17 +112,17 @@ def test_the_choice_is_made_on_tuning_pairs() -> None:
     swapped = {"er": (0.72, 0.72), "cl2r": (0.80, 0.73), "er_fdm": (0.78, 0.77)}
     found = recommendation(made(swapped))
     assert found.candidate == 12
-    assert found.sentence.startswith("Use er_fdm")
-    assert found.sentence.endswith("the tuning images chose it, but here cl2r did better.")
+    assert found.sentence.startswith("Use Trainable, FD^M (er_fdm)")
+    assert found.sentence.endswith("the tuning images chose it, but here CL²R did better.")
 
 
 def test_a_winner_that_seeds_do_not_separate_cannot_be_told_from_others() -> None:
     close = {"er": (0.72, 0.72), "cl2r": (0.779, 0.73), "er_fdm": (0.78, 0.77)}
     found = recommendation(made(close, spread=0.01))
-    assert found.sentence.startswith("Use er_fdm with λ_base 5 and 20 images per class: ")
-    assert found.sentence.endswith("3 seeds cannot tell it from cl2r."), found.sentence
+    assert found.sentence.startswith("Use Trainable, FD^M (er_fdm) with λ_base 5 and 20 images per class: ")
+    assert found.sentence.endswith("3 seeds cannot tell it from CL²R."), found.sentence
     assert "against ER over 3 seeds" in found.sentence
-    assert "cl2r" in found.alike
+    assert "CL²R" in found.alike
     assert found.run is not None, "the leading one is written nevertheless"
 
 
@@ -129,8 +131,9 @@ def test_nothing_beats_never_upgrading() -> None:
     found = recommendation(made(poor))
     assert found.sentence == (
         "Do not upgrade without re-indexing: on tuning pairs nothing beats never upgrading; on classes the search "
-        "never saw er_fdm with λ_base 5 and 20 images per class has service accuracy 0.651, its first model alone "
-        "0.700; re-indexing is the better choice: er_fdm with λ_base 5 and 20 images per class then reaches 0.800."
+        "never saw Trainable, FD^M with λ_base 5 and 20 images per class has service accuracy 0.651, its first model "
+        "alone 0.700; re-indexing is the better choice: Trainable, FD^M (er_fdm) with λ_base 5 and 20 images per class "
+        "then reaches 0.800."
     )
     assert any("1,600 vectors" in line for line in found.details)
     useless = recommendation(made(poor, reindexed_accuracy=0.69, tuning_reindexed_accuracy=0.69))
@@ -149,13 +152,15 @@ def test_never_upgrading_is_judged_on_tuning_pairs_by_the_first_model_of_the_cho
     poor = {"er": (0.60, 0.6), "cl2r": (0.61, 0.61), "er_fdm": (0.65, 0.65)}
     lower = changed(made(poor), "er_fdm", first_accuracy=0.62, tuning_first_accuracy=0.62)
     found = recommendation(lower)
-    assert found.sentence.startswith("Use er_fdm"), "it beats its own first model, though not that of ER"
+    assert found.sentence.startswith("Use Trainable, FD^M (er_fdm)"), (
+        "it beats its own first model, though not that of ER"
+    )
     assert any(line.startswith("Never upgrading would give 0.620 (-0.031)") for line in found.details), found.details
     higher = changed(made(CLEAR), "er_fdm", first_accuracy=0.71, tuning_first_accuracy=0.9)
     higher = changed(higher, "cl2r", reindexed_accuracy=0.85, tuning_reindexed_accuracy=0.85)
     found = recommendation(higher)
     assert "has service accuracy 0.781, its first model alone 0.710" in found.sentence
-    assert found.sentence.endswith("re-indexing is the better choice: cl2r then reaches 0.850.")
+    assert found.sentence.endswith("re-indexing is the better choice: CL²R (cl2r) then reaches 0.850.")
     assert found.candidate == 1, "the config is that of the candidate that is named"
 
 
@@ -168,7 +173,7 @@ def test_nothing_is_feasible() -> None:
         specification={**SPECIFICATION, "search": search},
     )  # fmt: skip
     found = recommendation(strict)
-    assert found.sentence.startswith("Nothing to recommend: no finalist meets AC >= 0.9; er_fdm with")
+    assert found.sentence.startswith("Nothing to recommend: no finalist meets AC >= 0.9; Trainable, FD^M with")
     assert found.run is found.candidate is None
     assert found.table is not None
 
@@ -179,11 +184,11 @@ def test_a_frozen_model_is_not_chosen() -> None:
     study.runs.loc[frozen, ["tuning_reindexed_accuracy", "reindexed_accuracy"]] = 0.7
     found = recommendation(study)
     assert found.candidate == 12
-    assert "lwf" not in found.sentence, "it is no rival"
+    assert "LwF" not in found.sentence, "it is no rival"
     assert found.sentence.endswith("better than every other finalist that meets the constraints over 3 seeds.")
     assert found.table is not None
     names = [cell.text for cell in found.table.column("candidate")]
-    assert names[3].startswith("lwf")
+    assert names[3].startswith("LwF")
     assert names[3].endswith("(misses reindexed_accuracy >= er - 0.01)")
     assert any("a finalist that misses one cannot be recommended" in note for note in found.table.notes)
     clear = recommendation(made(CLEAR)).table
@@ -210,7 +215,7 @@ def test_a_candidate_without_one_of_the_seeds_is_left_out_and_named() -> None:
     found = recommendation(fail(made(CLEAR), "er_fdm", 1))
     assert found.candidate == 1
     assert "over 3 seeds" in found.sentence
-    left_out = "er_fdm with λ_base 5 and 20 images per class is left out: it has no final run with seed 1."
+    left_out = "Trainable, FD^M with λ_base 5 and 20 images per class is left out: it has no final run with seed 1."
     assert left_out in found.details
 
 
@@ -220,7 +225,7 @@ def test_without_the_method_of_a_constraint_nothing_can_be_told() -> None:
     free = {**SPECIFICATION, "search": {"objectives": ["service_accuracy"], "constraints": {}}}
     found = recommendation(replace(fail(made(CLEAR), "er", 1), specification=free))
     assert found.candidate == 12
-    assert "er is left out: it has no final run with seed 1." in found.details
+    assert "ER is left out: it has no final run with seed 1." in found.details
 
 
 def test_a_method_that_only_bounds_a_constraint_is_not_recommended() -> None:
@@ -230,7 +235,7 @@ def test_a_method_that_only_bounds_a_constraint_is_not_recommended() -> None:
     search = {"objectives": ["service_accuracy"], "constraints": {"reindexed_accuracy": ">= upper_bound - 0.1"}}
     found = recommendation(replace(study, specification={**SPECIFICATION, "search": search}))
     assert found.candidate == 12
-    assert "upper_bound" not in found.sentence
+    assert "UB" not in found.sentence
     assert found.table is not None
     assert any(cell.text.endswith("(only a bound)") for cell in found.table.column("candidate"))
     named = {**SPECIFICATION, "race": {**SPECIFICATION["race"], "methods": ["upper_bound"]}, "search": search}
@@ -272,7 +277,7 @@ def test_one_seed_makes_no_claim() -> None:
     study = made(CLEAR)
     single = replace(study, runs=study.runs[study.runs["seed"] == 0], specification={**SPECIFICATION, "seeds": [0]})
     found = recommendation(single)
-    assert "1 seed cannot tell it from er and cl2r" in found.sentence
+    assert "1 seed cannot tell it from ER and CL²R" in found.sentence
     assert "One seed: no interval, no test." in found.details
 
 
@@ -291,7 +296,7 @@ def test_the_page_begins_with_the_recommendation_and_shows_the_rounds() -> None:
     assert page.index("Recommended") < page.index("Compared")
     assert '<section id="race">' in page
     assert "race-rounds" in page
-    assert "Use er_fdm with λ_base 5" in page
+    assert "Use Trainable, FD^M (er_fdm) with λ_base 5" in page
     begun = Study(
         study.runs[study.runs["variant"] == "screening"], study.tasks, study.matrix, study.curves, name="race",
         specification=SPECIFICATION,

@@ -11,7 +11,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from analysis import Study, load_study, plots
+from analysis import Study, load_study, plots, render, study_tables, study_text
 from cl2r.cli import report
 from cl2r.cli.report import load, watch_study
 from cl2r.runtime.progress import EpochReport
@@ -95,6 +95,7 @@ def test_a_name_wins_over_a_folder(cl2r: Command, storage: Path, tmp_path: Path,
         ("nothing/here", "nothing/here"),
         ("sizes --interval 0.5", "0.5"),
         ("sizes --tables word", "word"),
+        ("sizes --deviations", "--deviations"),
         ("sizes --tables csv --watch", "--tables csv"),
         ("sizes --tables csv --out x.html", "--tables csv"),
         ("sizes --watch --figures figures", "--figures"),
@@ -171,6 +172,24 @@ def test_tables_are_printed(cl2r: Command, storage: Path, form: str, mark: str) 
     assert (code, err) == (0, "")
     assert mark in out
     assert not (storage / "studies" / "sizes" / "report.html").exists()
+
+
+def test_terminal_and_markdown_begin_with_the_title_of_the_study(cl2r: Command, storage: Path) -> None:
+    study = load(storage / "studies" / "sizes")
+    words = ["report", "sizes", "--storage", storage, "--tables"]
+    for form in ("terminal", "markdown"):
+        assert cl2r(*words, form)[1] == study_text(study, form) + "\n"  # type: ignore[arg-type]
+    for form in ("csv", "html", "latex"):
+        assert cl2r(*words, form)[1] == render(study_tables(study), form) + "\n", "tables only"  # type: ignore[arg-type]
+
+
+def test_deviations_stand_in_for_intervals_on_request(cl2r: Command, storage: Path) -> None:
+    words = ["report", "sizes", "--storage", storage, "--tables", "latex"]
+    assert "standard deviation" not in cl2r(*words)[1]
+    code, out, err = cl2r(*words, "--deviations")
+    assert (code, err) == (0, "")
+    assert "standard deviation over 2 seeds" in out
+    assert "Brackets" not in out
 
 
 def test_figures_are_drawn_where_they_are_asked_for(

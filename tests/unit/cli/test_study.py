@@ -13,16 +13,15 @@ import pytest
 import yaml
 
 from cl2r.cli import study as command
-from cl2r.cli.study import Recipe, compare_methods, list_option, load_command, points_table, study_command, study_names
+from cl2r.cli.study import Recipe, compare_methods, list_option, load_command, study_command, study_names
 from cl2r.config.methods import METHODS
 from cl2r.rayrun.driver import Outcome
 from cl2r.study.frames import write_frames
 from cl2r.study.plan import Estimate
 from cl2r.study.resources import Resources
-from cl2r.study.spec import StudySpec
 from tests.support.command_line import Command, quick_options, refused
 from tests.support.made_ledger import Page, enter, made_folder
-from tests.support.made_study import made_study, made_sweep
+from tests.support.made_study import made_study
 from tests.support.small_study import tree
 
 Given = list[tuple[Path, Recipe, Mapping[str, Any]]]
@@ -42,7 +41,7 @@ def given(monkeypatch: pytest.MonkeyPatch) -> Given:
 @click.option("--loud", is_flag=True)
 def made(names: tuple[str, ...], sizes: tuple[int, ...], loud: bool) -> Recipe:
     """Return the options as changes."""
-    return Recipe(lambda session, frames: "", {"names": names, "sizes": sizes, "loud": loud})
+    return Recipe({"names": names, "sizes": sizes, "loud": loud}, lambda session, frames: "")
 
 
 @pytest.mark.parametrize(
@@ -269,20 +268,3 @@ def test_a_study_by_name_and_by_file_have_the_same_command(given: Given) -> None
     by_name(["--seeds", "3"])
     assert given[0][2] == given[1][2]
     assert given[0][1].file == Path("studies/ablation.yaml")
-
-
-def test_a_sweep_prints_its_contexts_trials_confirmation_and_saved_work() -> None:
-    swept = made_sweep(3, (2, 5), confirm=(1,))
-    stopped = swept.runs["trial"].eq(1).fillna(False)
-    runs = swept.runs.assign(status=swept.runs["status"].mask(stopped, "pruned"))
-    frames = {"runs": runs, "tasks": swept.tasks, "matrix": swept.matrix, "curves": swept.curves}
-    spec = StudySpec.load({key: swept.specification[key] for key in ("preset", "seeds", "space", "search")})
-    session = SimpleNamespace(spec=spec, folder=SimpleNamespace(name="swept"))
-    text = points_table(session, frames)  # type: ignore[arg-type]
-    titles = ["Best trial by context", "Best trials by service accuracy, T=2", "Best trials by service accuracy, T=5"]
-    titles += ["Confirmation with further seeds, T=5", "1 of 6 trials was stopped early"]
-    places = [text.index(title) for title in titles]
-    assert places == sorted(places)
-    assert "never upgrade (ER)" in text
-    alone = points_table(session, {**frames, "runs": runs[runs["tasks"] == 2]})  # type: ignore[arg-type]
-    assert "Best trial by context" not in alone

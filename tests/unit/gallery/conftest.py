@@ -6,9 +6,12 @@ import pytest
 
 from cl2r.gallery import indexing
 from cl2r.gallery.model import Model
+from cl2r.gallery.older import Older
+from cl2r.gallery.service import Service
 from cl2r.storage import claims
 from cl2r.storage.path import StoragePath
 from tests.support.galleries import Trained, trained, write_images
+from tests.support.services import Pictures, build, opened
 
 COUNT, PER_SHARD = 23, 5
 """Images in `images`, and images per shard with `small_shards`."""
@@ -49,3 +52,27 @@ def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several shards for few images, and short waits for the lock."""
     monkeypatch.setattr(indexing, "LARGEST_SHARD", PER_SHARD)
     monkeypatch.setattr(claims, "PAUSE_SECONDS", 0.02)
+
+
+@pytest.fixture(scope="session")
+def models(chain: Trained) -> list[Model]:
+    return [chain.model(task) for task in (1, 2, 3)]
+
+
+@pytest.fixture(scope="session")
+def pictures(chain: Trained) -> Pictures:
+    """24 images, four per class."""
+    pixels = chain.images[..., 0]
+    return [(f"class {row // 4}/é {row:03d}.png", pixels[14 * (row // 4) + row % 4]) for row in range(24)]
+
+
+@pytest.fixture(scope="session")
+def shared(tmp_path_factory: pytest.TempPathFactory, pictures: Pictures, models: list[Model]) -> Path:
+    """A gallery that tests only read."""
+    return build(tmp_path_factory.mktemp("shared"), pictures, models)
+
+
+@pytest.fixture(scope="session")
+def service(shared: Path, models: list[Model]) -> Service:
+    """φ_3 searches `shared`, with φ_1 beside it."""
+    return opened(shared, models[2], Older(models[0].files))

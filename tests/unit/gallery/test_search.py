@@ -108,6 +108,32 @@ def test_mixed_versions_are_ranked_like_a_loop_over_all_pairs(tiny: Path, mixed:
     assert searcher.mapped == (31 if name == "fan" else 0)
 
 
+@pytest.mark.parametrize("name", ["cl2r", "fan", "der_trunc", "er+slerp"])
+@pytest.mark.parametrize("kind", ["exact", "hnsw"])
+def test_an_older_model_searches_the_vectors_up_to_its_own(tiny: Path, mixed: Any, name: str, kind: Any) -> None:
+    chain = trained(tiny, name)
+    gallery = mixed(chain)
+    assert len(build_indexes(gallery, IndexOptions(kind))) == (3 if kind == "hnsw" else 0)
+    newest = Searcher(gallery, chain.model(3))
+    assert_ranked(chain, newest.earlier(chain.model(2)), 100, upto=2)
+    assert_ranked(chain, newest, 100)
+    for task in (1, 2):
+        assert {hit.task for hit in newest.earlier(chain.model(task)).search(chain.images[:1], 100)[0]} <= {1, task}
+
+
+def test_a_model_that_is_not_older_or_has_no_vectors_cannot_be_beside(
+    tiny: Path, chain: Trained, mixed: Any, tmp_path: Path
+) -> None:
+    newest = Searcher(mixed(chain), chain.model(3))
+    for other in (chain.model(3), trained(tiny, "er").model(1)):
+        with refused(f"--old {other.card.name}", "not an earlier model", "below 3"):
+            newest.earlier(other)
+    write_images(tmp_path / "images", chain.images[:3])
+    by_second = Searcher(indexed(tmp_path / "images", tmp_path / "gallery", chain.model(2)), chain.model(3))
+    with refused(f"--old {chain.run}@1", "no vectors", f"{chain.run}@2"):
+        by_second.earlier(chain.model(1))
+
+
 def test_an_adapter_can_search_a_gallery_made_without_it(tiny: Path, mixed: Any) -> None:
     plain, adapted = trained(tiny, "er"), trained(tiny, "er+procrustes")
     assert plain.plan.keys == adapted.plan.keys

@@ -1,131 +1,29 @@
 """The search service: requests are passed to it directly, without Ray and without a socket."""
 
-import asyncio
 import base64
 import hashlib
 import io
-import json
 import re
 import socket
-from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import numpy as np
 import pandas as pd
 import pytest
 import ray
 from PIL import Image, ImageFile
-from starlette.requests import Request
 
 from cl2r.gallery.gallery import Gallery
 from cl2r.gallery.model import Model, write_export
+from cl2r.gallery.older import Older
 from cl2r.gallery.service import Service, ServiceOptions, page
 from cl2r.rayrun.serve import serve
-from tests.support.galleries import Trained, declared_png, encoded, free_port, indexed, item_rows, refused
+from tests.support.galleries import declared_png, encoded, free_port, indexed, item_rows, refused
+from tests.support.services import Pictures, ask, build, image, like, opened, put, saved_answer, search
 
 NEVER = 1e9
-Pictures = list[tuple[str, Any]]
-"""Paths and pixels."""
-Message = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Answer:
-    """An answer, and how many parts of the request's body were read."""
-
-    status: int
-    headers: dict[str, str]
-    body: bytes
-    received: int
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.body)
-
-    def refuses(self, status: int, *parts: str) -> bool:
-        """Return whether this is an error with `status` whose text names all `parts`."""
-        assert list(self.json) == ["error"]
-        return self.status == status and all(part in self.json["error"] for part in parts)
-
-
-def ask(
-    service: Service,
-    method: str,
-    path: str,
-    parts: Iterable[bytes] = (b"",),
-    query: str = "",
-    cut: bool = False,
-    **headers: str,
-) -> Answer:
-    """Send one request with its body in parts; with `cut` the connection ends after them."""
-    messages = [{"type": "http.request", "body": part, "more_body": True} for part in parts]
-    if messages and not cut:
-        messages[-1]["more_body"] = False
-    messages += [{"type": "http.disconnect"}] * cut
-    sent: list[Message] = []
-    waiting = iter(messages)
-
-    async def receive() -> Message:
-        return next(waiting)
-
-    async def send(message: Message) -> None:
-        sent.append(message)
-
-    given = {"host": "127.0.0.1:8000"} | {name.replace("_", "-"): value for name, value in headers.items()}
-    scope = {
-        "type": "http",
-        "method": method,
-        "path": path,
-        "query_string": query.encode(),
-        "headers": [(name.encode(), value.encode()) for name, value in given.items() if value],
-    }
-
-    async def call() -> None:
-        response = await service(Request(scope, receive))
-        await response(scope, receive, send)
-
-    asyncio.run(call())
-    body = b"".join(message.get("body", b"") for message in sent)
-    found = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
-    return Answer(sent[0]["status"], found, body, len(messages) - len(list(waiting)))
-
-
-def search(service: Service, content: bytes, query: str = "", **headers: str) -> Answer:
-    return ask(service, "POST", "/search", [content], query, **headers)
-
-
-def image(service: Service, name: str) -> Answer:
-    return ask(service, "GET", "/image", query=f"id={quote(name)}")
-
-
-@pytest.fixture(scope="session")
-def models(chain: Trained) -> list[Model]:
-    return [chain.model(task) for task in (1, 2, 3)]
-
-
-@pytest.fixture(scope="session")
-def pictures(chain: Trained) -> Pictures:
-    """24 images, four per class."""
-    pixels = chain.images[..., 0]
-    return [(f"class {row // 4}/é {row:03d}.png", pixels[14 * (row // 4) + row % 4]) for row in range(24)]
-
-
-def put(folder: Path, pictures: Iterable[tuple[str, Any]]) -> None:
-    for path, pixels in pictures:
-        (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        (folder / path).write_bytes(encoded(pixels))
-
-
-def build(folder: Path, pictures: Pictures, models: list[Model]) -> Path:
-    """Index the first 16 images by φ_1 and 4 more by φ_2; return the gallery."""
-    for model, start, end in zip(models, (0, 16), (16, 20), strict=False):
-        put(folder / "images", pictures[start:end])
-        indexed(folder / "images", folder / "gallery", model)
-    return folder / "gallery"
 
 
 @pytest.fixture
@@ -138,23 +36,6 @@ def images(tmp_path: Path) -> Path:
 def root(tmp_path: Path, pictures: Pictures, models: list[Model]) -> Path:
     """A gallery that a test may change."""
     return build(tmp_path, pictures, models)
-
-
-@pytest.fixture(scope="session")
-def shared(tmp_path_factory: pytest.TempPathFactory, pictures: Pictures, models: list[Model]) -> Path:
-    """A gallery that tests only read."""
-    return build(tmp_path_factory.mktemp("shared"), pictures, models)
-
-
-def opened(root: Path, model: Model, **options: Any) -> Service:
-    service = Service(ServiceOptions(str(root), **({"host": "127.0.0.1", "refresh": 0.0} | options)))
-    service.open(model)
-    return service
-
-
-@pytest.fixture(scope="session")
-def service(shared: Path, models: list[Model]) -> Service:
-    return opened(shared, models[2])
 
 
 def test_hits_are_ranked_by_all_cosines(
@@ -189,7 +70,8 @@ def facts(models: list[Model]) -> dict[str, Any]:
     """Return what `root` and `shared` hold."""
     first, second, third = (model.card.name for model in models)
     versions = [{"model": first, "task": 1, "items": 16}, {"model": second, "task": 2, "items": 4}]
-    return {"model": third, "task": 3, "items": 20, "commit": 2, "versions": versions}
+    old = {"model": first, "task": 1, "items": 16}
+    return {"model": third, "task": 3, "items": 20, "commit": 2, "versions": versions, "old": old}
 
 
 def test_top_is_a_number_from_1_to_100(service: Service, pictures: Pictures) -> None:
@@ -268,7 +150,9 @@ def test_only_images_of_the_gallery_are_sent(root: Path, images: Path, pictures:
     near = ["new.png", str(images / inside), f"./{inside}", f"x/../{inside}", f"../images/{inside}"]
     for name in [*near, "", "/etc/passwd", "../gallery/gallery.json", "a\0b", "é" * 9999]:
         assert image(service, name).refuses(404, "id"), name
+        assert like(service, name).refuses(404, "id"), name
     assert ask(service, "GET", "/image").status == 400
+    assert ask(service, "GET", "/search").refuses(400, "id=")
 
 
 def test_images_are_sent_small_and_as_png(tmp_path: Path, models: list[Model]) -> None:
@@ -291,6 +175,7 @@ def test_a_file_that_has_changed_is_not_sent(root: Path, images: Path, pictures:
     for content in (b"<svg xmlns='http://www.w3.org/2000/svg'/>", b"secret text", None):
         (images / name).unlink() if content is None else (images / name).write_bytes(content)
         assert image(service, name).refuses(404, "no longer")
+        assert like(service, name).refuses(404, "no longer")
 
 
 def test_a_gallery_that_points_elsewhere_is_not_followed(tmp_path: Path, models: list[Model]) -> None:
@@ -306,15 +191,17 @@ def test_a_gallery_that_points_elsewhere_is_not_followed(tmp_path: Path, models:
     service = opened(tmp_path / "gallery", model)
     for name in ("0", "1"):
         assert image(service, name).refuses(404, "outside")
+        assert like(service, name).refuses(404, "outside")
 
 
 @pytest.mark.parametrize(
     ("method", "path", "right"),
     [
         ("POST", "/", "GET, HEAD"),
-        ("GET", "/search", "POST"),
-        ("HEAD", "/search", "POST"),
-        ("OPTIONS", "/search", "POST"),
+        ("PUT", "/search", "GET, HEAD, POST"),
+        ("OPTIONS", "/search", "GET, HEAD, POST"),
+        ("POST", "/examples", "GET, HEAD"),
+        ("POST", "/upgrade", "GET, HEAD"),
         ("DELETE", "/image", "GET, HEAD"),
         ("PUT", "/health", "GET, HEAD"),
     ],
@@ -358,7 +245,7 @@ def test_requests_to_other_hosts_and_from_other_sites_are_refused(
 
 
 def test_every_answer_has_its_headers(service: Service, pictures: Pictures) -> None:
-    answers = [ask(service, "GET", path) for path in ("/", "/health", "/x", "/search")]
+    answers = [ask(service, "GET", path) for path in ("/", "/health", "/x", "/search", "/examples", "/upgrade")]
     answers += [image(service, pictures[0][0]), image(service, "x"), search(service, b"x")]
     for answer in answers:
         assert answer.headers["x-content-type-options"] == "nosniff"
@@ -384,11 +271,12 @@ def test_the_page_may_run_its_own_script_and_nothing_else(service: Service) -> N
 
 def test_health_is_503_until_the_gallery_is_open(shared: Path, models: list[Model]) -> None:
     service = Service(ServiceOptions(str(shared), "127.0.0.1", top=5, most_bytes=777))
-    for answer in (ask(service, "GET", "/health"), search(service, b"x"), image(service, "x")):
+    asked = [ask(service, "GET", path) for path in ("/health", "/examples", "/upgrade")]
+    for answer in (*asked, search(service, b"x"), image(service, "x"), like(service, "x")):
         assert answer.refuses(503, "try again")
         assert answer.headers["retry-after"] == "2"
     assert ask(service, "GET", "/").status == 200
-    service.open(models[2])
+    service.open(models[2], Older(models[0].files))
     answer = ask(service, "GET", "/health")
     assert answer.status == 200
     assert answer.json == {"status": "ready", **facts(models), "top": 5, "most_hits": 100, "most_bytes": 777}
@@ -449,6 +337,11 @@ def test_an_error_shows_neither_traceback_nor_secret(
         ({"host": "no such name", "port": 8000}, ["--host no such name"]),
         ({"model": "other@3"}, ["--model other"]),
         ({"task": 1}, ["{shared}", "later model"]),
+        ({"old": "other@1"}, ["--old other"]),
+        ({"old": "model"}, ["--old", "not an earlier model"]),
+        ({"check": "missing.json"}, ["--check", "missing.json", "no such file", "upgrade-check"]),
+        ({"check": "wrong.json"}, ["--check", "wrong.json", "does not parse"]),
+        ({"check": "other.json"}, ["--check", "about a@1 → a@2", "upgrade-check"]),
         ({"gallery": "empty"}, ["empty: the gallery is empty"]),
         ({"gallery": "nowhere"}, ["nowhere: no gallery"]),
         ({"setting": "RAY_SERVE_ENABLE_HA_PROXY"}, ["RAY_SERVE_ENABLE_HA_PROXY"]),
@@ -469,6 +362,8 @@ def test_bad_options_are_refused_before_ray_starts(
     if "setting" in options:
         monkeypatch.setenv(options["setting"], "1")
     Gallery.open_or_create(tmp_path / "empty")
+    (tmp_path / "wrong.json").write_text('{"verdict": "safe"}')
+    (tmp_path / "other.json").write_text(saved_answer("a@1", "a@2").model_dump_json())
     write_export(models[options.get("task", 3) - 1].files, tmp_path / "model")
     gallery = tmp_path / options["gallery"] if "gallery" in options else shared
     own = {name: options[name] for name in ("host", "top", "most_bytes") if name in options}
@@ -480,6 +375,7 @@ def test_bad_options_are_refused_before_ray_starts(
         port = taken if options.get("port") == "taken" else options.get("port", free_port())
         with refused(*(part.format(port=taken, shared=shared) for part in parts)):
             chosen = ServiceOptions(str(gallery), **({"host": "127.0.0.1"} | own))
-            serve(
-                chosen, options.get("model", str(tmp_path / "model")), tmp_path, port, options.get("replicas", 1), False
-            )
+            model, replicas = options.get("model", str(tmp_path / "model")), options.get("replicas", 1)
+            old = str(tmp_path / "model") if options.get("old") == "model" else options.get("old", "none")
+            check = tmp_path / options["check"] if "check" in options else None
+            serve(chosen, model, tmp_path, port, replicas, False, old, check)

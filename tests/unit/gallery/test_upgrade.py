@@ -62,6 +62,24 @@ def test_the_verdict(low: float, high: float, verdict: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("low", "high", "words"),
+    [
+        (-0.009, 0.1, ["can search", "+0.046 [-0.009, +0.100]", "lies above -0.010"]),
+        (-0.2, -0.011, ["should not search", "lies below -0.010", "Indexing them again would change it by +0.300"]),
+        (-0.02, 0.02, ["do not tell", "holds -0.010", "More labelled pairs would tell"]),
+    ],
+)
+def test_a_sentence_explains_the_verdict(
+    gallery: Gallery, chain: Trained, low: float, high: float, words: list[str]
+) -> None:
+    change, gain = Difference((low + high) / 2, low, high), Difference(0.3, 0.2, 0.4)
+    sample = Sample(9, 0.5, 0.5, 0.5, change, gain, 1.0)
+    answer = UpgradeCheck(gallery, chain.model(1), chain.model(3)).answer(sample, 0.01)
+    assert all(word in answer.sentence for word in words), answer.sentence
+    assert answer.verdict == sample.verdict(0.01)
+
+
+@pytest.mark.parametrize(
     ("text", "part"),
     [
         ("a,b\n1,2\n", "'query'"),
@@ -113,6 +131,7 @@ def test_the_exit_code_is_the_verdict(
     verdict: str,
     expected: int,
     as_json: bool,
+    tmp_path: Path,
 ) -> None:
     found = Sample(60, 0.4, 0.5, 0.6, Difference(0.0, low, high), Difference(0.0, 0.0, 0.0), 1.0)
     monkeypatch.setattr(UpgradeCheck, "sample", lambda self, pairs: found)
@@ -120,6 +139,10 @@ def test_the_exit_code_is_the_verdict(
     code, out, err = cl2r(*words, "--storage", chain.storage, *["--json"][: int(as_json)])
     assert (code, err) == (expected, "")
     if as_json:
+        (tmp_path / "check.json").write_text(out)
+        assert upgrade.read_answer(tmp_path / "check.json") == UpgradeCheck(
+            gallery, chain.model(1), chain.model(3)
+        ).answer(found, 0.01)
         entry = json.loads(out)
         assert entry["verdict"] == verdict
         assert (entry["old_model"], entry["new_model"]) == (f"{chain.run}@1", f"{chain.run}@3")

@@ -1,5 +1,6 @@
 """Tables in every format: a small one as a whole, then text that a format could take for markup."""
 
+import dataclasses
 import html
 import io
 import re
@@ -16,7 +17,7 @@ DATA = pd.DataFrame({"method": ["er", "cl2r", "bct"], "BC": [-1 / 3, 0.1 + 0.2, 
 SMALL = Table(
     columns=("method", "BC"),
     rows=(
-        (Cell("ER"), Cell("-0.333 ± 0.010", -1 / 3, "close")),
+        (Cell("ER"), Cell("-0.333 ± 0.010", -1 / 3, "worse")),
         (Cell("CL²R"), Cell("+0.300", 0.1 + 0.2, "best")),
         (Cell("all data:", mark="heading"), Cell("")),
         (Cell("BCT"), Cell("failed")),
@@ -44,7 +45,7 @@ GOLDEN: dict[Form, str] = {
 
 | method | BC |
 |---|---:|
-| ER | *-0.333 ± 0.010* |
+| ER | -0.333 ± 0.010 ▾ |
 | CL²R | **+0.300** |
 | *all data:* |  |
 | BCT | failed |
@@ -58,7 +59,7 @@ GOLDEN: dict[Form, str] = {
 \toprule
 method & BC \\
 \midrule
-ER & \underline{$-$0.333~$\pm$~0.010} \\
+ER & \textcolor{gray}{$-$0.333~$\pm$~0.010} \\
 CL$^{2}$R & \textbf{+0.300} \\
 \midrule
 \emph{all data:} &  \\
@@ -69,7 +70,7 @@ BCT & failed \\
     "html": """<caption>BC &amp; more</caption>
 <thead><tr><th scope="col">method</th><th scope="col" class="num">BC</th></tr></thead>
 <tbody>
-<tr><td>ER</td><td class="num close" data-value="-0.3333333333333333">-0.333 ± 0.010</td></tr>
+<tr><td>ER</td><td class="num worse" data-value="-0.3333333333333333">-0.333 ± 0.010</td></tr>
 <tr><td>CL²R</td><td class="num best" data-value="0.30000000000000004">+0.300</td></tr>
 <tr><td class="heading">all data:</td><td class="num"></td></tr>
 <tr><td>BCT</td><td class="num">failed</td></tr>
@@ -77,7 +78,7 @@ BCT & failed \\
     "terminal": """BC & more
 method                  BC
 --------------------------
-ER         -0.333 ± 0.010~
+ER         -0.333 ± 0.010▾
 CL²R               +0.300*
 all data:
 BCT                failed
@@ -139,7 +140,9 @@ def test_notes_that_tables_share_come_once() -> None:
         text = render([SMALL, other], form)
         assert text.count("± is one standard deviation.") == 1
         assert text.index("Other") < text.index("± is one standard deviation.") < text.index("Own.")
-        assert text.index("weak evidence") < text.index("Other"), "the other table has no marks"
+        assert text.index("clearly worse") < text.index("Other"), "the other table has no marks"
+        between = render([other, SMALL, other], form)
+        assert between.count("± is one standard deviation.") == between.count("Own.") == 1, "below the last that has it"
     assert render([SMALL, other], "html").count("± is one standard deviation.") == 2, "each stands for itself"
 
 
@@ -150,9 +153,31 @@ def test_the_legend_explains_the_marks_that_there_are(form: Form) -> None:
         render(Table(("AC",), own, DATA, tested=test), form)
         for own, test in ((rows, True), (rows, False), (rows[1:], True))
     )
-    assert ("paired t" in tested, "no test" in tested) == (True, False)
+    assert ("paired t" in tested, "clearly worse" in tested, "no test" in tested) == (True, True, False)
     assert ("paired t" in untested, "no test" in untested) == (False, True)
     assert "best mean" not in unmarked
+
+
+def test_hints_are_for_people_who_type_commands() -> None:
+    hint = "On the command line: CL²R is cl2r."
+    table = dataclasses.replace(SMALL, hints=(hint,))
+    for form in ("markdown", "html", "terminal"):
+        assert hint in render(table, form)
+    for form in ("latex", "csv"):
+        assert "command line" not in render(table, form)
+
+
+def test_the_legend_of_a_terminal() -> None:
+    assert " ".join(render(SMALL, "terminal").split()).endswith(
+        "* best mean of its column; ▾ clearly worse (paired t over common seeds, 5 %, each by itself); the others are "
+        "not told apart from the best."
+    )
+
+
+def test_latex_names_the_packages_it_needs() -> None:
+    needs = render(SMALL, "latex").splitlines()[0]
+    for package in ("booktabs", "xcolor", "graphicx"):
+        assert rf"\usepackage{{{package}}}" in needs
 
 
 @pytest.mark.parametrize(
@@ -236,6 +261,20 @@ def test_long_text_is_broken_into_lines() -> None:
         "the fixed classifier alone is above it           1",
         "0.25 ± 0.01 in AC",
     ]
+
+
+def test_intervals_go_below_the_means_if_the_table_would_be_too_wide() -> None:
+    cell = Cell("0.500 [0.400, 0.600]", 0.5)
+
+    def lines(columns: int) -> list[str]:
+        return render(
+            Table(("method",) + ("AC",) * columns, ((Cell("ER"), *[cell] * columns),), DATA), "terminal"
+        ).splitlines()
+
+    assert lines(5)[2:] == ["ER" + "      0.500 [0.400, 0.600]" + "  0.500 [0.400, 0.600]" * 4]
+    assert [line.split() for line in lines(6)[2:]] == [["ER"] + ["0.500"] * 6, ["[0.400,", "0.600]"] * 6]
+    assert [len(line.split()) for line in lines(12)[2:]] == [13, 12, 12]
+    assert len(lines(15)) == 5, "wider than 120 in any way, but not than 140"
 
 
 def test_a_column_without_a_head() -> None:

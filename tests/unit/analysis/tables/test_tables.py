@@ -8,12 +8,15 @@ import pandas as pd
 import pytest
 
 from analysis import Study, study_tables
+from analysis.headline import headline
 from analysis.sweeps import best_trials
+from analysis.tables import study_text
 from analysis.tables.formats import Form, render
+from cl2r.errors import InputError
 from cl2r.metrics import METRICS, Metric
 from tests.support.made_study import made_study
 
-SERVED = ("re-indexed accuracy", "service accuracy", "service recall")
+SHOWN = ("service accuracy", "BC", "AC", "re-indexed accuracy", "service recall", "FC")
 
 
 def titles(study: Study) -> list[str]:
@@ -23,12 +26,12 @@ def titles(study: Study) -> list[str]:
 @pytest.mark.parametrize(
     ("study", "expected"),
     [
-        (made_study(), ["Classifier × distillation", "Methods"]),
+        (made_study(), ["Classifier × distillation"]),
         (made_study(["er", "fan", "cl2r+aligner"]), ["Methods"]),
         (made_study(["cl2r"], [0]), ["Methods"]),
         (
             made_study(grid={"scenario.n_tasks": [2, 3]}),
-            [f"{head} by scenario.n_tasks" for head in ("AC", "BC", "FC", *SERVED)] + ["Points"],
+            [f"{head} by number of tasks" for head in SHOWN],
         ),
         (made_study(["cl2r"], grid={"optim.lr": [0.1, 0.2]}), ["Points"]),
         (made_study(grid={"scenario.n_tasks": [2, 3], "memory.per_class": [0, 5]}), ["Points"]),
@@ -44,9 +47,9 @@ def test_a_new_metric_is_one_entry_of_the_registry(monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(METRICS, lowest.name, lowest)
     study = made_study()
     study = dataclasses.replace(study, runs=study.runs.assign(lowest=[0.1, 0.2, 0.4, 0.3]))
-    ablation, methods = study_tables(study)
+    (ablation,) = study_tables(study, deviations=True)
     assert [cell.text for cell in ablation.column("lowest acc.")][:2] == ["0.150 ± 0.071", "0.350 ± 0.071"]
-    assert methods.data["lowest"].tolist()[:2] == pytest.approx([0.15, 0.35])
+    assert ablation.data["lowest"].tolist()[:2] == pytest.approx([0.15, 0.35])
 
 
 def test_budgets_and_variants_of_one_study_have_points() -> None:
@@ -85,7 +88,7 @@ def test_rates_have_a_table_and_are_no_config_fields() -> None:
     measured = dataclasses.replace(study, runs=study.runs.assign(**rates))
     methods, table = study_tables(measured)
     assert methods.title == "Methods"
-    assert table.columns == ("method.name", "seeds", "AC@0.01", "AC@0.1", "BC@0.01", "BC@0.1")
+    assert table.columns == ("method", "AC@0.01", "AC@0.1", "BC@0.01", "BC@0.1")
     assert table.column("BC@0.1")[0].text.startswith("-0.0"), "with its sign"
     assert table.column("BC@0.1")[1].mark == "best"
     trials = sweep().runs.assign(**{"AC@0.01": [0.1, 0.2, 0.3]})
@@ -108,7 +111,34 @@ def test_every_study_can_be_written_in_every_form(name: str) -> None:
     tables = study_tables(STUDIES[name])
     assert tables
     for form in get_args(Form):
-        assert "seeds" in render(tables, form), form
+        assert "BC" in render(tables, form), form
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_every_study_has_a_text(name: str) -> None:
+    for form in ("terminal", "markdown"):
+        text = study_text(STUDIES[name], form)  # type: ignore[arg-type]
+        first = text.splitlines()[0].removeprefix("## ")
+        assert first == headline(STUDIES[name]).title
+        assert text == text.strip()
+
+
+def test_the_text_of_a_study_has_title_tables_finding_certainty_and_command() -> None:
+    study, found = made_study(seeds=(0, 1, 2)), headline(made_study(seeds=(0, 1, 2)))
+    assert found.command
+    table = render(study_tables(study), "terminal")
+    text = study_text(study, "terminal")
+    assert text.startswith(f"{found.title}\n\n{table}\n\n")
+    *sentences, last = text.removeprefix(f"{found.title}\n\n{table}\n\n").splitlines()
+    assert " ".join(sentences) == f"{found.finding} {found.certainty}"
+    assert max(map(len, sentences)) <= 100
+    assert last == f"surer: {found.command}", "a line of its own, which can be copied"
+    marked = study_text(study, "markdown", deviations=True)
+    assert marked.startswith(f"## {found.title}\n\n**Classifier × distillation**\n\n| method |")
+    assert marked.endswith(f"\n\nsurer: `{found.command}`")
+    assert "± is one standard deviation over 3 seeds." in marked
+    with pytest.raises(InputError, match="latex"):
+        study_text(study, "latex")  # type: ignore[arg-type]
 
 
 def test_columns_of_later_versions_may_be_missing() -> None:

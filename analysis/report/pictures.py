@@ -1,1 +1,0 @@
-"""Drawings of the first screen as SVG."""
