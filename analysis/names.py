@@ -35,7 +35,7 @@ METHODS = {
 
 Those that train on all data at every task come last; the paper lists them below a line.
 """
-ADAPTERS = ("aligner", "procrustes", "slerp", "query_drift")
+ADAPTERS = ("aligner", "procrustes", "slerp", "query_drift", "low_rank", "residual_mlp", "orthogonal")
 ALL_DATA = ("cores", "bct", "upper_bound")
 REFERENCE_METHODS = ("er", "cl2r")  # methods that a plot always shows, even if it has no room for all
 STATIONARITY = {

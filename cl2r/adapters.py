@@ -2,21 +2,26 @@
 
 Step j = 2..T knows the features A = φ_j(S_j) and B = φ_{j-1}(S_j) of images S_j that are at hand at the update, and
 fits a map m_j of unit vectors towards φ_{j-1}. A query of φ_t is compared with a gallery of φ_k after one map per step,
-m_{k+1} ∘ … ∘ m_t; the gallery does not change.
+m_{k+1} ∘ … ∘ m_t; the gallery does not change. Other packages add adapters (`AdapterInfo.build`).
 """
 
+import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from cl2r import drift_adapters
+from cl2r.config.methods import ADAPTERS, AdapterInfo
 from cl2r.config.schema import AdapterConfig
+from cl2r.errors import InputError
 from cl2r.features import Rows, unit_rows
 from cl2r.stationarity import rotation
 
 Vectors = npt.NDArray[np.float64]
 Map = Callable[[Vectors], Vectors]
+DRIFT_ADAPTERS = ("low_rank", "residual_mlp", "orthogonal")
 
 
 @dataclass(frozen=True)
@@ -63,8 +68,23 @@ def slerp(start: Rows, end: Rows, share: float) -> Vectors:
     return unit_rows(first * a + second * b)
 
 
+def installed_fit(info: AdapterInfo) -> Callable[[Support, AdapterConfig], Map]:
+    """Return the function of an adapter that another package adds. Raise InputError if it cannot be loaded."""
+    module, _, attribute = info.build.partition(":")
+    try:
+        fit: Callable[[Support, AdapterConfig], Map] = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise InputError(f"adapter {info.name}: cannot load {info.build}: {error}") from error
+    return fit
+
+
 def fit_step(support: Support, config: AdapterConfig) -> Map:
     """Return the map of one step; slerp begins with a rotation."""
+    if config.name in DRIFT_ADAPTERS:
+        return drift_adapters.fit(unit_rows(support.new), unit_rows(support.old), config)
+    info = ADAPTERS[config.name]
+    if info.build:
+        return installed_fit(info)(support, config)
     if config.name == "aligner":
         return aligner(support, config.ridge)
     return query_drift(support) if config.name == "query_drift" else procrustes(support)
@@ -89,19 +109,29 @@ class QueryAdapter:
         return np.asarray(queries, dtype=np.float32)
 
 
-def adapter_flops(name: str, dim: int, steps: int, forward_flops: float) -> float:
+def adapter_flops(config: AdapterConfig, dim: int, steps: int, forward_flops: float) -> float:
     """Return the FLOPs to map one query of φ_T to φ_1. Linear maps are multiplied out once for all queries."""
+    name = config.name
+    if name in DRIFT_ADAPTERS:
+        return drift_adapters.flops(config, dim) * steps  # with a shift and a norm between them: these do not merge
     if name == "none" or steps == 0:
         return 0.0
+    if flops := ADAPTERS[name].flops:
+        return flops(dim) * steps
     if name == "query_drift":
         return 4.0 * dim * steps  # a difference, a norm and a division per step: these do not merge
     linear = 2.0 * dim * dim
     return linear + forward_flops + 6 * dim if name == "slerp" else linear
 
 
-def adapter_bytes(name: str, dim: int, steps: int, model_bytes: float) -> int:
+def adapter_bytes(config: AdapterConfig, dim: int, steps: int, model_bytes: float) -> int:
     """Return the bytes that a service stores for queries of φ_T to older galleries: maps, and for slerp the models."""
+    name = config.name
+    if name in DRIFT_ADAPTERS:
+        return steps * 4 * sum(drift_adapters.numbers(config, dim))
     if name == "none":
         return 0
+    if numbers_of := ADAPTERS[name].numbers:
+        return steps * 4 * numbers_of(dim)
     numbers = dim if name == "query_drift" else dim * dim
     return steps * (4 * numbers + (int(model_bytes) if name == "slerp" else 0))

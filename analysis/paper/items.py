@@ -22,10 +22,10 @@ class Item:
     sizes: tuple[int, ...] = ()  # images per class in memory, if they vary
 
 
-FORGETTING = ("er", "lwf", "lucir", "bic", "podnet", "foster", "fan", "lifelong_bct", "cl2r")
+FORGETTING = ("er", "lwf", "lucir", "bic_inclearn", "podnet", "foster", "fan", "lifelong_bct", "cl2r")
 _ALL = (*FORGETTING, "bct", "upper_bound")
 _TWO = ("lifelong_bct", "cl2r")
-_CURVES = ("er", "lwf", "bic", "lucir", "fan", "lifelong_bct", "cl2r")
+_CURVES = ("er", "lwf", "bic_inclearn", "lucir", "fan", "lifelong_bct", "cl2r")
 _SIZES = ("er", "lucir", "fan", "cl2r")
 ITEMS = {
     "table 2": Item("Table 2", ("cifar100",), _ALL, (2,), "two_tasks"),

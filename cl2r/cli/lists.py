@@ -13,28 +13,43 @@ from cl2r.runtime.logs import without_secrets
 @click.command()
 @click.argument("names", nargs=-1, type=NameType("method"))
 def methods(names: tuple[str, ...]) -> None:
-    """List the methods with their papers and options.
+    """List the methods, or say all about some of them.
 
-    Also shown: the state that a method carries from task to task, its feature φ, and the config fields that it sets.
+    The list has their papers, the state that a method carries from task to task, its feature φ, the config fields that
+    it sets and its options. With NAMES: what a method or an adapter does, its formula, its source, where it differs
+    from that, and its options with defaults and ranges.
     """
     from cl2r.config.methods import ADAPTERS, METHODS, method_info, split_name
 
+    if names:
+        from cl2r.cli.method_page import adapter_page, method_page
+
+        bases = {info.name: method_page(info) for info in map(method_info, names)}
+        adapters = {split_name(name)[1]: None for name in names if split_name(name)[1] != "none"}
+        pages = bases | {f"+{name}": adapter_page(ADAPTERS[name]) for name in adapters}
+        for name, lines in pages.items():
+            _print_entry(name, max(map(len, pages)), lines)
+    else:
+        _list_methods()
+    for line in [*METHODS.errors, *ADAPTERS.errors]:
+        click.echo(f"not loaded: {line}", err=True)
+
+
+def _list_methods() -> None:
+    from cl2r.config.methods import ADAPTERS, METHODS
+
     width = max(map(len, [*METHODS, *ADAPTERS]))
-    for info in [method_info(name) for name in names] or METHODS.values():
+    for info in METHODS.values():
         defaults = ", ".join(f"{key}={value}" for key, value in info.defaults.items())
         lines = [info.title, info.paper, f"carries {info.carries}; φ: {info.feature}", f"sets {defaults}"]
         if info.options is not None:
             options = {key: option.default for key, option in info.options.model_fields.items()}
             lines.append("options " + ", ".join(f"{info.section}.{key}={value}" for key, value in options.items()))
         _print_entry(info.name, width, lines)
-    if not names:
-        click.echo("\nAdapters of stored features; add one to any method with a plus sign, e.g. er+procrustes:")
-    chosen = {split_name(name)[1] for name in names}
+    click.echo("\nAdapters of stored features; add one to any method with a plus sign, e.g. er+procrustes:")
     for adapter in ADAPTERS.values():
-        if not names or adapter.name in chosen:
-            _print_entry(f"+{adapter.name}" if names else adapter.name, width, [adapter.title, adapter.paper])
-    for line in METHODS.errors:
-        click.echo(f"not loaded: {line}", err=True)
+        _print_entry(adapter.name, width, [adapter.title, adapter.paper])
+    click.echo("\nFormula, deviations and ranges of options: `cl2r methods NAME`, e.g. `cl2r methods cl2r er+slerp`.")
 
 
 def _print_entry(name: str, width: int, lines: Iterable[str]) -> None:

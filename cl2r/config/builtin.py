@@ -18,7 +18,9 @@ class LwfOptions(Section):
     ce: Annotated[Literal["new", "seen"], keyed_from(2)] = "new"
     """Softmax of the cross-entropy over the new classes only, because there is no memory, or over all classes seen."""
     weight: Annotated[float, keyed_from(2, ge=0)] = 1.0
+    """Weight w of the distillation."""
     temperature: Annotated[float, keyed_from(2, gt=0)] = 2.0
+    """T of the distillation."""
 
 
 class IcarlOptions(Section):
@@ -33,11 +35,15 @@ class LucirOptions(Section):
     """LUCIR's margin ranking term and imprinting; its distillation is `method.fd` and `method.lambda_*`."""
 
     margin_weight: Annotated[float, keyed_from(2, ge=0)] = 1.0
+    """Weight μ of the margin ranking term."""
     margin: Annotated[float, keyed_from(2, ge=0)] = 0.5
+    """m, the cosine by which the own class should lead."""
     top: Annotated[int, keyed_from(2, ge=1)] = 2
     """Number of highest-scoring negatives per row."""
     negatives: Annotated[Literal["new", "all"], keyed_from(2)] = "new"
+    """Classes that are ranked against: the new ones, or all."""
     imprint: Annotated[bool, keyed_from(2)] = True
+    """New rows start as the mean direction of their class under the old model; false: at random."""
 
 
 class BicOptions(Section):
@@ -46,11 +52,13 @@ class BicOptions(Section):
     variant: Annotated[Literal["paper", "inclearn"], keyed_from(2)] = "paper"
     """paper: weighted softmax distillation; inclearn: the unweighted sigmoid distillation that the CL²R paper ran."""
     temperature: Annotated[float, keyed_from(2, gt=0)] = 2.0
+    """T of the distillation."""
     validation: Annotated[float, keyed_from(2, gt=0, lt=1)] = 0.1
-    """Share of a class's exemplars kept for the second stage; at least one if there are two."""
+    """Share of a class's exemplars set apart for the second stage; at least one if there are two."""
     bias_epochs: Annotated[int, keyed_from(2, ge=0)] = 200
     """0: no second stage, and no rows kept for it."""
     bias_lr: Annotated[float, keyed_from(2, ge=0)] = 0.1
+    """Rate of the second stage; it has the schedule of the first."""
     bias_decay: Annotated[float, keyed_from(2, ge=0)] = 0.1
     """Weight of β²/2."""
 
@@ -65,10 +73,13 @@ class PodnetOptions(Section):
     margin: Annotated[float, keyed_from(1, ge=0)] = 0.6
     """Used with `nca: paper` only."""
     spatial: Annotated[float, keyed_from(2, ge=0)] = 3.0
+    """λ_c, the weight of the pooled maps; 8 in the presets of ImageNet and CASIA."""
     flat: Annotated[float, keyed_from(2, ge=0)] = 1.0
+    """λ_f, the weight of the features; 10 in those presets."""
     finetune_epochs: Annotated[int, keyed_from(2, ge=0)] = 20
     """Epochs for the proxies alone, on as many images of a new class as of an old one; skipped without memory."""
     finetune_lr: Annotated[float, keyed_from(2, ge=0)] = 0.05
+    """Rate of the stage that trains the proxies alone; 0.01 in those presets."""
     clamp: Annotated[float, keyed_from(1, gt=0)] = 5.0
     """Largest absolute entry of a gradient."""
 
@@ -77,33 +88,43 @@ class WaOptions(Section):
     """WA's distillation."""
 
     temperature: Annotated[float, keyed_from(2, gt=0)] = 2.0
+    """T of the distillation."""
 
 
 class FosterOptions(Section):
     """FOSTER's boosting and compression."""
 
     boost_epochs: Annotated[int | None, keyed_from(2, ge=1)] = None
+    """Epochs of boosting; none for both: `optim.epochs` split 4 : 3."""
     compress_epochs: Annotated[int | None, keyed_from(2, ge=1)] = None
-    """None for both: `optim.epochs` split 4 : 3, so that a task is as long as with other methods."""
+    """Epochs of compression; none for both: `optim.epochs` split 4 : 3, so that no method trains longer."""
     weight: Annotated[float, keyed_from(2, ge=0)] = 1.0
     """Weight of the distillation of old logits while boosting."""
     temperature: Annotated[float, keyed_from(2, gt=0)] = 2.0
+    """T of both distillations."""
     beta_boost: Annotated[float, keyed_from(2, ge=0, lt=1)] = 0.94
+    """β of the effective number of images per class while boosting; 0: all classes count the same."""
     beta_compress: Annotated[float, keyed_from(2, ge=0, lt=1)] = 0.97
-    """β of the effective number of images per class; 0: all classes count the same."""
+    """The same while compressing."""
     new_on_old: Annotated[Literal["free", "zero"], keyed_from(2)] = "free"
     """The new classes' weights on the old features: trained, or held at zero."""
+    old_on_new: Annotated[Literal["random", "zero"], keyed_from(2)] = "random"
+    """The old classes' weights on the new features before boosting: random as in the released code, or zero."""
 
 
 class FanOptions(Section):
     """FAN's feature adaptation network ψ. No code of its authors is public: width, α and rate are starting values."""
 
     pairs: Annotated[Literal["task", "task+memory"], keyed_from(2)] = "task+memory"
+    """Images that ψ is trained on: those of the task, or also those in memory."""
     alpha: Annotated[float, keyed_from(2, ge=0)] = 100.0
+    """Weight of the alignment of ψ(v) with the new feature."""
     width: Annotated[int, keyed_from(2, ge=1)] = 16
     """Hidden units, in multiples of the feature size."""
     epochs: Annotated[int, keyed_from(2, ge=0)] = 30
+    """Epochs of ψ."""
     lr: Annotated[float, keyed_from(2, gt=0)] = 1e-3
+    """Rate of ψ, by Adam."""
     kd_weight: Annotated[float, keyed_from(2, ge=0)] = 0.0
     """Weight of the logit distillation that the original may have had."""
 
@@ -112,6 +133,7 @@ class BctOptions(Section):
     """The influence loss of BCT and lifelong BCT."""
 
     weight: Annotated[float, keyed_from(2, ge=0)] = 1.0
+    """λ_b, the weight of the influence loss."""
     new_classes: Annotated[Literal["ignore", "synth"], keyed_from(2)] = "ignore"
     """Rows of classes unknown to the old head: left out, or given the class mean under φ_{t-1} as old prototype,
     scaled to the mean norm of the old head's rows."""
@@ -130,6 +152,7 @@ class HocOptions(Section):
     weight: Annotated[float, keyed_from(2, ge=0, le=1)] = 0.1
     """λ_h, the share of the cross-entropy."""
     mu: Annotated[float, keyed_from(2, gt=0)] = 10.0
+    """Factor of the cosines."""
     mask: Annotated[Literal["code", "inf"], keyed_from(2)] = "inf"
     """Similarities inside a row's own class in the denominator: 0 as in the released code, or left out."""
     anchor: Annotated[Literal["new", "old"], keyed_from(2)] = "new"
@@ -140,7 +163,11 @@ PAPER = "Biondi et al., CL2R: Compatible Lifelong Learning Representations, ACM 
 _OWN = {"method.classifier": "trainable", "method.fd": "none"}
 _INCREMENTAL = {**_OWN, "head.projection": "none", "batches.batching": "natural"}
 """How class-incremental methods are published: φ is b(x) itself, and memory is not over-sampled."""
+_BIASED = {**_INCREMENTAL, "head.bias": True}
+"""Those whose published linear classifier has a bias."""
 _SIGNED = {**_INCREMENTAL, "backbone.last_relu": False}
+_DISTILLED = {**_SIGNED, "method.fd": "all", "method.lambda_rule": "old_over_new"}
+"""LUCIR's stage 1, which FAN has too: FD on every row with a weight that grows with the number of old classes."""
 _ALWAYS = {"method.fd_when_no_memory": "on_new"}
 """FD over all rows needs no memory; only the λ_t of CL²R is undefined without one."""
 _HERDING = {"memory.selection": "herding"}
@@ -167,6 +194,7 @@ _CELLS = tuple(
         family="rehearsal",
         defaults={"method.classifier": classifier, "method.fd": fd},
         native=_OURS,
+        switches=("preallocate", "mask_unseen", *(["bias"] if classifier == "trainable" else [])),
     )
     for name, title, classifier, fd in (
         ("er", "Experience Replay: trainable classifier, no distillation", "trainable", "none"),
@@ -187,10 +215,11 @@ _LWF = MethodInfo(
     "cl2r.methods.lwf:Lwf",
     carries="weights, φ_{t-1} and its classifier",
     feature=_BACKBONE,
-    defaults={**_INCREMENTAL, "memory.per_class": 0, "lwf.ce": "new"},
+    defaults={**_BIASED, "memory.per_class": 0, "lwf.ce": "new"},
     native=_steps(250, (60, 120, 180, 220), weight_decay=2e-4),
     options=LwfOptions,
     first_task="rehearsal",
+    switches=("bias",),
 )
 _BIC = MethodInfo(
     "bic",
@@ -199,10 +228,12 @@ _BIC = MethodInfo(
     "cl2r.methods.bic:Bic",
     carries="weights, memory, corrected logits of φ_{t-1}, (α, β) of every task",
     feature=_BACKBONE,
-    defaults={**_INCREMENTAL, "bic.variant": "paper"},
+    defaults={**_BIASED, "bic.variant": "paper"},
     native={**_steps(250, (100, 150, 200), weight_decay=2e-4), **_HERDING},
     options=BicOptions,
     first_task="rehearsal",
+    switches=("bias",),
+    version="2",
 )
 _BCT = MethodInfo(
     "bct",
@@ -215,6 +246,7 @@ _BCT = MethodInfo(
     native=_steps(90, (30, 60), batch=256, weight_decay=1e-4),
     options=BctOptions,
     first_task="rehearsal",
+    switches=("bias",),
     memory="all",
 )
 _BOUND = MethodInfo(
@@ -228,6 +260,7 @@ _BOUND = MethodInfo(
     native=_OURS,
     first_task="rehearsal",
     memory="all",
+    switches=("mask_unseen",),
 )
 
 
@@ -238,7 +271,7 @@ BUILT_IN: tuple[MethodInfo, ...] = (
         _LWF,
         name="lwf_er",
         title="LwF with memory: logit distillation, softmax over all classes seen",
-        defaults={**_INCREMENTAL, "lwf.ce": "seen"},
+        defaults={**_BIASED, "lwf.ce": "seen"},
         carries="weights, memory, φ_{t-1} and its classifier",
     ),
     MethodInfo(
@@ -247,8 +280,9 @@ BUILT_IN: tuple[MethodInfo, ...] = (
         "Rebuffi et al., iCaRL: Incremental Classifier and Representation Learning, CVPR 2017",
         "cl2r.methods.icarl:Icarl",
         carries="weights, memory, φ_{t-1} and its classifier",
-        feature=f"{_BACKBONE}, signed",
-        defaults=_SIGNED,
+        feature=_BACKBONE,
+        defaults=_BIASED,
+        switches=("bias",),
         native={**_steps(70, (49, 63), lr=2.0, weight_decay=5e-5, gamma=0.2), **_HERDING, "icarl.over_classes": "mean"},
         options=IcarlOptions,
     ),
@@ -259,7 +293,7 @@ BUILT_IN: tuple[MethodInfo, ...] = (
         "cl2r.methods.lucir:Lucir",
         carries="weights, memory, φ_{t-1}, frozen rows of old classes, scale η",
         feature=f"{_BACKBONE}, signed",
-        defaults={**_SIGNED, "method.fd": "all", "method.lambda_rule": "old_over_new", **_ALWAYS},
+        defaults={**_DISTILLED, **_ALWAYS},
         native={**_steps(160, (80, 120), weight_decay=5e-4), **_HERDING},
         options=LucirOptions,
     ),
@@ -268,7 +302,7 @@ BUILT_IN: tuple[MethodInfo, ...] = (
         _BIC,
         name="bic_inclearn",
         title="BiC as the CL²R paper ran it: unweighted sigmoid distillation",
-        defaults={**_INCREMENTAL, "bic.variant": "inclearn"},
+        defaults={**_BIASED, "bic.variant": "inclearn"},
     ),
     MethodInfo(
         "podnet",
@@ -288,8 +322,9 @@ BUILT_IN: tuple[MethodInfo, ...] = (
         "cl2r.methods.wa:Wa",
         carries="weights, memory, φ_{t-1} and its aligned classifier",
         feature=_BACKBONE,
-        defaults=_INCREMENTAL,
-        native=_steps(170, (60, 100, 140), weight_decay=2e-4),
+        defaults=_BIASED,
+        switches=("bias",),
+        native={**_steps(170, (60, 100, 140), weight_decay=2e-4), **_HERDING},
         options=WaOptions,
         first_task="rehearsal",
     ),
@@ -300,7 +335,8 @@ BUILT_IN: tuple[MethodInfo, ...] = (
         "cl2r.methods.foster:Foster",
         carries="the compressed network, memory",
         feature=f"{_BACKBONE} of the compressed network",
-        defaults=_INCREMENTAL,
+        defaults=_BIASED,
+        switches=("bias",),
         native={**_COSINE_200, **_HERDING, "foster.boost_epochs": 170, "foster.compress_epochs": 130},
         options=FosterOptions,
         first_task="rehearsal",
@@ -312,7 +348,7 @@ BUILT_IN: tuple[MethodInfo, ...] = (
         "cl2r.methods.fan:Fan",
         carries="weights, memory, φ_{t-1}, frozen rows of old classes, scale η",
         feature=f"{_BACKBONE}, signed",
-        defaults={**_SIGNED, "method.fd": "all", **_ALWAYS},
+        defaults={**_DISTILLED, **_ALWAYS},
         options=FanOptions,
         first_task="lucir",
         maps_gallery=True,
@@ -345,8 +381,9 @@ BUILT_IN: tuple[MethodInfo, ...] = (
         "cl2r.methods.der:DerTrunc",
         carries="every extractor so far, classifier, memory",
         feature=f"t concatenated {_BACKBONE}",
-        defaults=_INCREMENTAL,
-        native=_steps(170, (80, 120, 150), weight_decay=2e-4),
+        defaults=_BIASED,
+        switches=("bias",),
+        native={**_steps(170, (80, 120, 150), weight_decay=2e-4), **_HERDING},
         options=DerOptions,
         first_task="rehearsal",
         grows=True,
@@ -361,5 +398,6 @@ BUILT_IN: tuple[MethodInfo, ...] = (
         defaults={"method.classifier": "fixed", "method.fd": "none"},
         options=HocOptions,
         first_task="rehearsal",
+        switches=("mask_unseen",),
     ),
 )

@@ -11,6 +11,10 @@ from cl2r.config.schema import Config, fields, matters_from
 LINK_FORMAT = 3  # increase it when the code changes what a link contains: old links are then trained again
 LATER_FIELDS: dict[str, Any] = {
     "augment.crop": "padded",
+    "adapter.rank": 32,
+    "adapter.width": 128,
+    "adapter.scaling": False,
+    "adapter.orthogonality": 1.0,
     "eval.metric": "accuracy",
     "eval.far": [0.01, 0.1, 0.0001],
     "eval.order": "stratified",
@@ -20,6 +24,7 @@ LATER_FIELDS: dict[str, Any] = {
     "eval.split": "images",
     "eval.average_precision": False,
     "optim.compile": False,
+    "head.bias": False,
 }
 """Fields added after links and studies had been stored, with the value that means the earlier behaviour."""
 

@@ -14,15 +14,15 @@ from pydantic import (
     SerializeAsAny,
     SerializerFunctionWrapHandler,
     ValidationError,
+    field_validator,
     model_serializer,
     model_validator,
 )
 from pydantic.fields import FieldInfo
 
-from cl2r.config.builtin import ABLATION_CELLS
-from cl2r.config.methods import METHODS, OWN_FIELDS, method_info, sections
+from cl2r.config.methods import ADAPTERS, HEAD_SWITCHES, METHODS, OWN_FIELDS, method_info, sections
 from cl2r.config.section import Section, first_task, keyed_from, not_keyed
-from cl2r.errors import InputError
+from cl2r.errors import InputError, nearest
 
 LambdaRule = Literal["new_over_old", "old_over_new", "total_over_new", "const"]
 
@@ -67,6 +67,8 @@ class HeadConfig(Section):
     projection: Annotated[Literal["linear", "mlp", "none"], keyed_from(1)] = "linear"
     k_max: Annotated[int | None, not_keyed(ge=2)] = None
     """Outputs reserved for all future classes; None: the classes of the data set. Its resolved value is keyed."""
+    bias: Annotated[bool, keyed_from(1)] = False
+    """Whether a linear classifier has a bias. Methods that are published with one set it; ER and BCT have none."""
     preallocate: Annotated[bool, keyed_from(1)] = False
     """Trainable classifier: softmax over all K outputs from task 1 on, instead of over the classes seen."""
     mask_unseen: Annotated[bool, keyed_from(1)] = False
@@ -88,15 +90,20 @@ class MethodConfig(Section):
     classifier: Annotated[Literal["trainable", "fixed"], keyed_from(1)]
     fd: Annotated[Literal["none", "all", "memory"], keyed_from(2)]
     lambda_base: Annotated[float, keyed_from(2, ge=0)] = 5.0
+    """Weight of FD before the rule; 0: no FD."""
     lambda_rule: Annotated[LambdaRule, keyed_from(2)] = "new_over_old"
+    """λ_t = λ_base · √(k_n/k_0), √(k_0/k_n), √(N_t/k_n) or 1."""
     fd_when_no_memory: Annotated[Literal["skip", "on_new"], keyed_from(2)] = "skip"
+    """Without memory: no FD, or FD on all rows."""
 
 
 class MemoryConfig(Section):
     """The episodic memory M_t."""
 
     per_class: Annotated[int, keyed_from(2, ge=0, lt=2**31)] = 20
+    """Images of every class."""
     selection: Annotated[Literal["random", "herding"], keyed_from(2)] = "random"
+    """herding: the images whose mean feature is nearest to the class's."""
 
 
 class BatchConfig(Section):
@@ -137,11 +144,27 @@ class AugmentConfig(Section):
 class AdapterConfig(Section):
     """A map of new queries into an old model's space, fitted to stored features; no model depends on it."""
 
-    name: Annotated[Literal["none", "aligner", "procrustes", "slerp", "query_drift"], not_keyed()] = "none"
+    name: Annotated[str, not_keyed()] = "none"
+    """none, or one of `cl2r methods`."""
     ridge: Annotated[float, not_keyed(gt=0)] = 0.1
     """aligner: pull of the map to the identity, in multiples of the mean eigenvalue of AᵀA."""
     share: Annotated[float, not_keyed(ge=0, le=1)] = 0.5
     """slerp: how far from the rotated new query to the old model's query."""
+    rank: Annotated[int, not_keyed(ge=1)] = 32
+    """low_rank: rank of the affine map's matrix."""
+    width: Annotated[int, not_keyed(ge=1)] = 128
+    """residual_mlp: hidden units."""
+    scaling: Annotated[bool, not_keyed()] = False
+    """low_rank, residual_mlp: also one factor for every dimension of the result."""
+    orthogonality: Annotated[float, not_keyed(gt=0)] = 1.0
+    """orthogonal: pull of the map to orthogonal ones, in multiples of the mean eigenvalue of the covariance."""
+
+    @field_validator("name")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        if name != "none" and name not in ADAPTERS:
+            raise ValueError(f"no such adapter{nearest(name, ADAPTERS)}; there are none, {ADAPTERS}")
+        return name
 
 
 class EvalConfig(Section):
@@ -231,10 +254,10 @@ class Config(Section):
             raise ValueError(f"{need}; set head.projection=linear, or choose another method")
         if list(self.optim.milestones) != sorted(set(self.optim.milestones)):
             raise ValueError(f"optim.milestones: give ascending epochs, each once (got {list(self.optim.milestones)})")
-        if info.family != "rehearsal" and (self.head.preallocate or self.head.mask_unseen):
-            raise ValueError(
-                f"head.preallocate and head.mask_unseen are for {', '.join(ABLATION_CELLS)}; leave them out"
-            )
+        for name in HEAD_SWITCHES:
+            if getattr(self.head, name) and name not in info.switches:
+                able = ", ".join(other.name for other in METHODS.values() if name in other.switches)
+                raise ValueError(f"head.{name}=true: {info.name} cannot; leave it out, or use one of {able}")
         if self.adapter.name != "none" and (info.maps_gallery or info.grows):
             fault = f"adapter.name={self.adapter.name}: {info.name} changes its feature space its own way"
             raise ValueError(f"{fault}; leave the adapter out")

@@ -1,5 +1,8 @@
 """The base of every config section: frozen, strict, and each field states from which task on it can matter."""
 
+import ast
+import inspect
+import textwrap
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -30,3 +33,18 @@ def first_task(info: FieldInfo) -> int | None:
         raise TypeError(f"config field {info!r} does not say from which task on it matters")
     task = extra["keyed_from"]
     return task if isinstance(task, int) else None
+
+
+def docstrings(kind: type[BaseModel]) -> dict[str, str]:
+    """Return the docstrings below the fields of a model, on one line each; none if its source is not installed."""
+    try:
+        source = inspect.getsource(kind)
+    except OSError:
+        return {}
+    (tree,) = ast.parse(textwrap.dedent(source)).body
+    assert isinstance(tree, ast.ClassDef)
+    found = {}
+    for field, after in zip(tree.body, tree.body[1:], strict=False):
+        if isinstance(field, ast.AnnAssign) and isinstance(after, ast.Expr) and isinstance(field.target, ast.Name):
+            found[field.target.id] = " ".join(str(ast.literal_eval(after.value)).split())
+    return found

@@ -76,7 +76,7 @@ def _run_row(result: RunResult, name: str) -> dict[str, Any]:
     if result.tuning is not None:
         row |= _metrics(result.tuning, "tuning")
     # Adaptation cost: FLOPs per mapped vector, number of vectors rewritten, bytes of the maps.
-    adapter, diagnostics = config.adapter.name, last["metrics"]
+    adapter, diagnostics = config.adapter, last["metrics"]
     size = int(diagnostics["feature_size"])
     flops = adapter_flops(adapter, size, steps, diagnostics["forward_flops"])
     row["adapter_flops"] = flops + diagnostics.get("gallery_flops", 0.0)

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from cl2r.augment import Augmentation, Normalise, crop_and_flip
 from cl2r.backbones import compile_backbones
 from cl2r.batches import Batch, Batching, Rows, draw_epoch
-from cl2r.config.schema import Config
+from cl2r.config.schema import AugmentConfig, Config
 from cl2r.engine.links import Partial
 from cl2r.engine.pixels import Pixels, moved
 from cl2r.engine.workers import ALONE, Workers
@@ -79,7 +79,7 @@ class TaskLoop:
             wrapped = self.workers.wrap(network)
             for epoch in range(start, stage.epochs):
                 rows = stage.rows or (new, memory)
-                batches = self.batches(method.task.index, *rows, number, epoch, stage.batching)
+                batches = self.batches(method.task.index, *rows, number, epoch, stage.batching, stage.augmented)
                 report = self.epoch(method, wrapped, stage, optimiser, epoch, batches)
                 record.add(report)
                 stopping = self.workers.from_first(self.stop)
@@ -98,12 +98,20 @@ class TaskLoop:
         return method.network
 
     def batches(
-        self, task: int, new: Rows, memory: Rows, stage: int, epoch: int, batching: Batching | None = None
+        self,
+        task: int,
+        new: Rows,
+        memory: Rows,
+        stage: int,
+        epoch: int,
+        batching: Batching | None = None,
+        augmented: bool = True,
     ) -> Batches:
-        """Yield this worker's augmented batches of an epoch; all but the pixels is on the device before the first."""
-        data, workers, spec = self.data, self.workers, self.config.augment
-        part = slice(workers.rank, None, workers.world)
-        drawn = draw_epoch(self.config, new, memory, (task, stage, epoch), batching, part)
+        """Yield this worker's batches of an epoch; all but the pixels is on the device before the first."""
+        data, workers = self.data, self.workers
+        spec = self.config.augment if augmented else AugmentConfig(crop="padded", padding=0, flip=False)
+        part, config = slice(workers.rank, None, workers.world), self.config.model_copy(update={"augment": spec})
+        drawn = draw_epoch(config, new, memory, (task, stage, epoch), batching, part)
         rows, draws = [batch.rows for batch in drawn], [batch.augmentation for batch in drawn]
         boxes = [draw.boxes for draw in draws if draw.boxes is not None]
         device, padding = data.labels.device, spec.padding if spec.crop == "padded" else 0

@@ -3,7 +3,9 @@
 from dataclasses import dataclass
 from typing import Any
 
+from cl2r.adapters import installed_fit
 from cl2r.config.keys import link_keys
+from cl2r.config.methods import ADAPTERS
 from cl2r.config.schema import Config
 from cl2r.data import ImageSet, load_dataset
 from cl2r.data.scenario import Scenario, build_scenario, class_increments, class_order
@@ -54,6 +56,8 @@ class Plan:
 def plan_run(config: Config) -> Plan:
     """Load the data, divide it into tasks, draw pairs, compute link keys. Raise InputError if the run cannot work."""
     method_class(config.method.name).check(config)
+    if config.adapter.name != "none" and ADAPTERS[config.adapter.name].build:
+        installed_fit(ADAPTERS[config.adapter.name])
     dataset = load_dataset(config.data.name, config.data.size, config.data.channels, config.data.root)
     spec = config.scenario
     increments = class_increments(dataset.num_classes, spec.n_tasks, spec.initial, spec.increment)

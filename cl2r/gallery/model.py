@@ -358,7 +358,7 @@ class Model:
             try:
                 info = TaskInfo(task, sum(card.classes[: task - 1]), card.classes[task - 1], len(state.pop("memory")))
                 method.restore({name.removeprefix("method/"): tensor for name, tensor in state.items()}, info)
-            except (RuntimeError, KeyError) as error:
+            except (RuntimeError, KeyError, InputError) as error:
                 why = f"its tensors do not fit its config ({reason(error)})"
                 raise InputError(f"{card.name}: {why}; train it again, or export it again") from error
             method.network.eval()

@@ -94,6 +94,8 @@ class Stage:
     """None: as configured."""
     clamp: float | None = None
     """Largest absolute value of a gradient entry."""
+    augmented: bool = True
+    """Whether images are cropped and flipped as configured."""
     save_every: int = 1
     """Save every n-th epoch, so that an interrupted run resumes after it."""
 

@@ -8,8 +8,11 @@ of the model before, n old and m new classes and λ = n/(n+m):
     stage 2:            L = CE(z, y) + d · β²/2
 
 The new pair is (1, 0) in stage 1, and stage 2 trains it alone, on as many rows of an old class as of a new one, none of
-which stage 1 sees; then it is fixed. Old pairs are part of both models: if only the teacher had them, the network would
-learn them, and the next teacher would apply them a second time. No pair changes φ.
+which stage 1 sees; then it is fixed. As in the authors' code stage 2 has the schedule of stage 1, does not augment
+images, and has its own rows: those of a class are set apart in the class's own task already. Two exceptions: the first
+task, which BiC shares with other methods, trains on all its rows, and a herded memory, which is not known before φ_t
+is, may keep others than those set apart. Old pairs are part of both models: if only the teacher had them, the network
+would learn them, and the next teacher would apply them a second time. No pair changes φ.
 """
 
 from dataclasses import dataclass
@@ -22,6 +25,7 @@ from torch.nn import functional
 from cl2r.batches import Batch
 from cl2r.config.builtin import BicOptions
 from cl2r.distillation import logit_distillation
+from cl2r.memory import sample_task
 from cl2r.methods.base import Losses, Outputs, Rows, Stage, StageAfterPhi, TaskData, TaskInfo, Tensors
 from cl2r.methods.incremental import Incremental, Network
 from cl2r.seeding import numpy_stream
@@ -94,7 +98,9 @@ class Bic(Incremental[BicOptions]):
         pairs = before.all_classes(old) if before else (torch.ones(old, device=device), torch.zeros(old, device=device))
         self.network.correction = Correction(*pairs)
         if self.options.bias_epochs:
-            self.split = hold_out(data, self.options.validation, self.config.seed)
+            quota, seed = self.config.memory.per_class, self.config.seed
+            kept = sample_task(data.new, data.labels[data.new], quota, "random", seed, task.index)
+            self.split = hold_out(data, kept, self.options.validation, seed)
 
     def stages(self) -> list[Stage]:
         network, options, split = self.network, self.options, self.split
@@ -106,7 +112,13 @@ class Bic(Incremental[BicOptions]):
         loss, rows = self.bias_loss, split.validation
         return [
             first,
-            StageAfterPhi("bias", epochs, lr, pair, loss, rows, weight_decay=0.0, save_every=SAVE_EVERY),
+            StageAfterPhi(
+                *("bias", epochs, lr, pair, loss, rows),
+                schedule="optim",
+                augmented=False,
+                weight_decay=0.0,
+                save_every=SAVE_EVERY,
+            ),
         ]
 
     def loss(self, batch: Batch, network: nn.Module) -> Losses:
@@ -149,27 +161,22 @@ def sigmoid_distillation(new: Tensor, old: Tensor, temperature: float) -> Tensor
         return total / max(new.numel(), 1)
 
 
-def hold_out(data: TaskData, share: float, seed: int) -> Split | None:
-    """Split off a share of the memory rows of every old class and as many rows of every new class.
+def hold_out(data: TaskData, kept: Rows, share: float, seed: int) -> Split | None:
+    """Split off a share of the memory rows of every old class and of the `kept` rows of every new class.
 
-    Return None if there are none to spare. A class gives at least one row if it has two, and keeps at least one. If old
-    classes give different numbers, new ones give their mean. Every class has its own random stream, so that its
-    exemplars are split alike in every task.
+    `kept` are the rows of D_t that the memory will keep. Return None if there are no rows to spare. A class gives at
+    least one row if it has two, and keeps at least one. Every class has its own random stream, so that its exemplars
+    are split alike in every task.
     """
-    labels = data.labels
-    new, memory = (
-        {int(c): rows[labels[rows] == c] for c in np.unique(labels[rows])} for rows in (data.new, data.memory)
-    )
-    held_memory = {c: min(max(1, round(share * len(rows))), len(rows) - 1) for c, rows in memory.items()}
-    if not any(held_memory.values()):
+    held = []
+    for rows in (kept, data.memory):
+        parts = [rows[:0]]
+        for label in np.unique(data.labels[rows]):
+            own = rows[data.labels[rows] == label]
+            count = min(max(1, round(share * len(own))), len(own) - 1)
+            parts.append(numpy_stream(seed, "bic validation", int(label)).permutation(own)[:count])
+        held.append(np.concatenate(parts))
+    new, memory = held
+    if not len(new) or not len(memory):
         return None
-    mean = max(1, round(sum(held_memory.values()) / len(held_memory)))
-    held_new = {c: min(mean, len(rows) - 1) for c, rows in new.items()}
-    if not any(held_new.values()):
-        return None
-    new_rows, memory_rows = (
-        np.concatenate([numpy_stream(seed, "bic validation", c).permutation(rows)[: held[c]] for c, rows in by.items()])
-        for by, held in ((new, held_new), (memory, held_memory))
-    )
-    kept = data.new[~np.isin(data.new, new_rows)], data.memory[~np.isin(data.memory, memory_rows)]
-    return Split(kept, (new_rows, memory_rows))
+    return Split((data.new[~np.isin(data.new, new)], data.memory[~np.isin(data.memory, memory)]), (new, memory))

@@ -5,7 +5,8 @@ published code, and trains
 
     L = CE(z, y; T_t) + w · CE(A b_t, a),    z = W φ_t,    a = 0 for every old class, 1..m for the new ones.
 
-W keeps the old classifier as the block of old classes and old dimensions; the rest is drawn at random. The auxiliary
+W keeps the old classifier as the block of old classes and old dimensions, and its bias; the rest is drawn at random,
+new biases are 0. The auxiliary
 classifier A makes b_t separate the new classes from each other and from the old ones. At the end of task t > 1 the new
 rows of W are scaled to the mean length of the old ones. The pruning of DER's paper is left out.
 
@@ -75,17 +76,20 @@ class DerTrunc(Incremental[DerOptions]):
         if task.index == 1:
             super().grow(task, data)
             return
-        device, old = self.device, self.network.classifier.weight
-        assert isinstance(old, Tensor)
+        device, old = self.device, self.network.classifier
+        assert isinstance(old, TrainableClassifier)
         classifier = self._fresh(len(self.extractors) + 1, task.seen_classes, "classifier", task.index)
         with torch.no_grad():
-            classifier.weight[: old.shape[0], : old.shape[1]] = old
+            rows, columns = old.weight.shape
+            classifier.weight[:rows, :columns] = old.weight
+            if classifier.bias is not None and old.bias is not None:
+                classifier.bias[:rows] = old.bias
         expanded = Expanded(self.extractors, copy.deepcopy(self.network.phi), classifier)
         expanded.auxiliary = self._fresh(1, task.new_classes + 1, "auxiliary classifier", task.index)
         self.network = expanded.to(device)
 
     def _fresh(self, extractors: int, outputs: int, stream: str, task: int) -> TrainableClassifier:
-        classifier = TrainableClassifier(extractors * self.feature_size)
+        classifier = TrainableClassifier(extractors * self.feature_size, self.config.head.bias)
         classifier.grow_to(outputs, torch_stream(self.config.seed, stream, task))
         return classifier
 

@@ -3,9 +3,10 @@
     stage 1, φ_t and its classifier g_t:  L = CE(z, y; T_t) + λ_t · FD(T_t) [+ w · KD_2 on the old classes' logits]
     stage 2, ψ_t alone, v = φ_{t-1}(x):   L = α · mean(1 − cos(ψ_t(v), φ_t(x))) + CE(g_t(ψ_t(v)), y)
 
-φ_t and g_t, a cosine classifier, are LUCIR's without the margin term. Every stored feature passes ψ_t after task t, so
-that queries of φ_t are compared with ψ_t ∘ … ∘ ψ_{k+1} of a gallery of φ_k; queries are not mapped. Input and
-output of ψ have length one.
+φ_t and g_t, a cosine classifier, are LUCIR's without the margin term, and so is λ_t = λ_base·√(k_0/k_n), because
+stage 1 is LUCIR's; `method.lambda_rule=new_over_old` is the rule of CL²R. Every stored feature passes ψ_t after task t,
+so that queries of φ_t are compared with ψ_t ∘ … ∘ ψ_{k+1} of a gallery of φ_k; queries are not mapped. Input and output
+of ψ have length one.
 
 Ours: ψ(v) = v + MLP(v) with the last layer zero at first. The original is an MLP without the shortcut, which has to
 learn the identity before anything else; ours is the identity if the representation did not move.

@@ -1,7 +1,8 @@
 """FOSTER: a second backbone learns what the old model gets wrong, then both are compressed into one of the old size.
 
 Task 1 is that of Experience Replay. In task t > 1 the old model b° is frozen, and a new b¹, which starts from it, joins
-it: z = F [b°; b¹], with F's rows of old classes copied on b° and 0 on b¹, so that z = z° for old classes at first.
+it: z = F [b°; b¹], with F's rows of old classes copied on b° and drawn at random on b¹, as in the released code. With
+`foster.old_on_new=zero` they start at 0 there, so that z = z° for old classes at first.
 
     boost      L = CE(z/ω, y) + CE(A b¹, y) + w · KD_T(z, z°; old classes)             trains b¹, F, A
     compress   L = −mean Σ_j p_j log softmax(z^s/T)_j,   p_j ∝ ω'_j · softmax(z/T)_j     trains the student b^s, z^s
@@ -17,6 +18,7 @@ The student starts from b° and its classifier and is the model of task t: φ_t 
 """
 
 import copy
+import math
 
 import numpy as np
 import numpy.typing as npt
@@ -35,24 +37,32 @@ from cl2r.seeding import torch_stream
 
 
 class BoostedClassifier(TrainableClassifier):
-    """F over [b°; b¹]. Old classes have the old classifier's logits until b¹ has learnt something."""
+    """F over [b°; b¹]."""
 
     mask: Tensor
 
-    def __init__(self, old: Tensor, classes: int, generator: torch.Generator, new_on_old: bool) -> None:
-        rows, dim = old.shape
-        super().__init__(2 * dim)
-        self.weight = nn.Parameter(torch.cat([old.detach(), torch.zeros_like(old)], dim=1))
+    def __init__(
+        self, old: TrainableClassifier, classes: int, generator: torch.Generator, options: FosterOptions
+    ) -> None:
+        rows, dim = old.weight.shape
+        super().__init__(2 * dim, old.bias is not None)
+        self.weight = nn.Parameter(torch.cat([old.weight.detach(), torch.zeros_like(old.weight)], dim=1))
+        if old.bias is not None:
+            self.bias = nn.Parameter(old.bias.detach().clone())
         self.grow_to(classes, generator)
+        if options.old_on_new == "random":
+            bound = 1 / math.sqrt(2 * dim)  # as for the new rows
+            drawn = torch.empty(rows, dim).uniform_(-bound, bound, generator=generator)
+            self.weight.detach()[:rows, dim:] = drawn
         mask = torch.ones_like(self.weight.detach())
-        if not new_on_old:
+        if options.new_on_old == "zero":
             mask[rows:, :dim] = 0
         self.weight.detach().mul_(mask)
         self.register_buffer("mask", mask, persistent=False)
 
     def forward(self, features: Tensor) -> Tensor:
         """Return z. Masked entries have no gradient, so they stay at zero."""
-        return functional.linear(features, self.weight * self.mask)
+        return functional.linear(features, self.weight * self.mask, self.bias)
 
 
 class Boosted(nn.Module):
@@ -102,15 +112,14 @@ class Foster(Incremental[FosterOptions]):
     _boosted: nn.Module | None = None
 
     def grow(self, task: TaskInfo, data: TaskData) -> None:
-        old = self.network.classifier.weight
+        options, seed, classes = self.options, self.config.seed, task.seen_classes
+        old = copy.deepcopy(self.network.classifier)
         super().grow(task, data)
         if task.index == 1:
             return
-        assert isinstance(old, Tensor)
-        options, seed, classes = self.options, self.config.seed, task.seen_classes
-        generator = torch_stream(seed, "boosted classifier", task.index)
-        classifier = BoostedClassifier(old, classes, generator, options.new_on_old == "free")
-        auxiliary = TrainableClassifier(self.feature_size)
+        assert isinstance(old, TrainableClassifier)
+        classifier = BoostedClassifier(old, classes, torch_stream(seed, "boosted classifier", task.index), options)
+        auxiliary = TrainableClassifier(self.feature_size, self.config.head.bias)
         auxiliary.grow_to(classes, torch_stream(seed, "auxiliary classifier", task.index))
         boosted = Boosted(copy.deepcopy(self.network.phi), classifier, auxiliary).to(self.device)
         self.network, self._boosted = WithBoosted(self.network, boosted), None

@@ -3,8 +3,11 @@
     L = mean over rows of the sum (or the mean, `icarl.over_classes`) over the N_t classes of BCE(σ(z_j), τ_j),
     τ_j = σ(z°_j) for old j, whatever the row's label; 1[j = y] for new j.
 
-So the label of a memory row of an old class is not used: only the teacher tells its class. Features are read before the
-last ReLU. Nearest-mean classification is left out, because nothing here classifies.
+So the label of a memory row of an old class is not used: only the teacher tells its class. The classifier has a bias
+and reads b(x) after the last ReLU, as published (`head.bias`, `backbone.last_relu`). Without the bias, on centred
+features, every class's mean logit is 0, so that its sigmoid cannot learn to say no to most images: the loss stays near
+that of guessing. φ is what the classifier reads; published code compares features before the ReLU. Nearest-mean
+classification is left out, because nothing here classifies.
 """
 
 import torch

@@ -11,6 +11,7 @@ from cl2r.backbones import build_backbone, compile_backbones, find_backbone, fol
 from cl2r.batches import Batch, RowKind
 from cl2r.config.schema import Config
 from cl2r.distillation import distillation_weight, feature_distillation, logit_distillation
+from cl2r.errors import InputError
 from cl2r.heads import TrainableClassifier, build_projection
 from cl2r.methods.base import Losses, Method, OptionsT, Outputs, TaskData, TaskInfo, Tensors
 from cl2r.seeding import derive, torch_stream
@@ -68,7 +69,7 @@ class Incremental(Method[OptionsT]):
 
     def build_classifier(self) -> nn.Module:
         """Return the classifier before its first task."""
-        return TrainableClassifier(self.feature_size)
+        return TrainableClassifier(self.feature_size, self.config.head.bias)
 
     @property
     def device(self) -> torch.device:
@@ -166,12 +167,15 @@ class Incremental(Method[OptionsT]):
         return {name: tensor.detach().clone() for name, tensor in self.network.state_dict().items()}
 
     def restore(self, tensors: Tensors, task: TaskInfo) -> None:
-        classifier = self.network.classifier
-        trained = dict(classifier.named_parameters())
-        for name, rows in classifier.state_dict().items():
-            stored = tensors[f"classifier.{name}"]
-            if stored.shape != rows.shape:  # it grew
+        own, trained = self.network.state_dict(), dict(self.network.named_parameters())
+        if own.keys() != tensors.keys():
+            differ = ", ".join(sorted(own.keys() ^ tensors.keys()))
+            raise InputError(f"method {self.config.method.name}: restore() does not build what it carries: {differ}")
+        for name, stored in tensors.items():
+            before, now = own[name].shape, stored.shape
+            if before != now and len(before) == len(now) and all(a <= b for a, b in zip(before, now, strict=True)):
+                place, _, last = name.rpartition(".")  # it grew
                 empty = torch.empty_like(stored)
-                setattr(classifier, name, nn.Parameter(empty) if name in trained else empty)
+                setattr(self.network.get_submodule(place), last, nn.Parameter(empty) if name in trained else empty)
         self.network.load_state_dict(tensors)
         self.teacher, self.weight, self.task, self.values = None, 0.0, task, {}

@@ -4,10 +4,7 @@ Everything comes from the models that check the files: sections, fields, types, 
 `cl2r/schemas` holds the schemas of this package; `cl2r schema` prints them with the methods that other packages add.
 """
 
-import ast
-import inspect
 import json
-import textwrap
 from collections.abc import Callable, Iterable
 from functools import partial
 from importlib.metadata import entry_points
@@ -16,7 +13,7 @@ from typing import Any
 from cl2r.config.layers import NO_PRESET, STUDY_KEYS, presets
 from cl2r.config.methods import ADAPTERS, METHODS, sections
 from cl2r.config.schema import Config
-from cl2r.config.section import Section
+from cl2r.config.section import Section, docstrings
 from cl2r.data import DATASETS
 from cl2r.metrics import METRICS
 from cl2r.study.race import RaceSpec
@@ -97,6 +94,7 @@ def _fields() -> Schema:
     found = {name: {key: value for key, value in entry.items() if key != "default"} for name, entry in found.items()}
     adapted = rf"^({'|'.join(METHODS)})\+({'|'.join(ADAPTERS)})$"
     found["method.name"] = {"anyOf": [{"enum": list(METHODS)}, {"type": "string", "pattern": adapted}]}
+    found["adapter.name"]["enum"] = ["none", *ADAPTERS]
     found["backbone.name"] = {"enum": [*BUILT_IN, *(point.name for point in entry_points(group=GROUP))]}
     found["data.name"]["examples"] = [*DATASETS, "photos.npz", "photos/"]
     return found
@@ -116,25 +114,10 @@ def _model(kind: type[Section]) -> Schema:
     made, found = kind.model_json_schema(), Schema()
     for key, entry in made["properties"].items():
         found[key] = {name: value for name, value in entry.items() if name not in ("title", "keyed_from")}
-    for key, text in _docstrings(kind).items():
+    for key, text in docstrings(kind).items():
         found[key]["description"] = text
     # Only a range must be complete: a section leaves the rest to its base.
     return _object(found) | ({"required": made["required"]} if kind is Range else {})
-
-
-def _docstrings(kind: type[Section]) -> dict[str, str]:
-    """Return the docstrings below the fields of a model, on one line each; none if its source is not installed."""
-    try:
-        source = inspect.getsource(kind)
-    except OSError:
-        return {}
-    (tree,) = ast.parse(textwrap.dedent(source)).body
-    assert isinstance(tree, ast.ClassDef)
-    found = {}
-    for field, after in zip(tree.body, tree.body[1:], strict=False):
-        if isinstance(field, ast.AnnAssign) and isinstance(after, ast.Expr) and isinstance(field.target, ast.Name):
-            found[field.target.id] = " ".join(str(ast.literal_eval(after.value)).split())
-    return found
 
 
 def _object(properties: Schema) -> Schema:

@@ -281,7 +281,7 @@ def test_the_aligner_takes_its_ridge():
 
 
 def test_bytes_that_a_service_stores():
-    kept = {name: adapter_bytes(name, 100, 4, 5000.0) for name in ["none", *NAMES]}
+    kept = {name: adapter_bytes(spec(name), 100, 4, 5000.0) for name in ["none", *NAMES]}
     assert kept["none"] == 0
     assert kept["query_drift"] == 4 * 4 * 100
     assert kept["procrustes"] == kept["aligner"] == 4 * 4 * 100 * 100
@@ -289,9 +289,9 @@ def test_bytes_that_a_service_stores():
 
 
 def test_cost_of_a_query():
-    costs = {name: adapter_flops(name, 100, 4, 5e6) for name in ["none", *NAMES]}
+    costs = {name: adapter_flops(spec(name), 100, 4, 5e6) for name in ["none", *NAMES]}
     assert costs["none"] == 0
     assert costs["query_drift"] == 4 * 4 * 100
     assert costs["procrustes"] == costs["aligner"] == 2 * 100 * 100
     assert costs["slerp"] == costs["procrustes"] + 5e6 + 600
-    assert {adapter_flops(name, 100, 0, 5e6) for name in NAMES} == {0.0}, "one model needs no map"
+    assert {adapter_flops(spec(name), 100, 0, 5e6) for name in NAMES} == {0.0}, "one model needs no map"

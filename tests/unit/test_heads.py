@@ -13,9 +13,9 @@ def stream(seed):
     return torch.Generator().manual_seed(seed)
 
 
-def grown(*sizes, dim=12):
+def grown(*sizes, dim=12, bias=False):
     """A classifier grown to each of `sizes` in turn, the seed being the number of the step."""
-    classifier = TrainableClassifier(dim)
+    classifier = TrainableClassifier(dim, bias)
     for step, size in enumerate(sizes):
         classifier.grow_to(size, stream(step))
     return classifier
@@ -49,6 +49,38 @@ def test_logits_are_dot_products_with_the_rows():
     classifier, x = grown(3), torch.randn(5, 12, generator=stream(1))
     expected = [[sum(a * b for a, b in zip(f, w, strict=True)) for w in classifier.weight.tolist()] for f in x.tolist()]
     torch.testing.assert_close(classifier(x), torch.tensor(expected))
+
+
+def test_a_bias_starts_at_zero_and_old_biases_stay_when_classes_are_added():
+    classifier, x = grown(3, bias=True), torch.randn(5, 12, generator=stream(1))
+    assert torch.equal(classifier.weight, grown(3).weight), "rows are drawn as without a bias"
+    torch.testing.assert_close(classifier(x), grown(3)(x))
+    with torch.no_grad():
+        classifier.bias.copy_(torch.tensor([1.0, -2.0, 3.0]))
+    classifier.grow_to(5, stream(1))
+    assert classifier.bias.tolist() == [1, -2, 3, 0, 0]
+    torch.testing.assert_close(classifier(x), grown(3, 5)(x) + torch.tensor([1.0, -2.0, 3.0, 0.0, 0.0]))
+    classifier(x).sum().backward()
+    assert classifier.bias.grad.tolist() == [5] * 5
+
+
+def test_aligning_scales_rows_and_leaves_biases():
+    classifier = grown(2, 4, bias=True)
+    with torch.no_grad():
+        classifier.bias.fill_(0.5)
+        classifier.weight[2:] *= 3
+    before = classifier.weight.detach().clone()
+    gamma = classifier.align(2)
+    assert gamma < 1
+    torch.testing.assert_close(classifier.weight[2:], gamma * before[2:])
+    assert torch.equal(classifier.weight[:2], before[:2])
+    assert classifier.bias.tolist() == [0.5] * 4
+
+
+def test_a_cleared_classifier_has_no_classes():
+    classifier = grown(4, bias=True)
+    classifier.clear()
+    assert (classifier.weight.shape, classifier.bias.shape) == ((0, 12), (0,))
 
 
 def test_rows_are_a_function_of_the_generator_alone():

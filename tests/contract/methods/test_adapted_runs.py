@@ -72,7 +72,7 @@ def test_the_cost_of_adaptation_is_in_the_row(tiny: Path, storage: Path, name: s
         assert row["gallery_items_touched"] == (TASKS - 1) * items
         assert row["adapter_flops"] == 2 * (size * width * size + width * size * size)
     else:
-        adapter = name.partition("+")[2] or "none"
+        adapter = result.plan.config.adapter
         forward = result.links[-1].record["metrics"]["forward_flops"]
         assert row["adapter_flops"] == adapter_flops(adapter, size, TASKS - 1, forward)
         assert row["gallery_items_touched"] == 0

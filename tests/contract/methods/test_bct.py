@@ -41,6 +41,23 @@ def test_the_old_head_is_frozen_and_not_a_parameter(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", BOTH)
+def test_the_bias_of_the_old_head_is_frozen_with_it(name: str) -> None:
+    made, _ = after_task_1(name, "head.bias=true", "bct.new_classes=synth")
+    bias = made.method.network.classifier.bias.detach().clone()
+    assert bias.any()
+    made.begin(2)
+    for _ in range(2):
+        made.step(made.batch_of(2, range(8)))
+    torch.testing.assert_close(made.method.old_bias, torch.cat([bias, bias.mean().expand(4)]))
+    network, batch = made.method.network.eval(), made.batch_of(2, range(8))
+    assert network.classifier.bias.shape == (8,)
+    with torch.no_grad():
+        features = network.phi(batch.x)
+    logits = features @ made.method.old_head.T + made.method.old_bias
+    assert made.losses(batch)["influence"] == pytest.approx(slow_ce(logits, batch.y), rel=1e-5)
+
+
+@pytest.mark.parametrize("name", BOTH)
 def test_synth_appends_class_means_of_the_old_model(name: str) -> None:
     made, weight = after_task_1(name, "bct.new_classes=synth")
     old = made.method.extractor()

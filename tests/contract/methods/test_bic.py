@@ -11,8 +11,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from cl2r.config.schema import Config
-from cl2r.methods.base import Rows, TaskData
-from cl2r.methods.bic import hold_out
+from cl2r.memory import sample_task
+from cl2r.methods.base import Rows, TaskData, TaskInfo
+from cl2r.methods.bic import Bic, Split, hold_out
 from tests.support.method_case import Case, advanced, case
 from tests.support.quick import Interrupter, assert_same_chain, chain_tensors, quick_config, train
 from tests.support.slow_losses import slow_ce, slow_kd
@@ -56,9 +57,14 @@ def counts(rows: Rows, data: TaskData, classes: int) -> list[int]:
     return np.bincount(data.labels[rows], minlength=classes).tolist()
 
 
+def split_of(data: TaskData, quota: int, share: float = 0.1, seed: int = 0) -> Split | None:
+    """Return the split if the memory keeps `quota` rows of every class."""
+    return hold_out(data, sample_task(data.new, data.labels[data.new], quota, "random", seed, 2), share, seed)
+
+
 def test_eighteen_and_two_of_twenty_exemplars() -> None:
     data = task_data([20] * 5, [50] * 3)
-    split = hold_out(data, 0.1, 0)
+    split = split_of(data, 20)
     for held, kept, whole in zip(split.validation, split.training, (data.new, data.memory), strict=True):
         assert not set(held) & set(kept)
         assert sorted([*held, *kept]) == whole.tolist()
@@ -67,42 +73,70 @@ def test_eighteen_and_two_of_twenty_exemplars() -> None:
 
 
 @pytest.mark.parametrize(
-    ("memory", "new", "share", "expected"),
+    ("memory", "new", "quota", "share", "expected"),
     [
-        ([2, 2], [9], 0.1, [1, 1, 1]),
-        ([1, 6, 6], [9], 0.34, [0, 2, 2, 1]),
-        ([3, 3], [2, 1], 0.99, [2, 2, 1, 0]),
-        ([20, 20, 10], [50], 0.1, [2, 2, 1, 2]),
+        ([2, 2], [9], 2, 0.1, [1, 1, 1]),
+        ([1, 6, 6], [9], 6, 0.34, [0, 2, 2, 2]),
+        ([3, 3], [2, 1], 3, 0.99, [2, 2, 1, 0]),
+        ([20, 20, 10], [50], 20, 0.1, [2, 2, 1, 2]),
     ],
 )
-def test_every_class_keeps_a_row(memory: list[int], new: list[int], share: float, expected: list[int]) -> None:
+def test_every_class_keeps_a_row(
+    memory: list[int], new: list[int], quota: int, share: float, expected: list[int]
+) -> None:
     data = task_data(memory, new)
-    split = hold_out(data, share, 0)
+    split = split_of(data, quota, share)
     assert counts(np.concatenate(split.validation), data, len(expected)) == expected
     assert min(counts(np.concatenate(split.training), data, len(expected))) >= 1
 
 
 @pytest.mark.parametrize(("memory", "new"), [([], [5, 5]), ([1, 1], [5]), ([4, 4], [1, 1])])
 def test_without_rows_to_spare_nothing_is_held_out(memory: list[int], new: list[int]) -> None:
-    assert hold_out(task_data(memory, new), 0.5, 0) is None
+    assert split_of(task_data(memory, new), 4, 0.5) is None
 
 
 def test_held_out_rows_are_drawn_and_stay_held_out() -> None:
     data = task_data([20] * 4, [30] * 2)
     later = TaskData(np.arange(200, 230), data.memory, np.append(data.labels, np.full(100, 6)), data.apply)
-    held = hold_out(data, 0.1, 0).validation[1]
-    np.testing.assert_array_equal(held, hold_out(later, 0.1, 0).validation[1])
-    assert set(held) != set(hold_out(data, 0.1, 1).validation[1])
+    held = split_of(data, 20).validation[1]
+    np.testing.assert_array_equal(held, split_of(later, 20).validation[1])
+    assert set(held) != set(split_of(data, 20, seed=1).validation[1])
     assert set(held % 20) != {0, 1}, "not simply the first ones"
+
+
+def test_rows_for_stage_2_are_set_apart_from_their_own_task_on(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a real chain: what stage 2 of task 3 reads of the classes of task 2, no stage 1 has seen."""
+    splits, begin = [], Bic.begin_task
+
+    def recorded(method: Bic, task: TaskInfo, data: TaskData) -> None:
+        begin(method, task, data)
+        splits.append(method.split)
+
+    monkeypatch.setattr(Bic, "begin_task", recorded)
+    result = train(config_of(tiny), tmp_path)
+    second, third = splits[1:]
+    held = third.validation[1]
+    held = held[np.isin(held, result.plan.scenario.tasks[1].rows)]
+    assert len(held)
+    np.testing.assert_array_equal(held, second.validation[0])
+    for split in (second, third):
+        assert not np.isin(held, np.concatenate(split.training)).any()
 
 
 def test_the_stages_train_on_what_was_split() -> None:
     made = advanced("bic", steps=0, memory=4)
     first, second = made.method.stages()
-    split = hold_out(made.data(2, 4), 0.1, 0)
+    data = made.data(2, 4)
+    quota = made.method.config.memory.per_class
+    kept = sample_task(data.new, data.labels[data.new], quota, "random", 0, 2)
+    split = hold_out(data, kept, 0.1, 0)
     for got, expected in zip((*first.rows, *second.rows), (*split.training, *split.validation), strict=True):
         np.testing.assert_array_equal(got, expected)
-    assert (second.batching, second.statistics, second.schedule) == ("natural", False, "constant")
+    assert first.augmented
+    assert not second.augmented
+    assert (second.batching, second.statistics, second.schedule) == ("natural", False, "optim")
     assert (second.lr, second.epochs, second.weight_decay) == (0.1, 200, 0)
 
 
@@ -121,12 +155,13 @@ def sigmoid(value: float) -> float:
 
 
 def logits_of(made: Case, x: Tensor) -> npt.NDArray[np.float64]:
-    """Return z, computed row by row from features and weights."""
+    """Return z, computed row by row from features, weights and biases."""
     network = made.method.network.eval()
     with torch.no_grad():
         features = network.phi(x).double().numpy()
-    weights = network.state_dict()["classifier.weight"].double().numpy()
-    return np.array([[float(np.dot(w, f)) for w in weights] for f in features])
+    weights, bias = (network.state_dict()[f"classifier.{name}"].double().numpy() for name in ("weight", "bias"))
+    assert (bias != 0).any()
+    return np.array([[float(np.dot(w, f)) + b for w, b in zip(weights, bias, strict=True)] for f in features])
 
 
 def distillation(z: npt.NDArray[np.float64], old: npt.NDArray[np.float64], variant: str, temperature: float) -> float:
@@ -202,7 +237,9 @@ def test_a_fresh_pair_corrects_nothing() -> None:
     network, x = made.method.network.eval(), made.images[:7]
     assert made.method.network.correction.alpha.item() == 1
     assert made.method.network.correction.beta.item() == 0
-    plain = functional.linear(network.phi(x), network.get_parameter("classifier.weight"))
+    plain = functional.linear(
+        network.phi(x), *(network.get_parameter(f"classifier.{name}") for name in ("weight", "bias"))
+    )
     assert torch.equal(network(x).logits[:, 8:], plain[:, 8:])
     assert torch.equal(network(x).logits[:, :4], plain[:, :4]), "task 1 has no pair"
 

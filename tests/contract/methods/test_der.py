@@ -21,15 +21,21 @@ def weight_of(this: Case) -> Tensor:
     return this.method.network.classifier.weight.detach()
 
 
+def bias_of(this: Case) -> Tensor:
+    return this.method.network.classifier.bias.detach()
+
+
 def extractors(this: Case) -> list[str]:
     return [fingerprint(extractor) for extractor in this.method.extractors]
 
 
 def test_the_old_classifier_is_a_block_of_the_new_one() -> None:
     this = ended("der_trunc", task=2)
-    old = weight_of(this).clone()
+    old, biases = weight_of(this).clone(), bias_of(this).clone()
     this.begin(3)
     new = weight_of(this)
+    assert biases.any()
+    assert torch.equal(bias_of(this), torch.cat([biases, torch.zeros(4)]))
     assert old.shape == (8, 2 * D)
     assert new.shape == (12, 3 * D)
     assert torch.equal(new[:8, : 2 * D], old)
@@ -81,7 +87,7 @@ def test_loss(weight: float) -> None:
         out = network(batch.x)
         old, new = network.frozen[0](batch.x), network.phi(batch.x)
     torch.testing.assert_close(out.features, torch.cat([old, new], 1))
-    torch.testing.assert_close(out.logits, out.features @ weight_of(this).T)
+    torch.testing.assert_close(out.logits, out.features @ weight_of(this).T + bias_of(this))
     assert out.auxiliary.shape == (8, 5)
     ce = auxiliary = 0.0
     for z, a, y in zip(out.logits.tolist(), out.auxiliary.tolist(), batch.y.tolist(), strict=True):

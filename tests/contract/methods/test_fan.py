@@ -18,7 +18,7 @@ from cl2r.engine.evaluation import ChainFeatures, Evaluator
 from cl2r.engine.links import LinkStore
 from cl2r.features import Features
 from cl2r.methods.fan import Fan
-from tests.support.method_case import Case, advanced, fingerprint, mixed
+from tests.support.method_case import Case, advanced, case, fingerprint, mixed
 from tests.support.quick import EPOCHS, quick_config, train
 from tests.support.slow_losses import slow_ce, slow_fd, slow_kd
 
@@ -74,6 +74,16 @@ def test_terms_of_stage_one_with_logit_distillation_against_a_loop():
     # k_0 = k_n, so that every rule gives λ_base
     assert losses["fd"] == pytest.approx(3 * slow_fd(new.features, old.features), rel=1e-3)
     assert losses["kd"] == pytest.approx(0.6 * slow_kd(new.logits, old.logits, 2.0), rel=1e-4)
+
+
+@pytest.mark.parametrize(("settings", "weight"), [((), 5 * 3), (("method.lambda_rule=new_over_old",), 5 / 3)])
+def test_the_weight_of_distillation_is_that_of_lucir_unless_another_rule_is_set(settings, weight):
+    """Nine classes are old and one is new: LUCIR's rule gives 5·√9, that of CL²R 5·√(1/9)."""
+    made, lucir = (case(name, *settings, tasks=10) for name in ("fan", "lucir"))
+    for one in (made, lucir):
+        for index in range(1, 11):
+            one.begin(index)
+        assert one.method.diagnostics()["lambda"] == pytest.approx(weight)
 
 
 def test_stage_one_has_no_margin_term_and_leaves_psi_alone():
@@ -254,8 +264,8 @@ def test_a_run_of_three_tasks(whole: Run) -> None:
         assert 0.5 < link.record["metrics"]["adapt_cosine"] <= 1
         assert link.record["metrics"]["gallery_flops"] == 2 * 2 * (2 * 64) * 64
     assert "adapt_cosine" not in result.links[0].record["metrics"]
-    # The shared rule λ_base·√(k_n/k_0), which falls; LUCIR's rises.
-    assert [link.record["metrics"]["lambda"] for link in result.links] == pytest.approx([0, 5, 5 / math.sqrt(2)])
+    # LUCIR's rule λ_base·√(k_0/k_n), which rises; that of CL²R falls.
+    assert [link.record["metrics"]["lambda"] for link in result.links] == pytest.approx([0, 5, 5 * math.sqrt(2)])
 
 
 def test_progressive_galleries_are_the_composed_maps(whole: Run) -> None:

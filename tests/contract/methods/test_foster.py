@@ -1,5 +1,6 @@
 """FOSTER: expansion, boosting, balanced compression."""
 
+import math
 from functools import partial
 
 import numpy as np
@@ -18,7 +19,7 @@ foster = partial(advanced, "foster", steps=0)
 
 @pytest.mark.parametrize("new_on_old", ["free", "zero"])
 def test_old_classes_have_the_same_logits_right_after_the_expansion(new_on_old: str) -> None:
-    this, before = foster(f"foster.new_on_old={new_on_old}"), advanced("foster", task=1)
+    this, before = foster(f"foster.new_on_old={new_on_old}", "foster.old_on_new=zero"), advanced("foster", task=1)
     network, x = this.method.network, this.images[:20]
     with torch.no_grad():
         expected = before.method.network(x)
@@ -40,8 +41,21 @@ def test_new_backbone_and_student_start_from_the_old_model() -> None:
         assert torch.equal(tensor, before[f"phi.{name}"])
     rows = network.classifier.weight
     assert torch.equal(rows[:4], before["classifier.weight"])
+    assert before["classifier.bias"].any()
+    for classifier in (network.classifier, network.boosted.classifier):
+        assert torch.equal(classifier.bias, torch.cat([before["classifier.bias"], torch.zeros(4)]))
     assert rows.shape == (8, 64)
     assert rows[4:].abs().max() > 0.01
+
+
+def test_old_rows_on_new_features_are_random_as_released_unless_asked_otherwise() -> None:
+    released, zero = (foster(*options).method.network.boosted for options in ((), ("foster.old_on_new=zero",)))
+    block = released.classifier.weight[:4, 64:]
+    assert 0.5 / math.sqrt(128) < block.abs().max() <= 1 / math.sqrt(128)
+    assert not zero.classifier.weight[:4, 64:].any()
+    kept = torch.ones(8, 128, dtype=torch.bool)
+    kept[:4, 64:] = False
+    assert torch.equal(released.classifier.weight[kept], zero.classifier.weight[kept]), "nothing else differs"
 
 
 @pytest.mark.parametrize("new_on_old", ["free", "zero"])
@@ -53,7 +67,7 @@ def test_new_rows_on_old_features_train_or_stay_at_zero(new_on_old: str) -> None
         this.step(this.batch_of(2, range(8)), stage=BOOST)
     moved = (weight - start).abs()
     assert moved[:4, :64].max() > 0
-    assert moved[:4, 64:].max() > 0, "a zero block of old classes learns"
+    assert moved[:4, 64:].max() > 0
     assert moved[4:, 64:].max() > 0
     if new_on_old == "zero":
         assert torch.equal(weight[4:, :64], torch.zeros(4, 64))

@@ -11,7 +11,7 @@ from torch import Tensor
 from cl2r.config.builtin import HocOptions
 from cl2r.methods.hoc import contrastive
 from tests.support.method_case import advanced, fingerprint
-from tests.support.slow_losses import cosine
+from tests.support.slow_losses import cosine, slow_ce
 
 MODES = list(itertools.product(["inf", "code"], ["new", "old"]))
 LABELS = [3, 1, 3, 0, 1, 3, 2]
@@ -134,6 +134,16 @@ def test_loss_is_a_convex_combination_over_all_rows(mask: str) -> None:
     assert set(losses) == {"ce", "hoc"}
     assert losses["hoc"].item() == pytest.approx(0.7 * contrast, abs=1e-4)
     assert losses["ce"].item() == pytest.approx(0.3 * sum(slow) / len(slow), abs=1e-5)
+
+
+def test_its_cross_entropy_may_leave_out_unseen_classes() -> None:
+    made = advanced("hoc", "hoc.weight=0.3", "head.mask_unseen=true")
+    batch = made.batch_of(2, range(8))
+    with torch.no_grad():
+        logits = made.method.network(batch.x).logits
+    assert logits.shape[1] == 12
+    assert made.losses(batch)["ce"] == pytest.approx(0.3 * slow_ce(logits[:, :8], batch.y), abs=1e-5)
+    assert slow_ce(logits[:, :8], batch.y) < slow_ce(logits, batch.y) - 1e-3
 
 
 def test_full_weight_needs_no_teacher() -> None:

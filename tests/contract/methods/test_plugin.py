@@ -25,7 +25,7 @@ def enter(site: Path, entry: str, files: dict[str, str]) -> None:
 @pytest.fixture
 def site(tmp_path: Path) -> Path:
     """Return a folder that looks like site-packages with `anchored` installed."""
-    info, method, project = blocks()
+    info, method, project = blocks()[:3]
     entry = re.search(r'anchored = "(.*)"', project)
     assert entry
     enter(tmp_path / "site", entry[1], {"anchored/__init__.py": info, "anchored/method.py": method})
@@ -61,6 +61,7 @@ UNTIMED = replace(INFO, options=Untimed)
 RESERVED = replace(INFO, section="optim")
 TAKEN = replace(INFO, section="lwf")
 FAMILY = replace(INFO, family="rehearsal")
+SWITCH = replace(INFO, switches=("bias", "centre"))
 BARE = replace(INFO, defaults={})
 """
 
@@ -101,6 +102,7 @@ def test_a_misspelt_option_of_it_is_refused(site: Path) -> None:
         ("broken:TAKEN", "the section 'lwf'"),
         ("broken:FAMILY", "the family 'rehearsal' is cl2r.methods.rehearsal:Rehearsal"),
         ("broken:BARE", "its defaults lack method.classifier"),
+        ("broken:SWITCH", "it follows unknown switches: centre"),
         ("anchored:NOTHING", "AttributeError"),
         ("nowhere:INFO", "ModuleNotFoundError"),
     ],
@@ -131,3 +133,99 @@ def test_a_method_whose_class_cannot_be_loaded_is_refused_before_any_training(si
     assert first == "loading torch…"
     assert "cannot load anchored.methods:Anchored" in fault
     assert not (tmp_path / "out").exists()
+
+
+GROWING = {
+    "priors/__init__.py": """
+from cl2r.config.methods import MethodInfo
+
+INFO = MethodInfo(
+    "priors", "ER with a trained shift of every logit", "none", "priors.method:Priors", "weights, memory", "projection",
+    defaults={"method.classifier": "trainable", "method.fd": "none"}, switches=("preallocate", "mask_unseen"),
+)
+""",
+    "priors/method.py": """
+import torch
+from torch import nn
+
+from cl2r.methods.base import Outputs
+from cl2r.methods.incremental import Incremental, Network
+
+
+class ShiftedNetwork(Network):
+    def __init__(self, phi, classifier):
+        super().__init__(phi, classifier)
+        self.shift = nn.ParameterDict({"rows": nn.Parameter(torch.zeros(0))})
+        self.register_buffer("tasks", torch.zeros(0, dtype=torch.long))
+
+    def forward(self, x):
+        out = super().forward(x)
+        return Outputs(out.features, out.logits + self.shift["rows"])
+
+
+class Priors(Incremental):
+    network_type = ShiftedNetwork
+
+    def grow(self, task, data):
+        super().grow(task, data)
+        network, rows = self.network, len(self.network.classifier.weight)
+        shift = network.shift["rows"].detach()
+        network.shift["rows"] = nn.Parameter(torch.cat([shift, shift.new_zeros(rows - len(shift))]))
+        network.tasks = torch.cat([network.tasks, network.tasks.new_tensor([task.index])])
+""",
+}
+
+GROWN = """
+import json, sys
+from pathlib import Path
+from tests.support.quick import chain_tensors, quick_config, train
+
+data, root = map(Path, sys.argv[1:])
+found = {}
+for name, head in {
+    "plain": {}, "preallocated": {"preallocate": True}, "masked": {"preallocate": True, "mask_unseen": True}
+}.items():
+    config = quick_config(data, {"method": {"name": "priors"}, "head": head, "eval": {"bootstrap": 0}})
+    result = train(config, root)
+    links = chain_tensors(result.plan, root)
+    found[name] = {
+        "shifts": [len(link["method/shift.rows"]) for link in links],
+        "moved": [bool(link["method/shift.rows"].any()) for link in links],
+        "tasks": links[-1]["method/tasks"].tolist(),
+        "last": result.report.matrix[-1].tolist(),
+    }
+print(json.dumps(found))
+"""
+
+
+def test_every_tensor_of_an_installed_method_may_grow_and_it_may_declare_switches_of_the_head(
+    tiny: Path, tmp_path: Path
+) -> None:
+    site = tmp_path / "site"
+    install(site, "cl2r.methods", {"priors": "priors:INFO"}, GROWING)
+    done = python(site, "-c", GROWN, str(tiny), str(tmp_path / "out"))
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["plain"]["shifts"] == [4, 8, 12]
+    assert found["preallocated"]["shifts"] == found["masked"]["shifts"] == [12, 12, 12]
+    assert all(all(entry["moved"]) and entry["tasks"] == [1, 2, 3] for entry in found.values())
+    assert len({str(entry["last"]) for entry in found.values()}) == 3, "each switch has an effect"
+    refused = cl2r(site, "run", "--method", "priors", "--set", "head.bias=true")
+    assert refused.returncode == 2
+    assert "head.bias=true: priors cannot" in refused.stderr
+
+
+def test_a_switch_that_a_method_does_not_declare_is_refused(site: Path) -> None:
+    refused = cl2r(site, "run", "--method", "anchored", "--set", "head.preallocate=true")
+    assert refused.returncode == 2
+    assert "head.preallocate=true: anchored cannot; leave it out" in refused.stderr.splitlines()[-1]
+
+
+def test_new_modules_that_restore_does_not_build_are_named(site: Path, tiny: Path, tmp_path: Path) -> None:
+    code = site / "anchored" / "method.py"
+    head = "    def grow(self, task, data):\n        super().grow(task, data)\n"
+    grow = f"{head}        self.network.more = torch.nn.Linear(2, 2)\n"
+    code.write_text(code.read_text().replace("    def needs_teacher", f"{grow}\n    def needs_teacher"))
+    failed = python(site, "-c", SCRIPT, str(tiny), str(tmp_path / "out"))
+    last = failed.stderr.splitlines()[-1]
+    assert last.endswith("method anchored: restore() does not build what it carries: more.bias, more.weight")

@@ -1,11 +1,13 @@
 """One title, one place and one style per method, whatever else a table or a plot shows."""
 
-from analysis.names import METHODS, method_style, nth_style, ordered, title
+from analysis.names import ADAPTERS, METHODS, method_style, nth_style, ordered, title
+from cl2r.config.methods import ADAPTERS as REGISTERED_ADAPTERS
 from cl2r.config.methods import METHODS as REGISTERED
 
 
 def test_every_method_of_the_project_has_a_title_of_its_own() -> None:
     assert set(METHODS) == set(REGISTERED)
+    assert list(ADAPTERS) == list(REGISTERED_ADAPTERS)
     assert len(set(METHODS.values())) == len(METHODS)
 
 
@@ -25,9 +27,7 @@ def test_the_order_is_stored_and_adapters_follow_their_method() -> None:
 
 
 def test_no_two_methods_look_alike() -> None:
-    adapted = [
-        f"{base}+{adapter}" for base in ("er", "cl2r") for adapter in ("aligner", "procrustes", "slerp", "query_drift")
-    ]
+    adapted = [f"{base}+{adapter}" for base in ("er", "cl2r") for adapter in ADAPTERS]
     styles = [method_style(name) for name in [*METHODS, *adapted]]
     assert len(set(styles)) == len(styles)
     assert len({nth_style(place) for place in range(32)}) == 32

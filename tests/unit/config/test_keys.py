@@ -1,13 +1,15 @@
 """Which field moves the key of which link."""
 
+import itertools
 from typing import Any
 
 import pytest
 
 from cl2r.config.keys import link_keys
 from cl2r.config.layers import override, resolve
-from cl2r.config.methods import METHODS, sections
+from cl2r.config.methods import HEAD_SWITCHES, METHODS, sections
 from cl2r.config.schema import Config, field_keys, fields, matters_from
+from cl2r.errors import InputError
 
 CLASSES = [[0, 1, 2], [3, 4], [5, 6], [7]]
 FIRST_KEYS = [
@@ -35,6 +37,7 @@ OTHER_VALUES: dict[str, tuple[int | None, Any]] = {
     "head.centre": (1, True),
     "head.projection": (1, "mlp"),
     "head.k_max": (None, 500),
+    "head.bias": (1, True),
     "head.preallocate": (1, True),
     "head.mask_unseen": (1, True),
     "simplex.scale": (1, "legacy"),
@@ -65,6 +68,10 @@ OTHER_VALUES: dict[str, tuple[int | None, Any]] = {
     "adapter.name": (None, "slerp"),
     "adapter.ridge": (None, 2.0),
     "adapter.share": (None, 0.1),
+    "adapter.rank": (None, 4),
+    "adapter.width": (None, 4),
+    "adapter.scaling": (None, True),
+    "adapter.orthogonality": (None, 0.5),
     "eval.metric": (None, "tar"),
     "eval.far": (None, (0.5,)),
     "eval.positives": (None, 100),
@@ -131,6 +138,40 @@ def test_fields_that_others_switch_off_move_no_key(method: str, settings: list[s
 def test_keys_are_those_of_the_first_versions() -> None:
     """Links that were stored before a field existed must be found by configs that leave it at its default."""
     assert keys_of(resolve([{"method": {"name": "cl2r"}}])) == FIRST_KEYS
+
+
+def test_methods_published_with_a_bias_have_it_and_other_keys_than_without() -> None:
+    biased = {name for name in METHODS if resolve([{"method": {"name": name}}]).head.bias}
+    assert biased == {"lwf", "lwf_er", "icarl", "bic", "bic_inclearn", "wa", "foster", "der_trunc"}
+    for name in biased:
+        layer: dict[str, Any] = {"method": {"name": name}}
+        with_bias, without = resolve([layer]), resolve([layer, override("head.bias=false")])
+        assert not without.head.bias
+        assert not set(keys_of(with_bias)) & set(keys_of(without))
+
+
+def test_every_switch_of_the_head_that_a_method_follows_is_accepted_and_no_other() -> None:
+    for name, switch in itertools.product(METHODS, HEAD_SWITCHES):
+        layers: list[dict[str, Any]] = [{"method": {"name": name}}, {"head": {switch: True}}]
+        if switch in METHODS[name].switches:
+            assert getattr(resolve(layers).head, switch)
+        else:
+            with pytest.raises(InputError, match=f"head.{switch}=true: {name} cannot"):
+                resolve(layers)
+
+
+@pytest.mark.parametrize("name", ["upper_bound", "cores", "hoc"])
+def test_methods_with_the_fixed_classifier_share_its_masked_first_task(name: str) -> None:
+    masked = override("head.mask_unseen=true")
+    first, plain, fixed = (
+        keys_of(resolve(layers))[0]
+        for layers in (
+            [{"method": {"name": name}}, masked],
+            [{"method": {"name": name}}],
+            [{"method": {"name": "fixed"}}, masked],
+        )
+    )
+    assert first == fixed != plain
 
 
 def test_masking_a_preallocated_trainable_head_matters() -> None:

@@ -73,6 +73,27 @@ def test_presets_resolve(name: str) -> None:
     assert isinstance(resolve([read_layer(name)]), Config)
 
 
+IMAGENET, CIFAR = (8.0, 10.0, 0.01), (3.0, 1.0, 0.05)
+
+
+@pytest.mark.parametrize(
+    ("name", "factors"),
+    [
+        *((name, IMAGENET) for name in ("imagenet900", "tiny_imagenet200", "casia_lfw", "casia_ijbc")),
+        *((name, CIFAR) for name in ("cifar100", "icons", "lfw")),
+    ],
+)
+def test_podnet_has_the_factors_published_for_the_data_and_yields_to_settings(
+    name: str, factors: tuple[float, ...]
+) -> None:
+    layers = [read_layer(name), override("method.name=podnet")]
+    keys = ("podnet.spatial", "podnet.flat", "podnet.finetune_lr")
+    assert tuple(fields(resolve(layers))[key] for key in keys) == factors
+    for key in keys:
+        assert fields(resolve([*layers, override(f"{key}=2.5")]))[key] == 2.5
+    assert not any(key in fields(resolve([read_layer(name)])) for key in keys), "CL²R has no such fields"
+
+
 def test_an_unknown_preset_names_the_nearest() -> None:
     with pytest.raises(InputError, match=r"no preset or file 'icon' \(did you mean 'icons'\?\); presets: .*icons"):
         read_layer("icon")
@@ -147,6 +168,16 @@ def test_every_known_native_schedule_is_complete() -> None:
             assert config.optim.epochs >= 70, name
             assert all(milestone < config.optim.epochs for milestone in config.optim.milestones)
     assert {name for name, info in METHODS.items() if info.native is None} == {"fan", "hoc"}
+
+
+def test_native_memory_is_herded_where_the_publication_herds() -> None:
+    selection = {
+        name: fields(resolve([override(f"method.name={name}"), override("method.budget=native")]))["memory.selection"]
+        for name, info in METHODS.items()
+        if info.native is not None and info.memory == "quota"
+    }
+    herded = {"icarl", "lucir", "bic", "bic_inclearn", "podnet", "wa", "foster", "der_trunc"}
+    assert {name for name, chosen in selection.items() if chosen == "herding"} == herded
 
 
 def test_an_adapter_is_part_of_the_name_and_of_no_key(message: Callable[..., str]) -> None:

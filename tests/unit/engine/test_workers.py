@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from cl2r.batches import draw_epoch
 from cl2r.data import load_dataset
 from cl2r.engine.chain import Chain
 from cl2r.engine.links import LinkStore
@@ -62,6 +63,21 @@ def rows_seen(workers: Workers, arguments: tuple[str, str]) -> list[list[int]]:
     loop: TaskLoop = chain._loop
     memory = plan.scenario.tasks[0].rows[:9]
     return [batch.y.tolist() for batch in loop.batches(2, plan.scenario.tasks[1].rows, memory, 0, 0)]
+
+
+@pytest.mark.parametrize("crop", ["padded", "resized"])
+def test_a_stage_can_do_without_augmentation(tiny: Path, crop: str) -> None:
+    """Same rows in the same order, but the images themselves; crops move nearly all of them."""
+    plan = plan_run(quick_config(tiny, {"augment": {"crop": crop, "padding": 3}}))
+    loop: TaskLoop = Chain(plan, tiny.parent / "plain", Recorder(), "test")._loop
+    rows = plan.scenario.tasks[1].rows, plan.scenario.tasks[0].rows[:9]
+    drawn = draw_epoch(plan.config, *rows, (2, 1, 0), "natural")
+    for augmented in (True, False):
+        batches = list(loop.batches(2, *rows, 1, 0, "natural", augmented))
+        for batch, known in zip(batches, drawn, strict=True):
+            images = torch.from_numpy(plan.dataset.x_train.all()[known.rows])
+            assert torch.equal(batch.x, loop.data.normalise(images)) != augmented
+            assert batch.y.tolist() == plan.scenario.labels[known.rows].tolist()
 
 
 @pytest.mark.parametrize("batching", ["balanced", "natural"])

@@ -83,7 +83,20 @@ def assert_ranked(chain: Trained, searcher: Searcher, top: int, upto: int = 3, t
 
 
 @pytest.mark.parametrize(
-    "name", ["cl2r", "er", "fan", "der_trunc", "er+procrustes", "er+aligner", "er+query_drift", "er+slerp"]
+    "name",
+    [
+        "cl2r",
+        "er",
+        "fan",
+        "der_trunc",
+        "er+procrustes",
+        "er+aligner",
+        "er+query_drift",
+        "er+slerp",
+        "er+low_rank",
+        "er+residual_mlp",
+        "er+orthogonal",
+    ],
 )
 def test_mixed_versions_are_ranked_like_a_loop_over_all_pairs(tiny: Path, mixed: Any, name: str) -> None:
     chain = trained(tiny, name)

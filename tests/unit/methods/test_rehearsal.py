@@ -204,6 +204,10 @@ def test_cells_without_distillation_have_no_teacher(name):
         ("fixed", {"preallocate": True}, OUTPUTS),
         ("fixed", {"mask_unseen": True}, 5),
         ("cl2r", {}, OUTPUTS),
+        ("cl2r", {"mask_unseen": True}, 5),
+        ("upper_bound", {}, OUTPUTS),
+        ("upper_bound", {"mask_unseen": True}, 5),
+        ("cores", {"mask_unseen": True}, 5),
     ],
 )
 def test_head_options_choose_the_outputs_of_the_softmax(name, head, outputs):

@@ -1,0 +1,87 @@
+"""Every method and adapter says what it does, its formula and its deviations; PAPER.md lists the same deviations."""
+
+import re
+
+import pytest
+
+from cl2r.config.layers import resolve
+from cl2r.config.method_texts import ADAPTER_TEXTS, METHOD_TEXTS, with_deviations
+from cl2r.config.methods import ADAPTERS, METHODS
+from cl2r.config.schema import AdapterConfig, field_keys
+from cl2r.runtime.environment import ROOT
+from tests.support.command_line import Command
+
+TEXTS = {**METHOD_TEXTS, **{f"+{name}": text for name, text in ADAPTER_TEXTS.items()}}
+PAPER = ROOT / "cl2r" / "PAPER.md"
+
+
+def test_every_built_in_method_and_adapter_has_a_text() -> None:
+    built_in = {name for name, info in METHODS.items() if info.build.startswith("cl2r.")}
+    assert set(METHOD_TEXTS) == built_in
+    assert set(ADAPTER_TEXTS) == {name for name, info in ADAPTERS.items() if not info.build}
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_a_text_has_a_formula_and_sentences(name: str) -> None:
+    text = TEXTS[name]
+    assert any("=" in line for line in text.formula)
+    assert text.deviations
+    for sentence in (text.does, *text.deviations):
+        assert sentence.endswith(".")
+        assert "|" not in sentence, "it would end a cell of the table in PAPER.md"
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_a_text_names_fields_that_exist(name: str) -> None:
+    sections = {key.partition(".")[0] for key in field_keys()}
+    words = re.findall(r"\b([a-z_]+\.[a-z_]+)\b", " ".join([*TEXTS[name].formula, *TEXTS[name].deviations]))
+    assert [word for word in words if word.partition(".")[0] in sections and word not in field_keys()] == []
+
+
+def test_the_list_in_the_paper_page_is_the_generated_one() -> None:
+    document = PAPER.read_text(encoding="utf-8")
+    assert document == with_deviations(document), "update it: python -m cl2r.config.method_texts"
+    for text in TEXTS.values():
+        assert all(deviation in document for deviation in text.deviations)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_command_says_all_about_a_method(name: str, cl2r: Command) -> None:
+    code, out, err = cl2r("methods", name)
+    assert (code, err) == (0, "")
+    shown, text, info = " ".join(out.split()), METHOD_TEXTS[name], METHODS[name]
+    for part in (info.title, text.does, info.paper, *text.formula, *text.deviations):
+        assert " ".join(part.split()) in shown
+    config = resolve([{"method": {"name": name}}]).model_dump(mode="json")
+    for option in info.options.model_fields if info.options else ():
+        assert f"{info.section}.{option}=" in shown
+        default = config[info.section][option]
+        if isinstance(default, str | int | float) and not isinstance(default, bool):
+            assert f"{info.section}.{option}={default} (" in shown
+
+
+def test_the_command_says_all_about_an_adapter(cl2r: Command) -> None:
+    owned = set()
+    for name, text in ADAPTER_TEXTS.items():
+        _, out, _ = cl2r("methods", f"er+{name}")
+        shown = " ".join(out.split())
+        assert all(" ".join(part.split()) in shown for part in (text.does, *text.formula, *text.deviations))
+        assert all(f"adapter.{option}=" in shown for option in text.options)
+        owned |= set(text.options)
+    assert owned == set(AdapterConfig.model_fields) - {"name"}, "every option belongs to an adapter"
+
+
+def test_options_are_shown_with_their_defaults_and_ranges(cl2r: Command) -> None:
+    _, out, _ = cl2r("methods", "podnet", "lwf", "foster", "hoc", "er+orthogonal")
+    for entry in (
+        "podnet.nca=code (code or paper): code: the margin cancels",
+        "podnet.clamp=5.0 (> 0): Largest",
+        "lwf.ce=new (new or seen):",
+        "memory.per_class=0 (≥ 0): Images of every class.",
+        "head.bias=true (true or false):",
+        "foster.boost_epochs=null (≥ 1 or null):",
+        "foster.beta_boost=0.94 (≥ 0, < 1):",
+        "hoc.weight=0.1 (≥ 0, ≤ 1): λ_h",
+        "adapter.orthogonality=1.0 (> 0):",
+    ):
+        assert entry in " ".join(out.split())

@@ -1,0 +1,231 @@
+"""Affine adapters and the residual network: planted maps are found, and the fits are minima of what they minimise."""
+
+import numpy as np
+import pytest
+
+from cl2r import drift_adapters
+from cl2r.adapters import QueryAdapter, Support, adapter_bytes, adapter_flops, fit_step, procrustes
+from cl2r.config.schema import AdapterConfig
+from cl2r.drift_adapters import column_scales, low_rank, orthogonal, residual_mlp
+from cl2r.features import unit_rows
+
+SIZE = 6
+NAMES = ["low_rank", "residual_mlp", "orthogonal"]
+
+
+def vectors(count=200, size=SIZE, seed=0):
+    return np.random.default_rng(seed).normal(size=(count, size))
+
+
+def turn(seed, size=SIZE):
+    q, r = np.linalg.qr(np.random.default_rng(seed).normal(size=(size, size)))
+    return q * np.sign(np.diag(r))
+
+
+def error(mapped, wanted):
+    return np.square(mapped - wanted).sum(1).mean()
+
+
+@pytest.mark.parametrize("scaling", [False, True])
+def test_a_planted_affine_map_of_low_rank_is_found(scaling):
+    matrix, shift = vectors(SIZE, 2, seed=1) @ vectors(2, SIZE, seed=2), vectors(1, seed=3)[0]
+    x, other = vectors(seed=4), vectors(seed=5)
+    found = low_rank(x, x @ matrix + shift, 2, scaling)
+    assert error(found(other), other @ matrix + shift) < 1e-3 * error(shift, other @ matrix + shift)
+    with_too_few = low_rank(x, x @ matrix + shift, 1, scaling)
+    assert error(with_too_few(other), other @ matrix + shift) > 0.1
+
+
+def test_the_map_has_the_rank_that_was_asked_for():
+    for rank in (1, 3, SIZE, 50):
+        step = low_rank(vectors(seed=1), vectors(seed=2), rank, False)
+        differences = step(np.eye(SIZE)) - step(np.zeros((1, SIZE)))
+        assert np.linalg.matrix_rank(differences, tol=1e-9) == min(rank, SIZE)
+
+
+def test_no_other_map_of_its_rank_is_nearer_than_the_low_rank_map(monkeypatch):
+    """Against alternating least squares over both factors, from many starts."""
+    monkeypatch.setattr(drift_adapters, "RIDGE", 1e-12)
+    a, b = vectors(60, seed=1), vectors(60, seed=2) @ np.diag(np.arange(1.0, SIZE + 1))
+    best = error(low_rank(a, b, 2, False)(a), b)
+    x, y = a - a.mean(0), b - b.mean(0)
+    slow = []
+    for seed in range(8):
+        left = vectors(SIZE, 2, seed=10 + seed)
+        for _ in range(300):
+            right = np.linalg.lstsq(x @ left, y, rcond=None)[0]
+            left = np.linalg.lstsq(x, y @ np.linalg.pinv(right), rcond=None)[0]
+        slow.append(error(x @ left @ right, y))
+    assert best == pytest.approx(min(slow), rel=1e-6)
+
+
+def test_scales_are_the_best_factor_of_each_column():
+    a, b = vectors(seed=1), vectors(seed=2)
+    factors = np.array([0.5, 2, 1, -1, 3, 0.1])
+    np.testing.assert_allclose(column_scales(a, a * factors), factors)
+    scales = column_scales(a, b)
+    for bump in (-1e-3, 1e-3):
+        assert error(a * (scales + bump), b) > error(a * scales, b)
+    empty = a.copy()
+    empty[:, 2] = 0
+    assert column_scales(empty, b)[2] == 1
+
+
+def test_scaling_undoes_the_pull_of_the_ridge(monkeypatch):
+    monkeypatch.setattr(drift_adapters, "RIDGE", 0.5)
+    a, b = vectors(seed=1), vectors(seed=1) @ turn(2)
+    plain, scaled = (error(low_rank(a, b, SIZE, scaling)(a), b) for scaling in (False, True))
+    assert scaled < 0.6 * plain
+
+
+def test_a_planted_rotation_and_shift_is_found():
+    matrix, shift = turn(1), vectors(1, seed=3)[0]
+    x, other = vectors(seed=4), vectors(seed=5)
+    for weight in (0.1, 1.0, 100.0):
+        np.testing.assert_allclose(orthogonal(x, x @ matrix + shift, weight)(other), other @ matrix + shift, atol=1e-6)
+
+
+def linear_part(step):
+    return step(np.eye(SIZE)) - step(np.zeros((1, SIZE)))
+
+
+def test_the_weight_leads_from_least_squares_to_a_rotation():
+    a = vectors(seed=1)
+    b = a @ turn(2) @ np.diag([0.2, 0.5, 1, 1, 2, 3]) + 0.1 * vectors(seed=3)
+    excess = [
+        np.linalg.norm(m.T @ m - np.eye(SIZE))
+        for m in (linear_part(orthogonal(a, b, weight)) for weight in (1e-9, 0.1, 1, 10, 1e4))
+    ]
+    assert excess == sorted(excess, reverse=True)
+    assert excess[-1] < 1e-2 < excess[0]
+    x, y = a - a.mean(0), b - b.mean(0)
+    np.testing.assert_allclose(linear_part(orthogonal(a, b, 1e-9)), np.linalg.lstsq(x, y, rcond=None)[0], atol=1e-4)
+    np.testing.assert_allclose(linear_part(orthogonal(a, b, 1e4)), rotation_of(x, y), atol=0.01)
+
+
+def rotation_of(x, y):
+    left, _, right = np.linalg.svd(x.T @ y)
+    return left @ right
+
+
+def slow_orthogonality(a, b, matrix, shift, weight):
+    """Mean squared distance, row by row, and the penalty, entry by entry."""
+    centred = a - a.mean(0)
+    pull = weight * sum(float(row @ row) for row in centred) / len(a) / SIZE
+    distance = sum(float(np.sum((x @ matrix + shift - y) ** 2)) for x, y in zip(a, b, strict=True)) / len(a)
+    products = matrix.T @ matrix
+    penalty = sum((products[i, j] - (i == j)) ** 2 for i in range(SIZE) for j in range(SIZE))
+    return distance + pull * penalty
+
+
+@pytest.mark.parametrize("weight", [0.1, 1.0, 5.0])
+def test_the_orthogonal_map_is_where_its_objective_is_flat(weight):
+    a, b = vectors(60, seed=1), vectors(60, seed=2)
+    step = orthogonal(a, b, weight)
+    matrix, shift = linear_part(step), step(np.zeros((1, SIZE)))[0]
+    for i in range(SIZE):
+        for j in range(SIZE):
+            bump = np.zeros_like(matrix)
+            bump[i, j] = 1e-4
+            up, down = (slow_orthogonality(a, b, matrix + sign * bump, shift, weight) for sign in (1, -1))
+            assert (up - down) / 2e-4 == pytest.approx(0, abs=2e-3)
+        bump = np.eye(SIZE)[i] * 1e-4
+        up, down = (slow_orthogonality(a, b, matrix, shift + sign * bump, weight) for sign in (1, -1))
+        assert (up - down) / 2e-4 == pytest.approx(0, abs=1e-6)
+
+
+def bent(x):
+    """No affine map: every coordinate bends at 0."""
+    return x + 0.8 * np.maximum(0, x @ turn(1)) @ turn(2)
+
+
+@pytest.mark.parametrize("scaling", [False, True])
+def test_the_network_finds_a_planted_bend_that_no_affine_map_does(scaling):
+    x, other = unit_rows(vectors(400, seed=1)), unit_rows(vectors(400, seed=2))
+    affine = error(low_rank(x, bent(x), SIZE, False)(other), bent(other))
+    found = error(residual_mlp(x, bent(x), 64, scaling)(other), bent(other))
+    assert found < 0.5 * affine
+
+
+def test_the_gradient_of_the_network_against_differences(monkeypatch):
+    captured = []
+    monkeypatch.setattr(drift_adapters, "minimised", lambda f, start, steps: captured.append((f, start)) or start)
+    residual_mlp(vectors(20, seed=1), vectors(20, seed=2), 5, True)
+    objective, start = captured[0]
+    point = start + 0.1 * np.random.default_rng(0).normal(size=start.shape)
+    slope = objective(point)[1]
+    for place in range(len(point)):
+        bump = np.zeros_like(point)
+        bump[place] = 1e-6
+        assert (objective(point + bump)[0] - objective(point - bump)[0]) / 2e-6 == pytest.approx(slope[place], abs=1e-5)
+
+
+def test_without_scaling_the_network_keeps_the_scale():
+    x = unit_rows(vectors(seed=1))
+    step = residual_mlp(x, 0.5 * x, 4, True)
+    plain = residual_mlp(x, 0.5 * x, 4, False)
+    assert error(step(x), 0.5 * x) < 0.1 * error(plain(x), 0.5 * x)
+
+
+def test_the_network_is_the_identity_if_nothing_moved():
+    x = unit_rows(vectors(seed=1))
+    np.testing.assert_allclose(residual_mlp(x, x, 8, False)(x), x, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_fit_is_the_same_every_time_and_ignores_lengths(name):
+    a, b, x = vectors(seed=1), vectors(seed=2), unit_rows(vectors(seed=3))
+    config = AdapterConfig(name=name, scaling=name != "orthogonal")
+    first = fit_step(Support(a, b), config)(x)
+    np.testing.assert_array_equal(fit_step(Support(a, b), config)(x), first)
+    np.testing.assert_allclose(fit_step(Support(3 * a, 0.2 * b), config)(x), first, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_drift_that_the_map_can_undo_is_undone_over_several_updates(name):
+    turns = [turn(1), turn(2)]
+    models = [unit_rows(vectors(60, seed=9))]
+    for q in turns:
+        models.append(models[-1] @ q)
+    supports = [Support(vectors(400, seed=i) @ q, vectors(400, seed=i)) for i, q in enumerate(turns)]
+    queries = QueryAdapter(AdapterConfig(name=name), supports)(models, 2, 0)
+    assert (queries * models[0]).sum(1).mean() > 0.97
+    np.testing.assert_allclose(np.linalg.norm(queries, axis=1), 1, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_fewer_images_than_dimensions_and_features_in_a_subspace_give_numbers(name):
+    a, b = vectors(4, 20, seed=1), vectors(4, 20, seed=2)
+    flat = a.copy()
+    flat[:, 5:] = 0
+    for new in (a, flat):
+        mapped = fit_step(Support(new, b), AdapterConfig(name=name))(unit_rows(vectors(9, 20, seed=3)))
+        assert np.isfinite(mapped).all()
+
+
+def test_options_of_an_adapter_change_its_map():
+    a, b, x = vectors(seed=1), vectors(seed=2), unit_rows(vectors(seed=3))
+    for name, options in {
+        "low_rank": {"rank": 2},
+        "residual_mlp": {"width": 4, "scaling": True},
+        "orthogonal": {"orthogonality": 9.0},
+    }.items():
+        plain, other = (fit_step(Support(a, b), AdapterConfig(name=name, **own))(x) for own in ({}, options))
+        assert np.abs(plain - other).max() > 1e-3
+    assert np.abs(procrustes(Support(a, b))(x) - fit_step(Support(a, b), AdapterConfig(name="orthogonal"))(x)).max() > 0
+
+
+def costs(name, **options):
+    config = AdapterConfig(name=name, **options)
+    return adapter_flops(config, 100, 4, 5e6), adapter_bytes(config, 100, 4, 5000.0)
+
+
+def test_costs_of_the_maps():
+    """Per step: two FLOPs for an entry of a matrix, one for a shift, three per dimension for a norm and a division."""
+    assert costs("low_rank", rank=8) == (4 * (2 * 1600 + 100 + 300), 4 * 4 * (1600 + 100))
+    assert costs("low_rank", rank=80) == costs("orthogonal") == (4 * (20000 + 400), 4 * 4 * 10100)
+    assert costs("low_rank", rank=8, scaling=True) == costs("low_rank", rank=8), "multiplied into the map"
+    flops, stored = costs("residual_mlp", width=10)
+    assert (flops, stored) == (4 * (2 * 2000 + 10 + 100 + 100 + 300), 4 * 4 * (2000 + 10 + 100))
+    assert costs("residual_mlp", width=10, scaling=True) == (flops + 400, stored + 4 * 4 * 100)
+    assert {adapter_flops(AdapterConfig(name=name), 100, 0, 5e6) for name in NAMES} == {0.0}
