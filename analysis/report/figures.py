@@ -77,16 +77,18 @@ def seed_lines(
         line = {**common, "mode": "lines+markers", "x": own["x"].tolist(), "y": significant(own["mean"], 5)}
         line["line"] = {key: look[key] for key in ("color", "dash", "width")}
         line["marker"] = {"symbol": look["symbol"], "size": 7}
-        line["customdata"] = [_interval(point, sign) for point in own.itertuples()]
+        line["customdata"] = [
+            _interval(*point, sign) for point in own[["low", "high", "n"]].itertuples(index=False, name=None)
+        ]
         hover = f"{name}<br>{plain_text(word)} %{{x}}: %{{y:{sign}.3f}}%{{customdata}}<extra></extra>"
         traces.append({**line, "hovertemplate": hover})
     return traces
 
 
-def _interval(point: Any, sign: str) -> str:
+def _interval(low: float, high: float, seeds: int, sign: str) -> str:
     """Return ` [0.746, 0.803] (3 seeds)`, which follows a mean."""
-    ends = "" if pd.isna(point.low) else f" [{point.low:{sign}.3f}, {point.high:{sign}.3f}]"
-    return f"{ends} ({f'{point.n} seeds' if point.n > 1 else 'one seed, over pairs' if ends else 'one seed'})"
+    ends = "" if pd.isna(low) else f" [{low:{sign}.3f}, {high:{sign}.3f}]"
+    return f"{ends} ({f'{seeds} seeds' if seeds > 1 else 'one seed, over pairs' if ends else 'one seed'})"
 
 
 def fitted(layout: dict[str, Any], traces: Sequence[Trace], metric: Metric | None = None) -> dict[str, Any]:

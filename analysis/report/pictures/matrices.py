@@ -82,7 +82,7 @@ def _matrix(label: str, method: str, cells: pd.DataFrame, size: float, limit: fl
     side = size / tasks
     width = size if side >= ROOM else size + 16
     drawn = []
-    for t, k, accuracy, seeds, compatible, own in cells.drop(columns="group").itertuples(index=False):
+    for t, k, accuracy, seeds, compatible, own in cells.drop(columns="group").itertuples(index=False, name=None):
         if t == k:
             drawn.append(_own_cell(k, accuracy, side))
         else:

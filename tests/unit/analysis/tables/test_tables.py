@@ -130,7 +130,7 @@ def test_the_text_of_a_study_has_title_tables_finding_certainty_and_command() ->
     text = study_text(study, "terminal")
     assert text.startswith(f"{found.title}\n\n{table}\n\n")
     *sentences, last = text.removeprefix(f"{found.title}\n\n{table}\n\n").splitlines()
-    assert " ".join(sentences) == f"{found.finding} {found.certainty}"
+    assert " ".join(sentences) == f"{found.finding} {found.certainty} {found.remark}"
     assert max(map(len, sentences)) <= 100
     assert last == f"surer: {found.command}", "a line of its own, which can be copied"
     marked = study_text(study, "markdown", deviations=True)
