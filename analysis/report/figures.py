@@ -262,7 +262,7 @@ def _storage_figure(runs: pd.DataFrame) -> Figure:
             point, name = points.loc[group], plain_text(group)
             dotted = "-dot" if look["dash"] != "solid" else ""  # a point shows no dashes
             marker = {"color": look["color"], "symbol": f"{look['symbol']}{dotted}", "size": 10}
-            words = _interval(point, sign)
+            words = _interval(point["low"], point["high"], int(point["n"]), sign)
             hover = f"{name}<br>%{{y:{sign}.3f}}{words} with %{{x:.3s}}B<extra></extra>"
             trace = {"type": "scatter", "mode": "markers", "name": name, "marker": marker, "hovertemplate": hover}
             if not pd.isna(point["low"]):
