@@ -14,6 +14,7 @@ from analysis.report.page import floats, significant
 from analysis.stats import EVERYWHERE, line_points, shown_range
 from analysis.study import Study
 from cl2r.metrics import AC, BC, SERVICE_ACCURACY, Metric
+from cl2r.runtime.text import counted
 
 Looks = Mapping[str, Mapping[str, Any]]
 Trace = dict[str, Any]
@@ -77,18 +78,17 @@ def seed_lines(
         line = {**common, "mode": "lines+markers", "x": own["x"].tolist(), "y": significant(own["mean"], 5)}
         line["line"] = {key: look[key] for key in ("color", "dash", "width")}
         line["marker"] = {"symbol": look["symbol"], "size": 7}
-        line["customdata"] = [
-            _interval(*point, sign) for point in own[["low", "high", "n"]].itertuples(index=False, name=None)
-        ]
+        line["customdata"] = [_interval(point, sign) for point in own.to_dict("records")]
         hover = f"{name}<br>{plain_text(word)} %{{x}}: %{{y:{sign}.3f}}%{{customdata}}<extra></extra>"
         traces.append({**line, "hovertemplate": hover})
     return traces
 
 
-def _interval(low: float, high: float, seeds: int, sign: str) -> str:
+def _interval(point: Mapping[Any, Any], sign: str) -> str:
     """Return ` [0.746, 0.803] (3 seeds)`, which follows a mean."""
-    ends = "" if pd.isna(low) else f" [{low:{sign}.3f}, {high:{sign}.3f}]"
-    return f"{ends} ({f'{seeds} seeds' if seeds > 1 else 'one seed, over pairs' if ends else 'one seed'})"
+    ends = "" if pd.isna(point["low"]) else f" [{point['low']:{sign}.3f}, {point['high']:{sign}.3f}]"
+    alone = "one seed, over pairs" if ends else "one seed"
+    return f"{ends} ({alone if point['n'] < 2 else counted(int(point['n']), 'seed')})"
 
 
 def fitted(layout: dict[str, Any], traces: Sequence[Trace], metric: Metric | None = None) -> dict[str, Any]:
@@ -262,7 +262,7 @@ def _storage_figure(runs: pd.DataFrame) -> Figure:
             point, name = points.loc[group], plain_text(group)
             dotted = "-dot" if look["dash"] != "solid" else ""  # a point shows no dashes
             marker = {"color": look["color"], "symbol": f"{look['symbol']}{dotted}", "size": 10}
-            words = _interval(point["low"], point["high"], int(point["n"]), sign)
+            words = _interval(points.loc[group].to_dict(), sign)
             hover = f"{name}<br>%{{y:{sign}.3f}}{words} with %{{x:.3s}}B<extra></extra>"
             trace = {"type": "scatter", "mode": "markers", "name": name, "marker": marker, "hovertemplate": hover}
             if not pd.isna(point["low"]):
