@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 from analysis import Study
+from analysis.names import ADAPTERS, METHODS
 from analysis.report import write_report
+from cl2r.config.builtin import ABLATION_CELLS
 from tests.support import report_checks
-from tests.support.made_study import made_study
+from tests.support.made_study import made_study, made_sweep
 from tests.support.opened_page import Open, Opened
 from tests.support.report_checks import check_figures, check_fits, check_print, choose, details
 
@@ -34,6 +36,27 @@ def test_the_page_passes_the_checks_of_every_report(opened: Opened, study: Study
     opened.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     getattr(report_checks, f"check_{name}")(opened.page, study)
     assert opened.complaints == []
+
+
+KINDS = {
+    "ablation": lambda: made_study(list(ABLATION_CELLS), [0, 1, 2], 6),
+    "one seed": lambda: made_study(list(ABLATION_CELLS), [0], 6),
+    "methods": lambda: made_study([*METHODS, *(f"er+{name}" for name in ADAPTERS)], [0, 1], 5),
+    "field": lambda: made_study(["er", "er_fdm", "fixed", "cl2r"], [0, 1], 3, {"memory.per_class": [0, 10, 50]}),
+    "sweep": lambda: made_sweep(12, (2, 5), confirm=(1,)),
+}
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(400, "dark"), (1400, "light")])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_first_screen_answers_and_everybody_can_use_the_page(
+    open_report: Open, tmp_path: Path, kind: str, width: int, scheme: str
+) -> None:
+    study = KINDS[kind]()
+    view = open_report(write_report(study, tmp_path / "page.html"), width, scheme)
+    for check in (report_checks.check_first_screen, check_fits, report_checks.check_accessible):
+        check(view.page, study)
+    assert view.complaints == []
 
 
 def test_losses_follow_the_chosen_run(opened: Opened, study: Study) -> None:

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from analysis import load_study
+from analysis.headline import headline
 from tests.support.opened_page import Open
 from tests.support.report_checks import (
     check_cell_details,
@@ -19,7 +20,9 @@ def test_the_page_of_a_study_shows_its_frames(undisturbed: Path, open_report: Op
     study, view = load_study(folder), open_report(folder / "report.html")
     for check in (check_figures, check_fits, check_sorting, check_filter, check_matrix, check_cell_details):
         check(view.page, study)
-    assert "6 runs, all finished." in view.page.inner_text("#summary")
+    assert view.page.inner_text(".finding") == headline(study).finding
+    view.page.click("#findings > summary")
+    assert "6 runs, all finished." in view.page.inner_text("#findings")
     assert study.about["environment"]["processor"] in view.page.inner_text("#settings")
     assert view.complaints == []
 

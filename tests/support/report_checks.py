@@ -34,11 +34,14 @@ def check_first_screen(page: Any, study: Study) -> None:
     found = headline(study)
     assert page.inner_text("h1") == found.title
     assert page.inner_text(".finding") == found.finding
+    assert page.inner_text(".certainty") == found.certainty
     height = page.evaluate("window.innerHeight")
     for part in (".finding", ".certainty", ".picture", ".definitions"):
         box = page.locator(f"#first > {part}").first.bounding_box()
         assert box["height"] > 0
-        assert box["y"] + box["height"] <= height, f"{part} ends at {box['y'] + box['height']:.0f} of {height}"
+        tall = part == ".picture" and box["height"] > height / 2  # such as a ranking of 26 methods on a phone
+        end = box["y"] + (200 if tall else box["height"])
+        assert end <= height, f"{part} ends at {end:.0f} of {height}"
 
 
 def check_accessible(page: Any, study: Study) -> None:

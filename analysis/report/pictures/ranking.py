@@ -10,8 +10,9 @@ from analysis.tables.table import signed
 from cl2r.metrics import BC, SERVICE_ACCURACY, Metric
 from cl2r.runtime.text import counted
 
-ROW = 20.0
 TOP = 26.0
+ROW, LEAST_ROW = 20.0, 14.0
+ROOM = 460.0  # pixels for all rows, if they need not be lower than LEAST_ROW
 
 
 def ranking_picture(runs: pd.DataFrame) -> Picture:
@@ -23,12 +24,14 @@ def ranking_picture(runs: pd.DataFrame) -> Picture:
     name = f"{counted(len(groups), 'method')} by service accuracy"
     if not groups:
         return Picture("ranking", name, "")
-    bottom = TOP + ROW * len(groups)
+    height = max(LEAST_ROW, min(ROW, ROOM / len(groups)))
+    bottom = TOP + height * len(groups)
+    middles = [TOP + height * (place + 0.5) for place in range(len(groups))]
     labels = [shortened(group.label) + (" †" if group.method in ALL_DATA else "") for group in groups]
     width = max(map(text_width, labels)) + 14
     texts = [
-        written(label, width - 8, _middle(place) + 4, "label", "end", tag("title", group.words))
-        for place, (group, label) in enumerate(zip(groups, labels, strict=True))
+        written(label, width - 8, middle + 4, "label", "end", tag("title", group.words))
+        for group, label, middle in zip(groups, labels, middles, strict=True)
     ]
     names = tag("svg", *texts, width=width, height=bottom + 42, class_="drawing row-names", aria_hidden="true")
     columns = {SERVICE_ACCURACY: [group.served for group in groups], BC: [group.bc for group in groups]}
@@ -36,7 +39,7 @@ def ranking_picture(runs: pd.DataFrame) -> Picture:
     for metric, values in columns.items():
         if any(value.known for value in values):
             lines = references(runs) if metric is SERVICE_ACCURACY else {"as good as the old models": 0.0}
-            panel, arrows = _panel(metric, groups, values, lines, bottom)
+            panel, arrows = _panel(metric, groups, values, lines, middles)
             panels.append(panel)
             cut = cut or arrows
     rows = tag("div", names, *panels, class_="ranking")
@@ -47,21 +50,18 @@ def ranking_picture(runs: pd.DataFrame) -> Picture:
     return Picture("ranking", name, caption, svg)
 
 
-def _middle(place: int) -> float:
-    return TOP + ROW * (place + 0.5)
-
-
 def _panel(
-    metric: Metric, groups: list[Group], values: list[Value], lines: dict[str, float], bottom: float
+    metric: Metric, groups: list[Group], values: list[Value], lines: dict[str, float], middles: list[float]
 ) -> tuple[Markup, bool]:
-    """Return a panel, with places in percent of its width, and whether it cuts an interval."""
+    """Return a panel with rows at `middles`, in percent of its width, and whether it cuts an interval."""
+    bottom = middles[-1] + (middles[0] - TOP)
     means = [*(value.mean for value in values), *lines.values()]
     scale = metric_scale(metric, means, ends_of(values), 3.0, 97.0, most=5)
 
     def at(value: float) -> str:
         return f"{scale(value):.3f}%"
 
-    parts = [line("0%", _middle(place), "100%", _middle(place), "row") for place in range(len(groups))]
+    parts = [line("0%", middle, "100%", middle, "row") for middle in middles]
     for tick in scale.ticks:
         parts.append(line(at(tick), bottom, at(tick), bottom + 4, "zero"))
         parts.append(written(scale.tick_text(tick, metric.signed), at(tick), bottom + 17, "tick x", "middle"))
@@ -75,10 +75,10 @@ def _panel(
         parts.append(line(at(level), TOP, at(level), bottom, "reference"))
         parts.append(written(name, at(level), TOP - 8, "muted", anchor, shown_level))
     told, cut = [], False
-    for place, (group, value) in enumerate(zip(groups, values, strict=True)):
+    for group, value, row in zip(groups, values, middles, strict=True):
         if not value.known:
             continue
-        words, row, colour = f"{group.label}: {metric.head} {value.text(metric)}", _middle(place), group.style.colour
+        words, colour = f"{group.label}: {metric.head} {value.text(metric)}", group.style.colour
         shown = [tag("title", words)]
         if value.ranged:
             shown.append(line(at(value.low), row, at(value.high), row, "interval", stroke=colour))
