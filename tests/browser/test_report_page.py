@@ -65,8 +65,8 @@ def test_losses_follow_the_chosen_run(opened: Opened, study: Study) -> None:
 
 
 def test_a_figure_can_show_another_metric(opened: Opened, study: Study) -> None:
-    opened.page.select_option('[data-view-of="storage"]', label="AC")
-    title = opened.page.locator("#storage .ytitle").text_content()
+    opened.page.select_option('[data-view-of="over-memory-per_class"]', label="AC")
+    title = opened.page.locator("#over-memory-per_class .ytitle").text_content()
     assert str(title).startswith("AC")
     check_figures(opened.page, study)
 

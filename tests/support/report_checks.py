@@ -218,7 +218,7 @@ def check_print(page: Any, study: Study) -> None:
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
     assert page.locator("details:not([open])").count() == 0
-    assert page.locator("h1").inner_text() == study.name
+    assert page.locator("h1").inner_text() == headline(study).title
     widths = page.locator(".plot svg").evaluate_all("all => all.map((n) => n.getBoundingClientRect().width)")
     assert max(widths) < 700
     page.evaluate("window.dispatchEvent(new Event('afterprint'))")
