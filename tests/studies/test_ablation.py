@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from analysis import load_study
+from analysis.names import METHODS
 from cl2r.cli.main import main as cli
 from cl2r.cli.study import load_command
 from cl2r.config.builtin import ABLATION_CELLS
@@ -60,7 +61,8 @@ def test_a_repeated_study_trains_nothing_and_needs_no_ray(
     out = capsys.readouterr().out
     assert "6 runs finished, 0 failed" in out
     assert "; 0 links trained" in out
-    assert out.count("\nFixed") + out.count("\nCL²R") == 3
+    rows = out.partition("-----\n")[2].partition("\n\n")[0]
+    assert [name for name in METHODS if f"\n{METHODS[name]} " in f"\n{rows}"] == list(ABLATION_CELLS)
     assert finished_events(undisturbed, "calm") == before
     assert len(before) == 6
 

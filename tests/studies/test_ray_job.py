@@ -173,7 +173,7 @@ def test_the_bare_command_runs_the_study_on_the_clusters_terms(head: Head) -> No
     assert done.returncode == 0, done.stdout + done.stderr
     assert "2 runs finished, 0 failed" in done.stdout
     lines = done.stdout.splitlines()
-    top = max(number for number, line in enumerate(lines) if {"seeds", "AC", "BC"} <= set(line.split()))
+    top = max(number for number, line in enumerate(lines) if {"method", "AC", "BC"} <= set(line.split()))
     rows = [line for line in lines[top + 1 : top + 5] if re.search(r"\b0\.\d\d", line)]
     assert len(rows) >= 2, done.stdout
     (path,) = (one for one in (head.storage / "studies").iterdir() if one.name != "sick")

@@ -105,7 +105,9 @@ def test_each_number_of_tasks_has_its_own_search_and_its_best_trials_are_confirm
         best = trials[trials["scenario.n_tasks"] == tasks].set_index("trial")["tuning_service_accuracy"].idxmax()
         assert set(own.loc[own["variant"] == "confirmed", "trial"]) == {best}
         journal = open_journal(tmp_path / "out", "counts", f"T={tasks}")
-        assert [trial.state for trial in journal.trials] == [TrialState.COMPLETE] * 3
+        states = [trial.state for trial in journal.trials]
+        assert states.count(TrialState.COMPLETE) == 3
+        assert set(states) <= {TrialState.COMPLETE, TrialState.FAIL}, "one that was killed while its point was chosen"
     assert study.about["expected_runs"] == len(study.runs) == 2 * (3 + 5)
     assert "; 0 links trained" not in capsys.readouterr().out
     assert sweep.main(words) == 0
