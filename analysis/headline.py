@@ -5,17 +5,15 @@ with never upgrading and with re-indexing, because a model that never changes ha
 """
 
 import shlex
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
-from typing import Any, Literal
+from typing import Literal
 
 import pandas as pd
 
 from analysis.comparisons import comparable_sets
-from analysis.groups import finished, short, varied_fields
-from analysis.names import ALL_DATA, field_title, ordered, title
+from analysis.groups import finished, group_labels, short, varied_fields
+from analysis.names import field_title, on_all_data, ordered, title
 from analysis.paper.items import ITEMS
 from analysis.stats import NO_SPREAD, ROUNDING, Estimate, shown_estimates, t_interval
 from analysis.study import Study, data_title
@@ -33,7 +31,6 @@ from cl2r.metrics import (
     SERVICE_RECALL,
     STORED_BYTES,
     TRAIN_SECONDS,
-    Metric,
 )
 from cl2r.runtime.logs import anonymous_words
 from cl2r.runtime.text import counted, duration, listed, size
@@ -53,6 +50,7 @@ SHARED = (
     "batches.size",
 )
 """Columns in which compared runs must agree, if they have them."""
+NEEDED = [FIRST_ACCURACY.name, SERVICE_ACCURACY.name, REINDEXED_ACCURACY.name]
 MORE_SEEDS = 2  # that a study is told to add
 REGIMES = "studies/results/regimes_icons.md"
 PLACES = ("first", "second", "third", "fourth", "fifth", "sixth")
@@ -87,7 +85,8 @@ def study_kind(study: Study) -> Kind:
     if runs.empty or "method.name" not in runs:
         return "points"
     varied, methods = varied_fields(runs), set(runs["method.name"])
-    if len(varied) == 1 and pd.api.types.is_numeric_dtype(runs[varied[0]]):
+    values = runs[varied[0]] if len(varied) == 1 else None
+    if values is not None and pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values):
         return "field"
     if varied or len(methods) < 2 or ("variant" in runs and runs["variant"].nunique() > 1):
         return "points"
@@ -113,8 +112,10 @@ def headline(study: Study) -> Headline:
 
         return sweep_headline(study, name) if kind == "sweep" else race_headline(study, name)
     if kind == "field":
+        from analysis.field_headline import compared_field  # imports this module
+
         return compared_field(study, name)
-    return Headline(name, "", "")
+    return compared_points(study, name)
 
 
 def paper_headline(study: Study, name: str) -> Headline:
@@ -143,7 +144,9 @@ def study_title(study: Study, kind: Kind) -> str:
     if kind == "field":
         (field,) = varied_fields(runs)
         values = sorted(runs[field].dropna().unique())
-        word = {"scenario.n_tasks": "Numbers of tasks", "memory.per_class": "Sizes of memory"}.get(field, field)
+        word = {"scenario.n_tasks": "Numbers of tasks", "memory.per_class": "Sizes of memory"}.get(
+            field, f"Values of {field_title(field)}"
+        )
         counts.append(f"{field_title(field)} = {listed([short(value) for value in values], 8)}")
     elif kind == "sweep":
         trials = variant_rows(runs)
@@ -169,55 +172,90 @@ def study_title(study: Study, kind: Kind) -> str:
 
 
 def compared_methods(study: Study, name: str) -> Headline:
-    """Return the headline of runs that differ in method and seed only."""
-    needed = [FIRST_ACCURACY.name, SERVICE_ACCURACY.name, REINDEXED_ACCURACY.name]
+    """Return the headline of runs that differ in method and seed only; those on all data are not ranked."""
     runs = study.runs
-    if not {"method.name", "seed", *needed} <= set(runs):
-        return Headline(name, "The runs have no service accuracy: they are older than this metric.", "")
-    done = runs[finished(runs) & runs[needed].notna().all(axis=1)]
-    tables = {str(method): own for method, own in done.groupby("method.name")}
-    common = set.intersection(*(set(own["seed"]) for own in tables.values())) if tables else set()
-    shared = [column for column in SHARED if column in done]
-    if len(tables) < 2 or len(comparable_sets(done)) != 1 or done.duplicated(["method.name", "seed"]).any():
+    if older := older_note(runs):
+        return Headline(name, older, "")
+    every = {str(method) for method in runs["method.name"]}
+    ranked = {method for method in every if not on_all_data(method)} or every
+    done = runs[finished(runs) & runs[NEEDED].notna().all(axis=1) & runs["method.name"].isin(ranked)]
+    if done.empty or len(comparable_sets(done)) != 1 or done.duplicated(["method.name", "seed"]).any():
         return Headline(name, "The runs cannot be ranked in one list: see the tables.", "")
-    if differing := [column for column in shared if done[column].nunique(dropna=False) > 1]:
+    if differing := [column for column in SHARED if column in done and done[column].nunique(dropna=False) > 1]:
         return Headline(name, f"The runs differ in {listed(differing)}: they are not ranked.", "")
-    if not common:
+    seeds = common_seeds(done)
+    if seeds.empty:
         return Headline(name, "No seed finished with every method: they are not ranked.", "")
-    seeds = done[done["seed"].isin(common)]
     means = seeds.groupby("method.name")[SERVICE_ACCURACY.name].mean().astype(float)
     order = [str(method) for method in means.sort_values(ascending=False, kind="stable").index]
-    left = "" if len(seeds) == len(done) else f" Only seeds that all methods have count ({_words(common)})."
-    order = [method for method in order if method not in ALL_DATA] or order
-    remark = " ".join(filter(None, [_unequal(seeds), _place_of_cl2r(seeds, order), _recall(seeds)]))
-    return Headline(name, _found(seeds, order[0]), *_certainty(study, seeds, order, left), remark)
+    common = listed([str(seed) for seed in sorted(seeds["seed"].unique())])
+    left = "" if len(seeds) == len(done) else f" Only seeds that all methods have count ({common})."
+    lost = ordered(ranked - set(order))
+    left += f" Without a finished run: {listed([title(method) for method in lost])}." if lost else ""
+    remark = [_unequal(seeds, ordered(every - ranked)), _place_of_cl2r(seeds, order), _recall(seeds)]
+    found = _found(seeds, means.reindex(order))
+    return Headline(name, found, *_certainty(study, seeds, order, left), " ".join(filter(None, remark)))
 
 
-def _words(seeds: set[int]) -> str:
-    return listed([str(seed) for seed in sorted(seeds)])
+def compared_points(study: Study, name: str) -> Headline:
+    """Return the headline of runs of any other kind: the best of their groups, if they can be ranked."""
+    if older := older_note(study.runs):
+        return Headline(name, older, "")
+    done = study.runs[finished(study.runs) & study.runs[NEEDED].notna().all(axis=1)]
+    if len(comparable_sets(done)) != 1:
+        return Headline(name, "The runs differ in data or tasks and are not ranked in one list: see the tables.", "")
+    done = done.assign(group=group_labels(done).astype(str))
+    table = shown_estimates(done, SERVICE_ACCURACY.name, ["group"]).sort_values("mean", ascending=False, kind="stable")
+    best, row = str(table.index[0]), table.iloc[0]
+    own = done[done["group"] == best]
+    first, indexed = (own[metric.name].astype(float).mean() for metric in (FIRST_ACCURACY, REINDEXED_ACCURACY))
+    value = interval_cell(SERVICE_ACCURACY.name, row["mean"], row["low"], row["high"]).text
+    start = (
+        f"{best}: service accuracy {value}" if len(table) == 1 else f"{best} has the highest service accuracy, {value}"
+    )
+    command, cost = more_seeds(study)
+    surer = f"; {MORE_SEEDS} more seeds{cost} would make this surer" if command else ""
+    over = "One seed: intervals are over its pairs, not over seeds" if row["n"] < 2 else f"Over {row['n']} seeds"
+    picked = f", the highest of {len(table)}" if len(table) > 1 else ""
+    beside = f"re-indexing it would reach {indexed:.3f}, its first model alone {first:.3f}"
+    return Headline(name, f"{start}; {beside}.", f"{over}{picked}{surer}.", command)
 
 
-def _estimate(runs: pd.DataFrame, metric: str) -> str:
+def older_note(runs: pd.DataFrame) -> str:
+    """Return a sentence if no run has the metrics of a service, as in frames that are older than these."""
+    known = {"method.name", "seed", *NEEDED} <= set(runs) and runs.loc[finished(runs), NEEDED].notna().any(axis=None)
+    return "" if known else "The runs have no service accuracy: they are older than this metric."
+
+
+def estimate_text(runs: pd.DataFrame, metric: str) -> str:
     """Return `0.774 [0.746, 0.803]` of runs that differ in their seed only."""
     row = shown_estimates(runs, metric, ["method.name"]).iloc[0]
     return interval_cell(metric, row["mean"], row["low"], row["high"]).text
 
 
-def _found(runs: pd.DataFrame, best: str) -> str:
-    """Say which method serves best and at what cost, beside re-indexing and never upgrading."""
-    own = runs[runs["method.name"] == best]
-    metrics = (FIRST_ACCURACY, SERVICE_ACCURACY, REINDEXED_ACCURACY)
-    first, served, indexed = (float(own[metric.name].astype(float).mean()) for metric in metrics)
-    values = f"service accuracy {_estimate(own, SERVICE_ACCURACY.name)}"
+def _found(runs: pd.DataFrame, means: pd.Series) -> str:
+    """Say which method serves best and at what cost, beside re-indexing and never upgrading; best means come first."""
+    leading = [str(method) for method in means.index[means > means.iloc[0] - ROUNDING]]
+    best, own = leading[0], runs[runs["method.name"] == leading[0]]
+    values = f"service accuracy {estimate_text(own, SERVICE_ACCURACY.name)}"
     if BC.name in own and own[BC.name].notna().any():
-        values += f" and BC {_estimate(own, BC.name)}"
-    spent = [f"{duration(own[TRAIN_SECONDS.name].median())} of training"] if TRAIN_SECONDS.name in own else []
-    spent += [f"{size(own[STORED_BYTES.name].max())} stored"] if STORED_BYTES.name in own else []
+        values += f" and BC {estimate_text(own, BC.name)}"
+    spent = []
+    if TRAIN_SECONDS.name in own and own[TRAIN_SECONDS.name].notna().any():
+        spent.append(f"{duration(own[TRAIN_SECONDS.name].median())} of training")
+    if STORED_BYTES.name in own and own[STORED_BYTES.name].notna().any():
+        spent.append(f"{size(own[STORED_BYTES.name].max())} stored")
     cost = f", for {listed(spent)}" if spent else ""
-    beside = f"re-indexing would reach {signed('', indexed)}, never upgrading {signed('', first)}"
+    first, indexed = (float(own[metric.name].astype(float).mean()) for metric in (FIRST_ACCURACY, REINDEXED_ACCURACY))
+    beside = f"re-indexing it would reach {signed('', indexed)}, its first model alone {signed('', first)}"
     touched = own[GALLERY_ITEMS.name].fillna(0).max() if GALLERY_ITEMS.name in own else 0
     name = f"{title(best)}, which maps the stored gallery at every update," if touched else title(best)
-    if served > first:
+    if "tasks" in runs and (runs["tasks"] == 1).all():
+        return f"One task: there is no upgrade yet. {name} is most accurate: {values}{cost}."
+    if len(leading) > 1:
+        return f"{listed(list(map(title, leading)))} serve equally, best without re-indexing: {values}{cost}; {beside}."
+    gains = runs[SERVICE_ACCURACY.name].astype(float) - runs[FIRST_ACCURACY.name].astype(float)
+    if (gains.groupby(runs["method.name"]).mean() > 0).any():
         return f"{name} serves best without re-indexing: {values}{cost}; {beside}."
     return f"No upgrade paid without re-indexing: the best, {name.rstrip(',')}, has {values}{cost}; {beside}."
 
@@ -232,11 +270,11 @@ def _certainty(study: Study, runs: pd.DataFrame, order: Sequence[str], left: str
     if len(served) < 2:
         words = "One seed cannot tell a finding from chance: its intervals are over pairs, not over seeds"
         return f"{words}{f'; {surer}' if surer else ''}.{left}", command
-    rival = by_method[order[1]][SERVICE_ACCURACY.name].astype(float)
-    gaps = (
-        difference_text(t_interval(served - rival), f"the next, {title(order[1])},"),
-        difference_text(t_interval(served - best[FIRST_ACCURACY.name].astype(float)), "its own first model"),
-    )
+    gaps = [
+        difference_text(t_interval(served - by_method[rival][SERVICE_ACCURACY.name]), f"the next, {title(rival)},")
+        for rival in order[1:2]
+    ]
+    gaps.append(difference_text(t_interval(served - best[FIRST_ACCURACY.name].astype(float)), "its own first model"))
     ends = f"; {surer}" if surer else ""
     picked = f", and was picked from {len(order)}" if len(order) > 2 else ""
     return f"Over {len(served)} seeds it differs {' and '.join(gaps)}{picked}{ends}.{left}", command
@@ -248,19 +286,19 @@ def difference_text(found: Estimate, other: str) -> str:
     return f"from {other} by {interval_cell(BC.name, found.mean, found.low, found.high).text} ({shown})"
 
 
-def _unequal(runs: pd.DataFrame) -> str:
-    """Say which methods have more or less to train on than the others."""
-    words = []
-    whole = [title(name) for name in ordered(runs["method.name"]) if name in ALL_DATA]
+def _unequal(runs: pd.DataFrame, whole: Sequence[str]) -> str:
+    """Say which methods have less to train on than the other runs, or more; `whole` are on all data."""
+    names, words = listed([title(method) for method in whole]), []
     if whole:
-        words.append(f"{listed(whole)} train on all data at every task and are not ranked")
-    if "memory.per_class" in runs:
-        memory = runs.groupby("method.name")["memory.per_class"].first()
+        words.append(f"{names} {'trains' if len(whole) == 1 else 'train'} on all data at every task: not ranked")
+    known = runs.dropna(subset="memory.per_class") if "memory.per_class" in runs else runs.iloc[:0]
+    if len(known):
+        memory = known.groupby("method.name")["memory.per_class"].first()
         usual = memory.mode().iloc[0]
         words += [
             f"{title(str(name))} keeps {'no memory' if not size else f'{size:.0f} images per class'}"
             for name, size in memory.items()
-            if size != usual and name not in ALL_DATA
+            if size != usual
         ]
     return f"{'; '.join(words)}." if words else ""
 
@@ -306,136 +344,24 @@ def _common(runs: pd.DataFrame, name: str) -> float | None:
     return float(values.pop()) if len(values) == 1 else None
 
 
-def compared_field(study: Study, name: str) -> Headline:
-    """Return the headline of runs over one numeric config field: which method is best at each of its values."""
-    needed = [FIRST_ACCURACY.name, SERVICE_ACCURACY.name, REINDEXED_ACCURACY.name]
-    runs, (field,) = study.runs, varied_fields(study.runs)
-    if not {"seed", *needed} <= set(runs):
-        return Headline(name, "The runs have no service accuracy: they are older than this metric.", "")
-    done = runs[finished(runs) & runs[[field, *needed]].notna().all(axis=1)]
-    shared = [column for column in SHARED if column in done and column != field]
-    if done.empty or done.duplicated(["method.name", field, "seed"]).any():
-        return Headline(name, "The runs cannot be ranked: see the tables.", "")
-    if differing := [column for column in shared if (done.groupby(field)[column].nunique(dropna=False) > 1).any()]:
-        return Headline(name, f"The runs differ in {listed(differing)}: they are not ranked.", "")
-    tables = {value: _common_seeds(own) for value, own in done.groupby(field, sort=True)}
-    tables = {value: own for value, own in tables.items() if len(own)}
-    if not tables or any(len(comparable_sets(own)) != 1 for own in tables.values()):
-        return Headline(name, "The runs cannot be ranked: see the tables.", "")
-    means = {value: own.groupby("method.name")[SERVICE_ACCURACY.name].mean() for value, own in tables.items()}
-    leading = {value: [str(method) for method in own.index[own > own.max() - ROUNDING]] for value, own in means.items()}
-    wins = Counter(method for methods in leading.values() for method in methods)
-    best = {value: max(methods, key=lambda method: wins[method]) for value, methods in leading.items()}
-    left = "" if sum(map(len, tables.values())) == len(done) else " Only seeds that all methods have at a value count."
-    every = {str(method) for method in runs["method.name"]}
-    lost = [
-        f"{title(method)} at {field_title(field)}={short(value)}"
-        for value in sorted(runs[field].dropna().unique())
-        for method in ordered(every - set(done.loc[done[field] == value, "method.name"].astype(str)))
-    ]
-    apart = [short(value) for value in done[field].drop_duplicates().sort_values() if value not in tables]
-    left += f" Methods have no seed in common at {field_title(field)}={listed(apart)}." if apart else ""
-    left += f" Without a finished run: {listed(lost)}." if lost else ""
-    return Headline(
-        name, _found_over(field, tables, best, len(every)), *_certainty_over(study, field, tables, best, left)
-    )
-
-
-def _common_seeds(runs: pd.DataFrame) -> pd.DataFrame:
+def common_seeds(runs: pd.DataFrame) -> pd.DataFrame:
     """Return the runs of seeds that every method of the runs has."""
     count = runs.groupby("seed")["method.name"].transform("nunique")
     return runs[count == runs["method.name"].nunique()]
 
 
-def _found_over(field: str, tables: dict[Any, pd.DataFrame], best: dict[Any, str], methods: int) -> str:
-    """Say which method serves best at which values of a field, beside re-indexing and never upgrading."""
-    symbol, values = field_title(field), list(tables)
-
-    def served(value: Any) -> str:
-        return _estimate(tables[value][tables[value]["method.name"] == best[value]], SERVICE_ACCURACY.name)
-
-    def level(value: Any, metric: Metric) -> float:
-        return float(tables[value].loc[tables[value]["method.name"] == best[value], metric.name].astype(float).mean())
-
-    def beside(*some: Any) -> str:
-        indexed, first = (
-            listed([f"{level(v, metric):.3f}" for v in some]) for metric in (REINDEXED_ACCURACY, FIRST_ACCURACY)
-        )
-        return f"re-indexing would reach {indexed}, never upgrading {first}"
-
-    first, last = values[0], values[-1]
-    unpaid = [short(value) for value in values if level(value, SERVICE_ACCURACY) <= level(value, FIRST_ACCURACY)]
-    end = f" No upgrade pays without re-indexing at {symbol}={listed(unpaid)}." if unpaid else ""
-    if len(values) == 1:
-        start = f"{title(best[last])} serves best" if methods > 1 else f"{title(best[last])} serves"
-        return f"{start} at {symbol}={short(last)}: service accuracy {served(last)}; {beside(last)}.{end}"
-    if len(set(best.values())) == 1:
-        change = level(last, SERVICE_ACCURACY) - level(first, SERVICE_ACCURACY)
-        move = "falls" if change < -ROUNDING else "rises" if change > ROUNDING else "goes"
-        who = (
-            f"{title(best[last])} serves best at every {symbol} from {short(first)} to {short(last)}: service accuracy"
-        )
-        start = who if methods > 1 else f"Service accuracy of {title(best[last])}"
-        course = f"{move} from {served(first)} at {symbol}={short(first)} to {served(last)} at {symbol}={short(last)}"
-        return f"{start} {course}; {beside(first, last)}.{end}"
-    parts = [
-        f"{title(method)} {'serves best ' if not number else ''}{_where(symbol, values, own)} "
-        f"({served(own[-1])}{'' if len(own) == 1 else f' at {symbol}={short(own[-1])}'})"
-        for number, (method, own) in enumerate(_stretches(best))
-    ]
-    return f"{'; '.join(parts)}; at {symbol}={short(last)} {beside(last)}.{end}"
-
-
-def _stretches(best: dict[Any, str]) -> list[tuple[str, list[Any]]]:
-    """Return the best methods in the order of the values, each with the values in a row at which it is best."""
-    return [(method, [value for value, _ in own]) for method, own in groupby(best.items(), key=lambda item: item[1])]
-
-
-def _where(symbol: str, values: list[Any], own: list[Any]) -> str:
-    """Return `at T=2`, `up to T=5`, `from T=5 on` or `from T=3 to 5`; `own` are some of the `values` in a row."""
-    if len(own) == 1:
-        return f"at {symbol}={short(own[0])}"
-    if own[0] == values[0]:
-        return f"up to {symbol}={short(own[-1])}"
-    return f"from {symbol}={short(own[0])} " + ("on" if own[-1] == values[-1] else f"to {short(own[-1])}")
-
-
-def _certainty_over(
-    study: Study, field: str, tables: dict[Any, pd.DataFrame], best: dict[Any, str], left: str
-) -> tuple[str, str]:
-    """Say at which values the lead over the next method is more than chance, and what would make it surer."""
-    command, cost = more_seeds(study)
-    surer = f"; {MORE_SEEDS} more seeds{cost} would make this surer" if command else ""
-    counts = sorted({int(own["seed"].nunique()) for own in tables.values()})
-    if counts[-1] < 2:
-        return (
-            f"One seed cannot tell a finding from chance: its intervals are over pairs, not over seeds{surer}.{left}",
-            command,
-        )
-    seeds = counted(counts[0], "seed") if len(counts) == 1 else f"{counts[0]} to {counts[-1]} seeds"
-    found: dict[bool, list[str]] = {True: [], False: []}
-    for value, own in tables.items():
-        served = own.pivot(index="seed", columns="method.name", values=SERVICE_ACCURACY.name).astype(float)
-        others = served.drop(columns=best[value])
-        if len(others.columns):
-            lead = t_interval(served[best[value]] - others[others.mean().idxmax()])
-            found[bool(lead.low > ROUNDING)].append(short(value))
-    symbol, known = field_title(field), sum(map(len, found.values()))
-    if not known:
-        return f"Intervals are over {seeds}{surer}.{left}", command
-    parts = [
-        f"{word} at {symbol}={listed(found[clear])}"
-        for clear, word in ((True, "clear"), (False, "not clear"))
-        if found[clear]
-    ]
-    if known > 1 and len(parts) == 1:
-        parts = [f"{'clear' if found[True] else 'not clear'} at {'every' if found[True] else 'any'} {symbol}"]
-    return f"Over {seeds} the lead over the next method is {', '.join(parts)}{surer}.{left}", command
-
-
 def command_words(study: Study) -> list[str]:
     """Return the words of the command that ran the study, without names and secrets; none if it was not recorded."""
     return anonymous_words([str(word) for word in study.about.get("command") or ()])
+
+
+def without(words: Sequence[str], *options: str) -> list[str]:
+    """Return the words of a command without these options and their values."""
+    kept, skipped = [], False
+    for word in words:
+        skipped = word.partition("=")[0] in options if word.startswith("--") else skipped
+        kept += [] if skipped else [word]
+    return kept
 
 
 def more_seeds(study: Study) -> tuple[str, str]:
@@ -444,10 +370,7 @@ def more_seeds(study: Study) -> tuple[str, str]:
     seeds = sorted(int(seed) for seed in study.runs["seed"].dropna().unique())
     if not words or not seeds:
         return "", ""
-    kept, skipped = [], ""
-    for word in words:
-        skipped = word if word in ("--seeds", "--name") else "" if word.startswith("--") else skipped
-        kept += [] if skipped else [word]
+    kept = without(words, "--seeds", "--name")
     added = [seeds[-1] + 1 + place for place in range(MORE_SEEDS)]
     command = shlex.join([*kept, "--seeds", *map(str, [*seeds, *added])])
     tasks = study.tasks

@@ -68,6 +68,11 @@ def ordered(methods: Iterable[str]) -> list[str]:
     return sorted(dict.fromkeys(methods), key=place)
 
 
+def on_all_data(method: str) -> bool:
+    """Return whether a method, with or without an adapter, trains on all data at every task."""
+    return method.partition("+")[0] in ALL_DATA
+
+
 def shown_first(labels: Sequence[str], limit: int) -> list[str]:
     """Return at most `limit` of the labels: the reference methods among them, then the others in their order."""
     kept = [name for name in map(title, REFERENCE_METHODS) if name in labels]
