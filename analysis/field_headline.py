@@ -47,6 +47,10 @@ def compared_field(study: Study, name: str) -> Headline:
     apart = [short(value) for value in done[field].drop_duplicates().sort_values() if value not in tables]
     left += f" Methods have no seed in common at {field_title(field)}={listed(apart)}." if apart else ""
     left += f" Without a finished run: {listed(lost)}." if lost else ""
+    for value, methods in leading.items():
+        equal = [title(method) for method in ordered(methods) if method != best[value]]
+        verb = "serves" if len(equal) == 1 else "serve"
+        left += f" At {field_title(field)}={short(value)} {listed(equal)} {verb} equally." if equal else ""
     return Headline(
         name, _found_over(field, tables, best, len(every)), *_certainty_over(study, field, tables, best, left)
     )

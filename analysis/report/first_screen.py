@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from analysis.comparisons import comparable_sets
 from analysis.groups import varied_fields
 from analysis.headline import Headline, headline, study_kind
 from analysis.report.pictures import Picture, lines_picture, matrices_picture, plane_picture, ranking_picture
@@ -67,6 +68,8 @@ def first_screen(study: Study, runs: pd.DataFrame) -> FirstScreen:
     elif kind == "field" and len(runs):
         (field,) = varied_fields(study.runs)
         pictures = [lines_picture(study, runs, field)]
+    elif kind == "points" and runs["group"].nunique() > 1 and len(comparable_sets(runs)) == 1:
+        pictures = [ranking_picture(runs)]
     elif kind in ("sweep", "race") and len(runs):
         from analysis.report.race import race_figures  # imports Optuna, which takes a second
         from analysis.report.sweep_figures import sweep_figures

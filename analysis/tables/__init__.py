@@ -39,7 +39,8 @@ def told(head: "Headline", tables: str, form: Literal["terminal", "markdown"]) -
     """Return the title, the given tables, what was found, how sure that is, and a command to be surer."""
     sentences = [text for text in (head.finding, head.certainty, head.remark) if text]
     if form == "markdown":
-        ends = [f"surer: `{head.command}`"] if head.command else []
+        fence = "``" if "`" in head.command else "`"
+        ends = [f"surer: {fence}{head.command}{fence}"] if head.command else []
         parts = [f"## {markdown_text(head.title)}", tables, *map(markdown_text, sentences), *ends]
     else:
         ends = [f"surer: {head.command}"] if head.command else []

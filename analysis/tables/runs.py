@@ -24,7 +24,7 @@ from analysis.groups import (
     pivot,
     with_defaults,
 )
-from analysis.names import field_title, ordered
+from analysis.names import field_title, on_all_data, ordered
 from analysis.names import title as method_title
 from analysis.stats import shown_estimates
 from analysis.tables.references import NOTE, SERVED, reference_runs
@@ -75,6 +75,7 @@ LEADS = (SERVICE_ACCURACY, BC, AC, REINDEXED_ACCURACY, SERVICE_RECALL)
 """Metrics that tables show first: what an upgrade is for, and at what price."""
 OMITTED = (FC, MEAN_ACCURACY, REINDEXED_RECALL)
 """Metrics that tables have no column of, but their data."""
+ON_ALL_DATA = "BCT, CoReS and UB train on all data at every task; they are not compared with the others."
 CELL_NOTE = "ER is the trainable classifier without distillation, CL²R the fixed one with FD^M."
 WORTH_A_COLUMN = 1.5  # factor between the largest and the smallest storage from which on a table shows it
 PLAIN = "plain"  # what tables call runs without a variant
@@ -265,6 +266,7 @@ def _methods_table(rows: pd.DataFrame, runs: pd.DataFrame, leads: Sequence[str],
     heads = [*leads, *seeds, *(metric.head for metric in metrics), "s/run", *["stored MB"] * apart]
     heads += adaptation.values()
     notes = [*spread_notes(rows, list(marks), deviations), *undefined_notes(runs), NOTE if count else ""]
+    notes.append(ON_ALL_DATA if 0 < sum(map(on_all_data, methods)) < len(methods) else "")
     return marked_table(heads, body, rows, title, marks.values(), *notes, references=count, methods=methods)
 
 

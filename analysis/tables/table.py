@@ -9,7 +9,7 @@ import pandas as pd
 
 from analysis.comparisons import standings
 from analysis.groups import Group, config_fields, numbered_groups, one_budget, short
-from analysis.names import metric_of, ordered
+from analysis.names import metric_of, on_all_data, ordered
 from analysis.names import title as method_title
 from analysis.stats import NO_SPREAD, TOO_SMALL
 from cl2r.errors import InputError
@@ -91,7 +91,13 @@ def to_compare(runs: pd.DataFrame, *kept: str) -> pd.DataFrame:
 
 
 def column_marks(runs: pd.DataFrame, metric: str, by: Sequence[str]) -> Marks:
-    """Return the marks of the groups of runs; none if all are equal or the groups cannot be compared."""
+    """Return the marks of the groups of runs; none if all are equal or the groups cannot be compared.
+
+    Methods that train on all data at every task are not compared with the others.
+    """
+    if "method.name" in runs:
+        whole = runs["method.name"].astype(str).map(on_all_data)
+        runs = runs if whole.all() else runs[~whole]
     try:
         one_budget(runs)
         table = standings(runs, metric, by)

@@ -104,10 +104,15 @@ def references(runs: pd.DataFrame) -> dict[str, float]:
 
     With one task they are the same, and have one entry.
     """
-    rows = reference_runs(runs)
-    own = {name: rows[rows["method.name"].astype(str).str.startswith(name)] for name in (NEVER, REINDEX)}
-    means = {name: float(part[SERVICE_ACCURACY.name].astype(float).mean()) for name, part in own.items() if len(part)}
-    return means if len(set(means.values())) == len(means) else {f"{NEVER}, {REINDEX}": means[NEVER]}
+    values = reference_runs(runs).groupby("method.name", sort=False)
+    means = {str(name): float(own[SERVICE_ACCURACY.name].astype(float).mean()) for name, own in values}
+    return means if len(set(means.values())) == len(means) else {f"{NEVER}, {REINDEX}": next(iter(means.values()))}
+
+
+def seeds_note(runs: pd.DataFrame) -> str:
+    """Return a sentence if groups differ in their number of seeds; the headline counts common ones only."""
+    counts = runs.groupby("group")["seed"].nunique()
+    return "" if counts.nunique() < 2 else f" Means are over all seeds of a method ({counts.min()} to {counts.max()})."
 
 
 def ends_of(values: Iterable[Value]) -> list[float]:

@@ -25,7 +25,6 @@ from analysis.report.pictures.drawing import (
 )
 from analysis.report.pictures.groups import Picture, Value, ends_of, methods_of, references, shortened, values_of
 from analysis.study import Study
-from analysis.tables.references import NEVER, REINDEX
 from cl2r.metrics import BC, SERVICE_ACCURACY, Metric
 
 MOST = 9  # lines
@@ -52,7 +51,7 @@ def lines_picture(study: Study, runs: pd.DataFrame, field: str) -> Picture:
     found = [references(known[known[field] == value]) for value in values]
     levels = {
         words: {value: own.get(words, math.nan) for value, own in zip(values, found, strict=True)}
-        for words in (NEVER, REINDEX)
+        for words in dict.fromkeys(word for own in found for word in own)
     }
     panels, cut = [], False
     for metric, table, lines in (

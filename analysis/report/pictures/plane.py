@@ -20,7 +20,7 @@ from analysis.report.pictures.drawing import (
     upright_axis,
     written,
 )
-from analysis.report.pictures.groups import Group, Picture, ends_of, references, shortened, shown_groups
+from analysis.report.pictures.groups import Group, Picture, ends_of, references, seeds_note, shortened, shown_groups
 from analysis.report.pictures.ranking import ranking_picture
 from cl2r.metrics import BC, SERVICE_ACCURACY
 from cl2r.runtime.text import listed
@@ -56,6 +56,7 @@ def plane_picture(runs: pd.DataFrame) -> Picture:
     caption = "Further right, users find more without re-indexing; above the line, more than with the old models."
     if any(x.beyond(end) for end in ends_of(served)) or any(y.beyond(end) for end in ends_of(gains)):
         caption += " Arrows: the interval continues."
+    caption += seeds_note(runs)
     if missing := [group.label for group in groups if not group.bc.known]:
         caption += f" Without BC: {listed(missing)}."
     return Picture("plane", "Service accuracy and BC", caption, svg)

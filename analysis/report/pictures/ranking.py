@@ -3,9 +3,18 @@
 import pandas as pd
 from markupsafe import Markup
 
-from analysis.names import ALL_DATA
+from analysis.names import on_all_data
 from analysis.report.pictures.drawing import line, marker, metric_scale, tag, text_width, written
-from analysis.report.pictures.groups import Group, Picture, Value, ends_of, references, shortened, shown_groups
+from analysis.report.pictures.groups import (
+    Group,
+    Picture,
+    Value,
+    ends_of,
+    references,
+    seeds_note,
+    shortened,
+    shown_groups,
+)
 from analysis.tables.table import signed
 from cl2r.metrics import BC, SERVICE_ACCURACY, Metric
 from cl2r.runtime.text import counted
@@ -27,7 +36,7 @@ def ranking_picture(runs: pd.DataFrame) -> Picture:
     height = max(LEAST_ROW, min(ROW, ROOM / len(groups)))
     bottom = TOP + height * len(groups)
     middles = [TOP + height * (place + 0.5) for place in range(len(groups))]
-    labels = [shortened(group.label) + (" †" if group.method in ALL_DATA else "") for group in groups]
+    labels = [shortened(group.label) + (" †" if on_all_data(group.method) else "") for group in groups]
     width = max(map(text_width, labels)) + 14
     texts = [
         written(label, width - 8, middle + 4, "label", "end", tag("title", group.words))
@@ -45,7 +54,8 @@ def ranking_picture(runs: pd.DataFrame) -> Picture:
     rows = tag("div", names, *panels, class_="ranking")
     svg = tag("div", rows, class_="scroll", role="region", tabindex="0", aria_label=name)
     caption = "Best on top." + (" Arrows: the interval continues." if cut else "")
-    if any(group.method in ALL_DATA for group in groups):
+    caption += seeds_note(runs)
+    if any(on_all_data(group.method) for group in groups):
         caption += " † trains on all data at every task."
     return Picture("ranking", name, caption, svg)
 

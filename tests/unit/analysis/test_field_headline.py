@@ -42,13 +42,13 @@ def test_a_method_that_is_best_everywhere() -> None:
     result = found(
         {
             **{("er", 2): [0.70, 0.71, 0.72], ("er", 5): [0.65, 0.66, 0.67], ("er", 10): [0.61, 0.62, 0.63]},
-            **{("cl2r", 2): [0.75, 0.76, 0.77], ("cl2r", 5): [0.68, 0.66, 0.70], ("cl2r", 10): [0.65, 0.66, 0.67]},
+            **{("cl2r", 2): [0.751, 0.76, 0.769], ("cl2r", 5): [0.68, 0.66, 0.70], ("cl2r", 10): [0.651, 0.66, 0.669]},
         }
     )
-    # s = 0.01 over 3 seeds: half the interval is 4.303 · 0.01/√3 = 0.025.
+    # s = 0.009 over 3 seeds: half the interval is 4.303 · 0.009/√3 = 0.022.
     assert result.finding == (
-        "CL²R serves best at every T from 2 to 10: service accuracy falls from 0.760 [0.735, 0.785] at T=2 to "
-        "0.660 [0.635, 0.685] at T=10; re-indexing would reach 0.800 and 0.800, never upgrading 0.600 and 0.600."
+        "CL²R serves best at every T from 2 to 10: service accuracy falls from 0.760 [0.738, 0.782] at T=2 to "
+        "0.660 [0.638, 0.682] at T=10; re-indexing would reach 0.800 and 0.800, never upgrading 0.600 and 0.600."
     )
     assert result.certainty.startswith(
         "Over 3 seeds the lead over the next method is clear at T=2 and 10, not clear at T=5; 2 more seeds, about"
@@ -82,10 +82,16 @@ def test_a_winner_in_between() -> None:
 
 
 def test_methods_that_tie_count_as_one_winner_with_no_clear_lead() -> None:
-    values = {("er", 0): [0.7, 0.7], ("cl2r", 0): [0.7, 0.7], ("er", 5): [0.7, 0.7], ("cl2r", 5): [0.72, 0.72]}
+    values = {("er", 0): [0.7, 0.7], ("cl2r", 0): [0.7, 0.7], ("er", 5): [0.7, 0.7], ("cl2r", 5): [0.72, 0.721]}
     result = found(values, "memory.per_class")
     assert result.finding.startswith("CL²R serves best at every memory from 0 to 5: service accuracy rises from 0.700")
     assert "is clear at memory=5, not clear at memory=0" in result.certainty
+    assert result.certainty.endswith(" At memory=0 ER serves equally.")
+
+
+def test_a_lead_that_is_the_same_for_every_seed_is_not_called_clear() -> None:
+    values = {("er", 0): [0.7, 0.71], ("cl2r", 0): [0.72, 0.73], ("er", 5): [0.7, 0.7], ("cl2r", 5): [0.72, 0.721]}
+    assert "is clear at memory=5, not clear at memory=0" in found(values, "memory.per_class").certainty
 
 
 def test_values_at_which_no_upgrade_pays_are_named() -> None:
@@ -107,7 +113,7 @@ def test_one_seed_cannot_tell_a_finding_from_chance() -> None:
 def test_missing_runs_are_named_and_only_common_seeds_count() -> None:
     values = {
         ("er", 2): [0.70, 0.71, 0.95],
-        ("cl2r", 2): [0.75, 0.76, 0.77],
+        ("cl2r", 2): [0.75, 0.761, 0.77],
         ("er", 5): [0.7, 0.7],
         ("cl2r", 5): [0.75, 0.75],
     }
@@ -115,7 +121,7 @@ def test_missing_runs_are_named_and_only_common_seeds_count() -> None:
     study.runs.loc[study.runs["run"] == "cl2r22", "service_accuracy"] = math.nan
     study.runs.loc[study.runs["run"].str.startswith("er5"), "status"] = "failed"
     result = headline(study)
-    assert result.finding.startswith("CL²R serves best at every T from 2 to 5: service accuracy falls from 0.755 [")
+    assert result.finding.startswith("CL²R serves best at every T from 2 to 5: service accuracy falls from 0.756 [")
     assert result.certainty.endswith(
         " Only seeds that all methods have at a value count. Without a finished run: ER at T=5."
     )

@@ -39,8 +39,8 @@ def test_the_finding_has_accuracy_bc_cost_and_both_alternatives() -> None:
     # 0.76, 0.77, 0.78 have mean 0.77, s = 0.01, and t(2) = 4.303: half the interval is 4.303 · 0.01/√3 = 0.025.
     assert found.finding == (
         "Trainable, FD^M serves best without re-indexing: service accuracy 0.770 [0.745, 0.795] and BC +0.020 "
-        "[-0.005, +0.045], for 1 min 1 s of training and 717 kB stored; re-indexing would reach 0.800, never "
-        "upgrading 0.700."
+        "[-0.005, +0.045], for 1 min 1 s of training and 717 kB stored; re-indexing it would reach "
+        "0.800, its first model alone 0.700."
     )
     assert found.certainty == (
         "Over 3 seeds it differs from the next, CL²R, by +0.030 (for every seed) and from its own first model by "
@@ -92,11 +92,12 @@ def test_methods_are_ranked_on_the_seeds_that_all_have() -> None:
     runs.loc[3, "service_accuracy"] = math.nan  # the first one of CL²R, whose mean is now higher
     found = headline(study_of(runs))
     assert found.finding.startswith("ER serves best without re-indexing: service accuracy 0.805")
-    assert found.certainty.endswith("Only seeds that all methods have count (1 and 2).")
+    left = "Only seeds that all methods have count (1 and 2). Without a finished run: Trainable, FD^M."
+    assert found.certainty.endswith(left)
     runs.loc[4, "status"] = "failed"
     assert headline(study_of(runs)).certainty.startswith("One seed")
     runs.loc[5, "status"] = "failed"
-    assert headline(study_of(runs)).finding == "The runs cannot be ranked in one list: see the tables."
+    assert headline(study_of(runs)).certainty.endswith("Without a finished run: Trainable, FD^M; CL²R.")
 
 
 def test_recall_that_falls_behind_every_first_model_is_said() -> None:
@@ -113,7 +114,34 @@ def test_methods_with_more_or_less_to_train_on_are_named() -> None:
     served = {"er": [0.71], "lwf": [0.70], "cl2r": [0.72], "bct": [0.7], "upper_bound": [0.79]}
     found = headline(study_of(runs_of(served).assign(**{"memory.per_class": [4, 0, 4, 4, 4]})))
     assert found.finding.startswith("CL²R serves best")
-    assert "BCT and UB train on all data at every task and are not ranked; LwF keeps no memory." in found.remark
+    assert "BCT and UB train on all data at every task: not ranked; LwF keeps no memory." in found.remark
+    alone = of({"er": [0.71, 0.72], "upper_bound": [0.79, 0.78]})
+    assert alone.finding.startswith("ER serves best")
+    assert alone.certainty.startswith("Over 2 seeds it differs from its own first model by +0.015 [")
+
+
+def test_equal_methods_a_failed_method_and_one_task_are_said() -> None:
+    assert of({"er": [0.75], "cl2r": [0.75]}).finding.startswith("CL²R and ER serve equally, best without re-indexing")
+    failed = runs_of({"er": [0.71, 0.72], "cl2r": [0.73, 0.74], "lwf": [0.9, 0.9]})
+    failed.loc[failed["method.name"] == "lwf", "status"] = "failed"
+    assert headline(study_of(failed)).certainty.endswith("Without a finished run: LwF.")
+    assert of({"er": [0.7], "cl2r": [0.71]}, tasks=1).finding.startswith(
+        "One task: there is no upgrade yet. CL²R is most"
+    )
+    unknown = of({"er": [0.71], "cl2r": [0.72]}, train_seconds=math.nan, stored_bytes=math.nan)
+    assert "nan" not in unknown.finding
+    assert ", for " not in unknown.finding
+
+
+def test_a_study_of_another_kind_names_its_best_group() -> None:
+    runs = runs_of({"er": [0.71, 0.72], "cl2r": [0.73, 0.74]})
+    both = pd.concat([runs.assign(variant="plain"), runs.assign(variant="masked", service_accuracy=0.76)])
+    found = headline(study_of(both.assign(run=range(len(both)))))
+    assert found.finding.endswith("re-indexing it would reach 0.800, its first model alone 0.700.")
+    assert "masked has the highest service accuracy, 0.760" in found.finding
+    assert found.certainty.startswith("Over 2 seeds, the highest of 4")
+    single = of({"er": [0.71]})
+    assert single.finding.startswith("ER: service accuracy 0.710; re-indexing it")
 
 
 def test_a_method_that_maps_the_gallery_says_so() -> None:

@@ -121,8 +121,8 @@ def test_the_plane_has_lines_at_zero_and_at_the_references_of_er(runs: pd.DataFr
     assert places == pytest.approx([er["first_accuracy"].mean(), er["reindexed_accuracy"].mean()], abs=CLOSE)
     texts = [text.findtext("title") for text in of_class(drawn, "muted") if text.find("title") is not None]
     assert texts == [
-        f"never upgrade: service accuracy {er['first_accuracy'].mean():.3f}",
-        f"re-index: service accuracy {er['reindexed_accuracy'].mean():.3f}",
+        f"never upgrade (ER): service accuracy {er['first_accuracy'].mean():.3f}",
+        f"re-index (ER): service accuracy {er['reindexed_accuracy'].mean():.3f}",
     ]
 
 
