@@ -210,7 +210,7 @@ def search(
     "--check",
     type=PathType(),
     metavar="FILE",
-    help="What `cl2r upgrade-check --json` printed; without it, the upgrade is checked at the start.",
+    help="What `cl2r upgrade-check --json` printed; without it, the service checks the upgrade itself.",
 )
 @click.option("--host", default="127.0.0.1", show_default=True, help="Anything but loopback lets the network in.")
 @click.option("--port", default=8000, show_default=True)

@@ -18,8 +18,8 @@ All answers except the page and images are JSON, including errors: {"error": "â€
                entry `old` has hits of its own: by the older model, among the images that it or a model before it
                indexed
     /examples  examples: [{id, label, image}]
-    /upgrade   status: known, with the entries of `cl2r upgrade-check --json` (`upgrade.Answer`); measuring; or unknown,
-               with why
+    /upgrade   commit, and status: known, with the entries of `cl2r upgrade-check --json` (`upgrade.Answer`) and saved,
+               which is true if they were not measured by the service; measuring; or unknown, with why
 """
 
 import asyncio
@@ -57,7 +57,7 @@ from cl2r.gallery.images import decode, decode_one, thumbnail
 from cl2r.gallery.model import Images, Model
 from cl2r.gallery.older import Older
 from cl2r.gallery.search import Hit, Searcher
-from cl2r.gallery.upgrade import PAIRS, TOLERANCE, UpgradeCheck, draw_pairs
+from cl2r.gallery.upgrade import PAIRS, TOLERANCE, Answer, UpgradeCheck, draw_pairs
 from cl2r.runtime.logs import without_secrets
 from cl2r.storage.path import StoragePath, at
 
@@ -245,7 +245,9 @@ class Service:
     def __init__(self, options: ServiceOptions) -> None:
         self.options = options
         self.gallery: NewestGallery | None = None
-        self.upgrade: dict[str, Any] = {"status": "measuring"}
+        self._saved: Answer | None = None
+        self._measured: tuple[int, dict[str, Any]] = (-1, {})  # number of a commit, and what was measured on it
+        self._measuring = threading.Lock()
         self._pool = ThreadPoolExecutor(SIDE_BY_SIDE)
         self._routes = [
             Route("/", self._page),
@@ -260,31 +262,43 @@ class Service:
         """Open the gallery for the queries of a model, and of an older one if there is one."""
         older = older or Older()
         old = Model(older.files, model.device) if older.files else None
-        if older.check:
-            self.upgrade = {"status": "known", **older.check.model_dump()}
-        elif old is None:
-            self.upgrade = {"status": "unknown", "why": older.why}
+        self._saved = older.check
         self.gallery = NewestGallery(self.options, model, old, older.why)
 
     def measure(self) -> None:
-        """Find out whether the upgrade is safe, unless that is known or there is no older model; may take a minute."""
-        if self.gallery is None or self.upgrade["status"] != "measuring":
+        """Find out whether the upgrade is safe, unless the newest commit has an answer; may take a minute."""
+        if self.gallery is None:
             return
-        opened = self.gallery()
-        gallery, why = opened.searcher.gallery, opened.why
+        with self._measuring:
+            opened = self.gallery()
+            if opened.old and self._known(opened)["status"] == "measuring":
+                self._measured = opened.commit.number, self._check(opened, opened.old.model)
+
+    def _known(self, opened: OpenGallery) -> dict[str, Any]:
+        """Return whether the upgrade is safe, as far as that is known about this commit."""
+        saved, (number, measured) = self._saved, self._measured
+        if saved:
+            if opened.old is None and saved.old_model not in {version.name for version in opened.commit.by_task}:
+                return {"status": "unknown", "why": f"the gallery has no vectors by {saved.old_model}"}
+            return {"status": "known", "saved": True, **saved.model_dump()}
+        if opened.old is None:
+            return {"status": "unknown", "why": without_secrets(opened.why)}
+        return measured if number == opened.commit.number else {"status": "measuring"}
+
+    def _check(self, opened: OpenGallery, old: Model) -> dict[str, Any]:
+        """Measure on one commit whether the upgrade is safe; return the answer, or why there is none."""
+        gallery = opened.searcher.gallery
         try:
-            if opened.old:
-                check = UpgradeCheck(gallery, opened.old.model, opened.searcher.model)
-                answer = check.answer(check.sample(draw_pairs(gallery, PAIRS)), TOLERANCE)
-                self.upgrade = {"status": "known", **answer.model_dump()}
-                return
+            check = UpgradeCheck(gallery, old, opened.searcher.model)
+            answer = check.answer(check.sample(draw_pairs(gallery, PAIRS)), TOLERANCE)
+            return {"status": "known", "saved": False, **answer.model_dump()}
         except InputError as error:
             why = str(error).replace(str(gallery.root), gallery.root.name)
             why += "; the service takes an answer of `cl2r upgrade-check --json` by --check"
         except Exception:  # of a thread: nobody else would hear of it
             LOG.error(without_secrets(traceback.format_exc()))
             why = "it could not be measured; the log of the service says more"
-        self.upgrade = {"status": "unknown", "why": without_secrets(why)}
+        return {"status": "unknown", "why": without_secrets(why)}
 
     async def __call__(self, request: Request) -> Response:
         """Return the answer; of an unexpected error the client learns one line, the log the rest."""
@@ -308,6 +322,8 @@ class Service:
             raise HTTPException(403, "the Host of the request is not this service")
         if origin is not None and origin.partition("://")[2] != asked and _host(origin) not in self.options.names:
             raise HTTPException(403, "the request comes from a page of another site")
+        if request.headers.get("sec-fetch-site") == "cross-site" and request.scope["path"] != "/":
+            raise HTTPException(403, "the request comes from a page of another site")  # e.g. an <img>: it has no Origin
         for route in self._routes:
             match, _ = route.matches(request.scope)  # not by `request.url`, which contains the Host
             if match is Match.PARTIAL:
@@ -350,8 +366,11 @@ class Service:
         return _json({"examples": await self._aside(lambda: opened.examples)})
 
     async def _upgrade(self, _: Request) -> Response:
-        await self._opened()
-        return _json(self.upgrade)
+        opened, _facts = await self._opened()
+        known = self._known(opened)
+        if known["status"] == "measuring" and not self._measuring.locked():
+            threading.Thread(target=self.measure, name="measure", daemon=True).start()
+        return _json({"commit": opened.commit.number, **known})
 
     async def _search(self, request: Request) -> Response:
         asked = request.query_params

@@ -237,6 +237,67 @@ def test_the_verdict_on_the_upgrade_is_shown(
     assert view.complaints == []
 
 
+def test_a_verdict_is_said_once_and_ends_with_the_commit_it_was_measured_on(
+    visit: Callable[..., View], served: Served
+) -> None:
+    page = visit().page
+    with urllib.request.urlopen(f"{served.address}/health", timeout=20) as answer:
+        commit = json.load(answer)["commit"]
+    numbers = {"old": 0.5, "cross": 0.4, "new": 0.7, "pairs": 9}
+    judged = {"verdict": "not safe", "sentence": "Not so well.", "old_model": "a@1", **numbers}
+    answers = [
+        *[{"status": "measuring"}] * 3,
+        {"status": "known", "saved": False, **judged},
+        {"status": "measuring"},
+        {"status": "known", "saved": True, **judged},
+    ]
+    waiting = iter(answers)
+    page.route("**/upgrade", lambda route: route.fulfill(json={"commit": commit + 1, **next(waiting)}))
+    page.add_init_script(
+        """window.heard = [];
+        addEventListener("DOMContentLoaded", () => {
+            const place = document.getElementById("sentence");
+            new MutationObserver(() => heard.push(place.textContent)).observe(place, { childList: true });
+        });"""
+    )
+    page.reload()
+    page.wait_for_selector("#numbers:visible")
+    assert page.evaluate("heard") == ["It is being measured on images of this gallery.", "Not so well."]
+    assert page.inner_text("#pairs") == "Accuracy on 9 pairs of images of this gallery, with 95\u00a0% intervals."
+
+    def newer(route: Any) -> None:
+        answer = route.fetch()
+        gone = {"commit": commit + 1, "old": {"why": "all was indexed again"}}
+        route.fulfill(response=answer, json=answer.json() | gone)
+
+    page.route("**/search?*", newer)
+    page.set_input_files("#file", first_image(served))
+    page.wait_for_selector("#verdict:has-text('…')")
+    assert not page.is_visible("#numbers")
+    assert not page.is_visible("#pairs")
+    page.wait_for_selector("#numbers:visible")
+    assert "a saved check, which was not measured on this gallery" in page.inner_text("#pairs")
+    assert "of this gallery" not in page.inner_text("#pairs")
+
+
+def test_an_old_verdict_disappears_when_there_is_no_old_model_any_more(
+    visit: Callable[..., View], served: Served
+) -> None:
+    page = visit().page
+    page.wait_for_selector("#numbers:visible")
+    gone = {"commit": 99, "old": {"why": "all was indexed again"}}
+    page.route("**/upgrade", lambda route: route.fulfill(json={"commit": 99, "status": "unknown", "why": "gone"}))
+
+    def newer(route: Any) -> None:
+        answer = route.fetch()
+        route.fulfill(response=answer, json=answer.json() | gone)
+
+    page.route("**/search?*", newer)
+    page.set_input_files("#file", first_image(served))
+    page.wait_for_selector("#upgrade", state="hidden")
+    assert page.inner_text("#why") == "No old model beside it: all was indexed again."
+
+
 def check_accessible(page: Any) -> None:
     """Check that axe-core finds nothing serious."""
     found = Axe().run(page).response["violations"]

@@ -6,6 +6,7 @@ const PAUSE = 1500;
 let limits = null;
 let query = null; // { file } or { id, label, image }
 let running = null;
+let waiting = 0; // the timer of the next question about the upgrade
 
 function node(tag, kind, ...parts) {
   const made = document.createElement(tag);
@@ -89,15 +90,19 @@ async function judge() {
   } catch (error) {
     found = { status: "unknown", why: error.message };
   }
+  if (found.commit < limits.commit) found = { status: "measuring" }; // another replica, which is behind
   const old = limits.old.task || 0;
-  if (found.status === "unknown" && !old) return; // one line below the hits says why
-  at("upgrade").hidden = false;
+  at("upgrade").hidden = found.status === "unknown" && !old; // one line below the hits says why
   at("upgrade").dataset.verdict = found.verdict || "";
   const from = found.old_model ? Number(found.old_model.split("@").pop()) : old;
   const verdict = found.verdict || (found.status === "measuring" ? "…" : "not known");
   at("verdict").replaceChildren("Upgrade from ", phi(from), " to ", phi(limits.task), ": ", node("strong", "", verdict));
-  at("sentence").textContent = found.sentence || (found.why ? `${sentence(found.why)}.` : "It is being measured on images of this gallery.");
-  if (found.status === "measuring") setTimeout(judge, PAUSE);
+  const text = found.sentence || (found.why ? `${sentence(found.why)}.` : "It is being measured on images of this gallery.");
+  if (at("sentence").textContent !== text) at("sentence").textContent = text; // a screen reader may read it again otherwise
+  clearTimeout(waiting);
+  if (found.status === "measuring") waiting = setTimeout(judge, PAUSE);
+  at("numbers").hidden = found.status !== "known";
+  show("pairs", "");
   if (found.status !== "known") return;
   const rows = [
     ["Old model on its own vectors", found.old],
@@ -105,8 +110,10 @@ async function judge() {
     ["New model, all indexed again", found.new],
   ];
   at("numbers").replaceChildren(...rows.map(([name, value]) => node("div", "", node("dt", "", name), node("dd", "", value.toFixed(3)))));
-  at("numbers").hidden = false;
-  at("pairs").textContent = `Accuracy on ${number(found.pairs)} pairs of images of this gallery, with 95\u00a0% intervals.`;
+  const pairs = `Accuracy on ${number(found.pairs)} pairs of images`;
+  show("pairs", found.saved
+    ? `${pairs}, with 95\u00a0% intervals: a saved check, which was not measured on this gallery by the service.`
+    : `${pairs} of this gallery, with 95\u00a0% intervals.`);
 }
 
 /* ---------------------------------------------------------------- a search */
@@ -168,6 +175,10 @@ async function search() {
     const found = await read(await fetch(...request(mine.signal)));
     describe(found);
     list(found);
+    if (found.commit !== limits.commit) {
+      Object.assign(limits, { commit: found.commit, old: found.old });
+      judge();
+    }
   } catch (error) {
     if (mine !== running) return;
     fail(error instanceof TypeError ? "the service does not answer" : error.message, error.refused);

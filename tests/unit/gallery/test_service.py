@@ -8,6 +8,7 @@ import socket
 from datetime import date
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 import pandas as pd
@@ -242,6 +243,18 @@ def test_requests_to_other_hosts_and_from_other_sites_are_refused(
         for path in ("/health", "/x"):
             answer = ask(asked, "GET", path, **headers)
             assert answer.refuses(403, refusal) if refusal else answer.status != 403, headers
+
+
+def test_images_and_links_of_other_sites_reach_only_the_page(service: Service, pictures: Pictures) -> None:
+    """An <img> of another site sends no Origin, but browsers say where it comes from."""
+    name = f"id={quote(pictures[0][0])}"
+    for path in ("/search", "/image", "/examples", "/upgrade", "/health", "/"):
+        for site in ("cross-site", "same-origin", "none", ""):
+            answer = ask(service, "GET", path, query=name, sec_fetch_site=site)
+            if site == "cross-site" and path != "/":
+                assert answer.refuses(403, "another site"), path
+            else:
+                assert answer.status == 200, (path, site)
 
 
 def test_every_answer_has_its_headers(service: Service, pictures: Pictures) -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -89,11 +90,12 @@ def test_examples_are_spread_over_the_labels(
 
 def test_the_upgrade_is_measured_as_upgrade_check_does(shared: Path, models: list[Model]) -> None:
     service = opened(shared, models[2], Older(models[0].files))
-    assert ask(service, "GET", "/upgrade").json == {"status": "measuring"}
+    assert ask(service, "GET", "/upgrade").json == {"status": "measuring", "commit": 2}
     service.measure()
     gallery, (old, _, new) = Gallery(shared), models
     check = UpgradeCheck(gallery, old, new)
-    expected = check.answer(check.sample(draw_pairs(gallery, 2000)), 0.01).model_dump() | {"status": "known"}
+    expected = check.answer(check.sample(draw_pairs(gallery, 2000)), 0.01).model_dump()
+    expected |= {"status": "known", "saved": False, "commit": 2}
     found = ask(service, "GET", "/upgrade").json
     assert found.pop("images_per_second") > 0
     expected.pop("images_per_second")
@@ -144,6 +146,41 @@ def test_a_saved_check_is_shown_and_not_measured_again(
     found = ask(service, "GET", "/upgrade").json
     assert (found["status"], found["verdict"], found["sentence"]) == ("known", "safe", "All is well.")
     assert found["change"] == {"value": 0.1, "low": 0.05, "high": 0.15}
+    assert found["saved"] is True
+
+
+def test_the_upgrade_is_measured_again_in_the_background_when_the_gallery_has_changed(
+    tmp_path: Path, models: list[Model], pictures: Pictures
+) -> None:
+    root = build(tmp_path, pictures, models)
+    service = opened(root, models[2], Older(models[0].files))
+    service.measure()
+    first = ask(service, "GET", "/upgrade").json
+    assert (first["status"], first["commit"]) == ("known", 2)
+    put(tmp_path / "images", pictures[20:30])
+    indexed(tmp_path / "images", root, models[2])
+    assert ask(service, "GET", "/upgrade").json == {"status": "measuring", "commit": 3}
+    end = time.monotonic() + 60
+    while (second := ask(service, "GET", "/upgrade").json)["status"] == "measuring" and time.monotonic() < end:
+        time.sleep(0.05)
+    assert (second["status"], second["commit"]) == ("known", 3)
+    assert second["pairs"] > first["pairs"], "there are more images to draw pairs from"
+
+
+@pytest.mark.parametrize(("beside", "saved"), [(True, False), (True, True), (False, True)])
+def test_no_verdict_remains_when_the_new_model_has_indexed_all_images(
+    tmp_path: Path, models: list[Model], pictures: Pictures, beside: bool, saved: bool
+) -> None:
+    root, old = build(tmp_path, pictures, models), models[0]
+    check = saved_answer(old.card.name, models[2].card.name) if saved else None
+    service = opened(root, models[2], Older(old.files if beside else None, check=check))
+    service.measure()
+    assert ask(service, "GET", "/upgrade").json["status"] == "known"
+    indexed(tmp_path / "images", root, models[2], reindex=True)
+    found = ask(service, "GET", "/upgrade").json
+    assert (found["status"], found["commit"]) == ("unknown", 3)
+    assert "verdict" not in found
+    assert old.card.name in found["why"]
 
 
 def test_the_old_column_ends_when_its_images_were_indexed_again(
