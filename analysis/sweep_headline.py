@@ -258,7 +258,7 @@ def _certainty(study: Study, contexts: Sequence[Context], goals: Mapping[str, st
 
 def _again(contexts: Sequence[Context]) -> str:
     """Say with how many further seeds the best trials were trained again; nothing if none was."""
-    known = {}
+    known: dict[str, int] = {}
     for own in contexts:
         found, searched = (trial_runs(rows, own.best) for rows in (own.rows, variant_rows(own.rows)))
         known |= {own.label: len(found) - len(searched)} if len(found) > len(searched) else {}

@@ -190,7 +190,8 @@ def test_a_race_without_a_final_has_no_table(cl2r: Command, tmp_path: Path) -> N
         race = dataclasses.replace(race, **{name: getattr(made_study(), name).iloc[:0]})
     folder = tmp_path / "race"
     write_made(race, folder)
-    assert "no candidate of race has finished the final round" in refused(cl2r("report", folder, "--tables", "latex"))
+    line = refused(cl2r, folder, "report", folder, "--tables", "latex")
+    assert "no candidate of race has finished the final round: there is no table to show" in line
     assert "Cannot tell yet: no final round has finished." in cl2r("report", folder, "--tables", "terminal")[1]
 
 
