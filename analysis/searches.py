@@ -15,7 +15,7 @@ from analysis.stats import Estimate, t_interval
 from analysis.study import Study
 from analysis.tables.search import fraction_to
 from analysis.tables.table import interval_cell
-from cl2r.runtime.text import counted
+from cl2r.runtime.text import counted, listed
 
 Estimates = dict[tuple[str, str], Estimate]
 METRIC = "recall@1"
@@ -76,8 +76,13 @@ def search_headline(study: Study, name: str) -> Headline:
         gaps = [difference_text(t_interval(best - rival), other) for other, rival in rivals.items()]
         certainty = f"Over {len(best)} seeds {title(order[0])} differs {' and '.join(gaps)}"
     upgrades = int(study.search["retrieval"]["t"].max()) - 1
-    remark = backfill_remark(study.search["backfill"], order[0], estimates)
-    return Headline(name, _found(estimates, order, upgrades), f"{certainty}{surer}.", command, remark)
+    backfill = study.search["backfill"]
+    remarks = [backfill_remark(backfill[backfill["run"].isin(values["run"])], order[0], estimates)]
+    if whole := [title(method) for method in ordered(values["method"]) if method not in order]:
+        train, are = ("trains", "is") if len(whole) == 1 else ("train", "are")
+        remarks.append(f"{listed(whole)} {train} on all data at every task and {are} not ranked.")
+    found = _found(estimates, order, upgrades)
+    return Headline(name, found, f"{certainty}{surer}.", command, " ".join(filter(None, remarks)))
 
 
 def _found(estimates: Estimates, order: list[str], upgrades: int) -> str:
@@ -102,7 +107,10 @@ def estimate_text(found: Estimate) -> str:
 
 
 def backfill_remark(backfill: pd.DataFrame, method: str, estimates: Estimates) -> str:
-    """Say what re-indexing a part of the gallery brings; empty if re-indexing brings nothing."""
+    """Say what re-indexing a part of the gallery brings; empty if re-indexing brings nothing.
+
+    `backfill` has the runs of the estimates.
+    """
     own = backfill[(backfill["metric"] == METRIC) & (backfill["method"] == method) & (backfill["order"] == "random")]
     curve = own.groupby("fraction")["value"].mean()
     first, start, end = (estimates[method, state].mean for state in STATES)

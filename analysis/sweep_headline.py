@@ -10,7 +10,7 @@ import pandas as pd
 
 from analysis.groups import finished
 from analysis.headline import Headline, command_words, difference_text
-from analysis.stats import Estimate, shown_estimates, t_interval
+from analysis.stats import NO_SPREAD, Estimate, shown_estimates, t_interval
 from analysis.study import Study
 from analysis.sweeps import (
     TRIALS_FOR_BEST,
@@ -27,7 +27,7 @@ from analysis.sweeps import (
     trial_runs,
     variant_rows,
 )
-from analysis.tables.references import SOURCE, reference_runs
+from analysis.tables.references import reference_runs
 from analysis.tables.sweep import NOT_BETTER, constraint_notes, knob_fields, nothing_beats_never
 from analysis.tables.table import interval_cell
 from cl2r.errors import InputError
@@ -56,15 +56,15 @@ class Context:
         again = set(variant_rows(self.rows, CONFIRMED)["trial"]) if "trial" in self.rows else set()
         return [trial for trial in self.ranked.index if trial in again]
 
-    def shown(self, count: int = 3) -> list[Any]:
-        """Return the trials to look at: the best and the confirmed ones, else the `count` best, of the feasible ones.
+    def shown(self) -> list[Any]:
+        """Return the trials to look at: the best and the confirmed ones, else the three best, of the feasible ones.
 
         If no trial is feasible, these are the ones that miss least.
         """
         met = self.ranked[self.ranked["miss"] <= 0]
         best = list((met if len(met) else self.ranked).index)
         again = [trial for trial in self.confirmed() if trial in best]
-        return list(dict.fromkeys([*best[:1], *again])) if again else best[:count]
+        return list(dict.fromkeys([*best[:1], *again])) if again else best[:3]
 
     def services(self, seeds: Sequence[int]) -> dict[str, pd.DataFrame]:
         """Return runs of `never upgrade` and `re-index` with these seeds; their labels name the method.
@@ -75,7 +75,7 @@ class Context:
         rows = rows[finished(rows) & rows["seed"].isin(seeds)]
         if rows.empty and len(self.ranked):
             rows = trial_runs(self.rows, self.ranked.index[0])
-        found = reference_runs(rows, SOURCE)
+        found = reference_runs(rows)
         return {str(name): own for name, own in found.groupby("method.name", sort=False)} if len(found) else {}
 
 
@@ -89,11 +89,11 @@ def sweep_results(study: Study) -> list[Context]:
         if ranked.empty:
             why = "no trial finished with all its seeds."
         elif not (ranked["miss"] <= 0).any():
-            nearest = ranked["miss"].iloc[0]
-            close = (
-                f"; the nearest, trial {best}, misses it by {nearest:.3f} of the bound" if nearest < math.inf else ""
-            )
-            why = f"no trial met the constraint{close}."
+            nearest, several = 100 * ranked["miss"].iloc[0], len(sweep_constraints(study.specification)) > 1
+            share = f"{nearest:,.0f} %" if nearest >= 10 else f"{nearest:.2g} %"
+            missed = f"one by {share} of its bound" if several else f"it by {share} of the bound"
+            close = f"; the nearest, trial {best}, misses {missed}" if nearest < math.inf else ""
+            why = f"no trial met {'all constraints' if several else 'the constraint'}{close}."
         else:
             why = too_few(len(ranked))
         found.append(Context(label, rows, ranked, None if why else best, why))
@@ -116,9 +116,8 @@ def sweep_headline(study: Study, name: str) -> Headline:
     else:
         sentences = [_several(told, goals, knobs)]
     if len(few) == len(contexts) > 1:
-        sentences.append(
-            f"{_span(few)} trials{_each(contexts)} are too few to call one the best ({TRIALS_FOR_BEST} needed)."
-        )
+        few_words = f"{_span(few, 'trial')}{_each(contexts)} {'is' if max(few) == 1 else 'are'} too few"
+        sentences.append(f"{few_words} to call one the best ({TRIALS_FOR_BEST} needed).")
     else:
         sentences += [_unknown(own) for own in shown if own.why]
     left = len(contexts) - len(shown)
@@ -128,9 +127,10 @@ def sweep_headline(study: Study, name: str) -> Headline:
     return Headline(name, finding, sure, command, _remark(study, contexts))
 
 
-def _span(counts: Sequence[int]) -> str:
-    """Return `12`, or `9 to 12`."""
-    return " to ".join(str(count) for count in sorted({min(counts), max(counts)}))
+def _span(counts: Sequence[int], word: str) -> str:
+    """Return `1 trial`, or `9 to 12 trials`."""
+    least, most = min(counts), max(counts)
+    return f"{least} to {counted(most, word)}" if least < most else counted(most, word)
 
 
 def _each(contexts: Sequence[Context]) -> str:
@@ -159,7 +159,11 @@ def _settings(context: Context, goals: Mapping[str, str], knobs: Sequence[str]) 
         if other is not metric and other.name in own and own[other.name].notna().any():
             values.append(f"{other.head} {value_text(own, other)}")
     costs = {TRAIN_SECONDS: "of training", STORED_BYTES: "stored"}
-    values += [f"{value_text(own, cost)} {word}" for cost, word in costs.items() if cost.name in own and cost != metric]
+    values += [
+        f"{value_text(own, cost)} {word}"
+        for cost, word in costs.items()
+        if cost != metric and cost.name in own and own[cost.name].notna().any()
+    ]
     beside = _beside(context, own, metric)
     ends = f"; {', '.join(f'{word} {value}' for word, value in beside.items())}" if beside else ""
     return f"{start}: {', '.join(values)}{ends}."
@@ -234,25 +238,34 @@ def _front(context: Context, goals: Mapping[str, str], knobs: Sequence[str]) -> 
 def _certainty(study: Study, contexts: Sequence[Context], goals: Mapping[str, str]) -> tuple[str, str]:
     """Say how many trials and seeds the choice rests on, whether it beats the default, and how to be surer."""
     counts, each = [len(own.ranked) for own in contexts], _each(contexts)
-    trials = f"{_span(counts)} finished trial{'' if max(counts) == 1 else 's'}"
     sentences = []
     if told := [own for own in contexts if own.best is not None]:
-        confirmed = [len(own.confirmed()) for own in told]
-        seeds = {*variant_rows(study.runs, CONFIRMED)["seed"]} if any(confirmed) else set()
-        many = f"the best {max(confirmed)} were" if max(confirmed) > 1 else "one was"
-        again = f"; {many} trained again with {counted(len(seeds), 'further seed')}"
-        sentences = [f"Chosen on tuning pairs from {trials}{each}{again if seeds else ''}."]
+        tried = _span([len(own.ranked) for own in told], "finished trial")
+        sentences = [f"Chosen on tuning pairs among {tried}{_each(told)}{_again(told)}."]
         sentences += [_against_default(told, objective(next(iter(goals))))] if len(goals) == 1 else []
-        one = not seeds and study.runs["seed"].nunique() == 1
-        sentences += ["One seed: the best of many trials looks better than it is."] if one else []
+        single = [own.label for own in told if len(trial_runs(own.rows, own.best)) == 1]
+        where = f" at {listed(single)}" if len(single) < len(told) else ""
+        sentences += [f"One seed{where}: the best of many trials looks better than it is."] if single else []
     elif max(counts) >= TRIALS_FOR_BEST:
-        sentences = [f"{trials}{each} were tried."]
+        sentences = [f"{_span(counts, 'trial')}{each} finished."]
     command, added, cost = more_trials(study, contexts)
     if command:
         outcome = "make this surer" if told else f"reach the {TRIALS_FOR_BEST} trials that a best one needs"
         outcome = outcome if told or min(counts) < TRIALS_FOR_BEST else "search further"
         sentences.append(f"{counted(added, 'more trial')}{each}{cost} would {outcome}.")
     return " ".join(filter(None, sentences)), command
+
+
+def _again(contexts: Sequence[Context]) -> str:
+    """Say with how many further seeds the best trials were trained again; nothing if none was."""
+    known: dict[str, int] = {}
+    for own in contexts:
+        found, searched = (trial_runs(rows, own.best) for rows in (own.rows, variant_rows(own.rows)))
+        known |= {own.label: len(found) - len(searched)} if len(found) > len(searched) else {}
+    if not known:
+        return ""
+    where = f" at {listed(list(known))}" if len(known) < len(contexts) else ""
+    return f"; the best one{where} was trained again with {_span(list(known.values()), 'further seed')}"
 
 
 def _against_default(contexts: Sequence[Context], goal: Metric) -> str:
@@ -267,12 +280,14 @@ def _against_default(contexts: Sequence[Context], goal: Metric) -> str:
             gaps |= {context.label: gap} if gap.n > 1 else {}
     if not gaps:
         return ""
-    seeds = counted(max(gap.n for gap in gaps.values()), "seed")
+    seeds = _span([gap.n for gap in gaps.values()], "seed")
     if len(contexts) == 1:
         return f"Over {seeds} its {metric.head} differs {difference_text(next(iter(gaps.values())), 'the default')}."
-    words = {"clearly better": [label for label, gap in gaps.items() if gap.low > 0]}
-    words["clearly worse"] = [label for label, gap in gaps.items() if gap.high < 0]
-    words["not clearly better"] = [label for label, gap in gaps.items() if gap.low <= 0 <= gap.high]
+    spread = {label: gap for label, gap in gaps.items() if gap.note != NO_SPREAD}  # equal gaps allow no test
+    words = {"clearly better": [label for label, gap in spread.items() if gap.low > 0]}
+    words["clearly worse"] = [label for label, gap in spread.items() if gap.high < 0]
+    told = {*words["clearly better"], *words["clearly worse"]}
+    words["not clearly better"] = [label for label in gaps if label not in told]
     parts = [f"{word} ({listed(labels)})" for word, labels in words.items() if labels]
     parts[0] = parts[0].replace(" (", " than the default (", 1)
     return f"Over {seeds}, the best settings are {listed(parts)}."

@@ -90,9 +90,14 @@ class Report:
         if not self.judged:
             return f"These runs can judge none of the {counted(total, 'statement')} {about}."
         words = {HOLDS: ("holds", "hold"), FAILS: ("does not", "do not"), OPEN: ("is open", "are open")}
-        parts = [f"{counts[key]} {forms[counts[key] > 1]}" for key, forms in words.items() if counts[key]]
+        if not counts[HOLDS]:
+            words[FAILS] = ("does not hold", "do not hold")
+        (count, verb), *others = [(counts[key], forms[counts[key] > 1]) for key, forms in words.items() if counts[key]]
+        start = f"{count} of the {self.judged} statements" if others else f"All {self.judged} statements"
+        start = "The only statement" if self.judged == 1 else start
+        parts = [f"{start} {about} that these runs can judge {verb}", *(f"{own} {form}" for own, form in others)]
         rest = f"; {counts[NOT_JUDGED]} of {total} cannot be judged here" if counts[NOT_JUDGED] else ""
-        return f"Of {counted(self.judged, 'statement')} {about} that these runs can judge, {listed(parts)}{rest}."
+        return f"{listed(parts)}{rest}."
 
     @property
     def certainty(self) -> str:

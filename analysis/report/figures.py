@@ -271,8 +271,10 @@ def _storage_figure(runs: pd.DataFrame) -> Figure:
             traces.append({**trace, "x": significant([point["x"]], 6), "y": significant([point["mean"]], 5)})
         layout = fitted(layout, traces, metric)
         views.append(View(metric.head, traces, layout))
+    several = runs.groupby("group")["seed"].nunique().max() > 1
     caption = (
-        "Memory images and stored weights after the last task, means with 95 % intervals over seeds. "
+        "Memory images and stored weights after the last task, "
+        f"{'means with 95 % intervals over seeds' if several else 'of one seed, without intervals'}. "
         "The dotted line joins the groups on the Pareto front."
     )
     return Figure("storage", "Accuracy and compatibility against storage", caption, tuple(views))

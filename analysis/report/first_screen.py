@@ -9,7 +9,7 @@ from analysis.groups import varied_fields
 from analysis.headline import Headline, headline, study_kind
 from analysis.report.pictures import Picture, lines_picture, matrices_picture, plane_picture, ranking_picture
 from analysis.study import Study
-from cl2r.metrics import BC
+from cl2r.metrics import SERVICE_ACCURACY
 
 FEW = 9  # methods whose matrices fit the first screen; more are ranked in one plot
 
@@ -77,10 +77,13 @@ def first_screen(study: Study, runs: pd.DataFrame) -> FirstScreen:
         figures = sweep_figures(study) if kind == "sweep" else race_figures(study)
         pictures = [Picture(f"{own.id}-picture", own.title, own.caption, figure=own) for own in figures]
     pictures = [picture for picture in pictures if picture.svg or picture.figure]
-    return FirstScreen(headline(study), tuple(pictures), (*DEFINITIONS, _intervals(runs)))
+    return FirstScreen(headline(study), tuple(pictures), (*DEFINITIONS, *_intervals(runs)))
 
 
-def _intervals(runs: pd.DataFrame) -> tuple[str, str]:
-    known = runs[runs[BC.name].notna()] if BC.name in runs else runs
-    counts = set(known.groupby("group")["seed"].nunique()) if len(known) else {1}
-    return OVER_PAIRS if counts == {1} else OVER_SEEDS if 1 not in counts else OVER_BOTH
+def _intervals(runs: pd.DataFrame) -> list[tuple[str, str]]:
+    """Return what intervals are over; nothing if no run has a service accuracy."""
+    known = runs[runs[SERVICE_ACCURACY.name].notna()] if SERVICE_ACCURACY.name in runs else runs
+    if known.empty:
+        return []
+    counts = set(known.groupby("group")["seed"].nunique())
+    return [OVER_PAIRS if counts == {1} else OVER_SEEDS if 1 not in counts else OVER_BOTH]

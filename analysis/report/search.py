@@ -78,8 +78,9 @@ def upgrade_figure(study: Study) -> Figure:
 
 def backfill_figure(study: Study) -> Figure:
     """Return recall over the share of the gallery that has been re-indexed: one line per method, one view per order."""
-    backfill, estimates = study.search["backfill"], state_estimates(state_values(study.search["retrieval"]))
-    own = backfill[backfill["metric"] == METRIC]
+    backfill, values = study.search["backfill"], state_values(study.search["retrieval"])
+    estimates = state_estimates(values)
+    own = backfill[(backfill["metric"] == METRIC) & backfill["run"].isin(values["run"])]
     own = own.assign(**{"method.name": own["method"], "group": own["method"].map(title)})
     own = pd.concat([own[own["method"] == method] for method in ordered(own["method"])])
     styles, views = looks(own), []

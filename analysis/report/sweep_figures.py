@@ -275,12 +275,13 @@ def best_figure(study: Study, contexts: Sequence[Context]) -> Figure:
     """Return the best trials of every context beside the references and the default, on the report pairs."""
     goal = objective(next(iter(sweep_goals(study.specification))))
     metric = goal if goal.compute is not None else SERVICE_ACCURACY
-    knobs, groups, seeds = settings_order(knob_fields(study)), [], set[int]()
+    knobs, groups, seeds = settings_order(knob_fields(study)), [], list[int]()
     for context in contexts:
         rows, counts = [], []
         for trial in context.shown() if metric.name in context.rows else ():
             own = trial_runs(context.rows, trial)
             counts += own["seed"].tolist()
+            seeds.append(len(own))  # one run per seed
             words = settings_brief(own.iloc[0], knobs)
             label = words if len(words) <= MOST_LETTERS else f"trial {trial}"
             best = trial == context.best
@@ -294,12 +295,10 @@ def best_figure(study: Study, contexts: Sequence[Context]) -> Figure:
         served = metric is SERVICE_ACCURACY
         lines = {label: own[metric.name].mean() for label, own in context.services(counts).items()} if served else {}
         groups.append(Rows(context.label, tuple(row for row in rows if row is not None), lines))
-        seeds |= set(counts)
-    over = (
-        f"Mean over {len(seeds)} seeds with 95 % interval"
-        if len(seeds) > 1
-        else "One seed, with 95 % interval over pairs"
-    )
+    over = "One seed, with 95 % interval over pairs"
+    if max(seeds, default=1) > 1:
+        span = " to ".join(str(count) for count in sorted({min(seeds), max(seeds)}))
+        over = f"Mean over {span} seeds with 95 % interval{' (of one seed: over pairs)' if min(seeds) == 1 else ''}"
     blue = " Blue: the best on the tuning pairs." if any(own.best is not None for own in contexts) else ""
     heading = f"What the best trials reach: {metric.head}"
     groups = [group for group in groups if group.rows]

@@ -14,7 +14,7 @@ from analysis.names import field_title, metric_of, title
 from analysis.report.page import ShownTable, floats, shown_table
 from analysis.report.settings import NOT_RECORDED, entries_text
 from analysis.study import Study
-from analysis.tables import study_tables
+from analysis.tables import grid_tables
 from analysis.tables.formats import unrepeated
 from analysis.tables.runs import counted_runs, differences_table, undefined_notes
 from analysis.tables.table import EMPTY, Cell, Table, field_cell, metric_cell, number_cell
@@ -87,11 +87,14 @@ ALL_PAIRS = 8  # groups; if there are more, each is compared with the best
 
 
 def result_tables(study: Study) -> tuple[list[ShownTable], list[str]]:
-    """Return the tables that fit the study, and remarks if there are none."""
+    """Return the tables that fit the points of the study, and remarks if there are none.
+
+    Searches, studies of the paper and races have their own tables in sections of their own.
+    """
     if study.runs.empty:
         return [], []
     try:
-        tables = study_tables(study)
+        tables = grid_tables(study)
     except InputError as error:
         return [], [f"No tables: {error}."]
     shown = [shown_table(table, f"table-{number}") for number, table in enumerate(tables)]

@@ -51,11 +51,40 @@ def told(head: "Headline", tables: str, form: Literal["terminal", "markdown"]) -
 def study_tables(study: Study, deviations: bool = False) -> list[Table]:
     """Return the tables that fit a study, the most telling first, e.g. the ablation, or methods by number of tasks.
 
+    A search study has its own tables, a study of the paper those of its item, and a race its finalists, none before
+    the final round; other studies, and runs that cannot be laid out as in the paper, have those of `grid_tables`.
+    """
+    if study.finished.empty:
+        return grid_tables(study, deviations)
+    if study.search:
+        from analysis.tables.search import search_tables  # imports modules of this package
+
+        return search_tables(study.search)
+    if study.paper:
+        from analysis.paper.report import Report, verdicts_table  # imports modules of this package
+
+        try:
+            report = Report.of_study(study)
+        except InputError:  # the headline says why
+            return grid_tables(study, deviations)
+        return [*report.tables, verdicts_table(report.judgements)]
+    if study.specification.get("race"):
+        from analysis.recommendation import recommendation  # imports Optuna, which takes a second
+
+        finalists = recommendation(study).table
+        return [finalists] if finalists is not None else []
+    return grid_tables(study, deviations)
+
+
+def grid_tables(study: Study, deviations: bool = False) -> list[Table]:
+    """Return the tables that fit the points of a study, whatever it was made for.
+
     A table that would average over what must not be averaged (two budgets, two values of a field) does not fit. The
     table of all points of the grid always fits; it is left out if it would only repeat another table. Tables of methods
     and of points show intervals, with `deviations` standard deviations.
     """
     sweep = bool(study.specification.get("space"))
+    marked = not (sweep or study.specification.get("race"))  # those choose on tuning pairs, and races in rounds
     runs = variant_rows(study.runs) if sweep else study.runs
     fields, varied, methods = group_fields(runs), varied_fields(runs), set(runs["method.name"])
     tables: list[Table] = []
@@ -70,11 +99,11 @@ def study_tables(study: Study, deviations: bool = False) -> list[Table]:
         tables += _fitting(lambda: comparison_tables(runs, varied[0], deviations=deviations))
     if sweep or not tables:
         name = "All trials" if sweep else "Points"
-        tables.append(points_table(runs, fields, marked=not sweep, title=name, deviations=deviations))
+        tables.append(points_table(runs, fields, marked=marked, title=name, deviations=deviations))
     names = [metric.name for metric in COMPATIBILITY]
     rates = [name for name in runs.columns if name.partition("@")[0] in names and "@" in name]
     if rates:  # measured by TAR
-        tables.append(points_table(runs, fields, rates, not sweep, "By false accept rate", deviations))
+        tables.append(points_table(runs, fields, rates, marked, "By false accept rate", deviations))
     return tables
 
 

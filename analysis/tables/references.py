@@ -33,10 +33,10 @@ NOTE = (
 )
 
 
-def reference_runs(runs: pd.DataFrame, source: str | None = None) -> pd.DataFrame:
+def reference_runs(runs: pd.DataFrame) -> pd.DataFrame:
     """Return the runs of one method as runs of `never upgrade` and of `re-index`, which is then their `method.name`.
 
-    The method is `source`, else ER, else the one with the best mean re-indexed accuracy. The result is empty if no run
+    The method is ER, else the one with the best mean re-indexed accuracy. The result is empty if no run
     has the columns, which older frames lack.
     """
     needed = [FIRST_ACCURACY.name, REINDEXED_ACCURACY.name]
@@ -46,7 +46,7 @@ def reference_runs(runs: pd.DataFrame, source: str | None = None) -> pd.DataFram
     if known.empty:
         return known
     means = known.groupby("method.name")[REINDEXED_ACCURACY.name].mean()
-    chosen = next((name for name in (source, SOURCE) if name is not None and name in means.index), str(means.idxmax()))
+    chosen = SOURCE if SOURCE in means.index else str(means.idxmax())
     own = known[known["method.name"] == chosen]
     shown = [metric.name for metric in METRICS.in_tables() if metric.name in own]
     columns = [name for metric in shown for name in (metric, f"{metric}_low", f"{metric}_high") if name in own]

@@ -144,7 +144,7 @@ def service_references(runs: pd.DataFrame, ranked: pd.DataFrame) -> pd.DataFrame
     rows = rows[finished(rows) & rows["seed"].isin(trials["seed"])] if len(rows) else rows
     if rows.empty:
         rows = trials[trials["trial"].isin(ranked.index[:1])]
-    return reference_runs(rows, SOURCE)
+    return reference_runs(rows)
 
 
 def nothing_beats_never(runs: pd.DataFrame, ranked: pd.DataFrame) -> bool:

@@ -112,7 +112,10 @@ def report(
     if tables in ("terminal", "markdown"):
         text = study_text(found, tables, deviations)
     else:
-        text = render(study_tables(found, deviations), tables)
+        fitting = study_tables(found, deviations)
+        if not fitting:
+            raise InputError(f"no candidate of {found.name} has finished the final round: there is no table to show")
+        text = render(fitting, tables)
     click.echo(text.rstrip("\n"))
     return 0
 

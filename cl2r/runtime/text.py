@@ -39,10 +39,10 @@ def counted(number: int, word: str, plural: str = "") -> str:
 
 
 def listed(names: Sequence[str], most: int = 6) -> str:
-    """Return `A, B and C`; beyond `most` names, how many more there are. Names with commas are joined by semicolons."""
+    """Return `A, B and C`; beyond `most` names, how many more there are. Names with commas: `A, B; and C`."""
     names = [*names[:most], f"{len(names) - most} more"] if len(names) > most + 1 else list(names)
     if len(names) < 2:
         return names[0] if names else "none"
     if any("," in name for name in names):
-        return "; ".join(names)
+        return f"{'; '.join(names[:-1])}; and {names[-1]}"
     return f"{', '.join(names[:-1])} and {names[-1]}"

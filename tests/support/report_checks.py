@@ -11,7 +11,7 @@ from analysis import Study
 from analysis.groups import group_fields
 from analysis.headline import headline
 from analysis.report.figures import labelled
-from analysis.tables import study_tables
+from analysis.tables import grid_tables
 from analysis.tables.formats import render
 from cl2r.metrics import COMPATIBILITY
 
@@ -192,7 +192,7 @@ def check_mean(page: Any, study: Study) -> None:
 
 def check_copies(page: Any, study: Study) -> None:
     """Check that buttons copy the first table as text, even without a clipboard."""
-    table = study_tables(study)[0]
+    table = grid_tables(study)[0]
     for form in ("markdown", "latex", "csv"):
         page.click(f'#table-0 [data-copy="{form}"]')
         page.locator("#table-0 .copied:not(:empty)").wait_for()

@@ -65,7 +65,7 @@ def test_of_many_contexts_the_middle_one_has_a_sentence() -> None:
 def test_the_best_is_compared_with_the_default_by_seed(gain: float, words: str) -> None:
     certainty = headline(confirmed_sweep(gain=gain)).certainty
     assert certainty.startswith(
-        "Chosen on tuning pairs from 12 finished trials of each T; one was trained again with 2 "
+        "Chosen on tuning pairs among 12 finished trials of each T; the best one was trained again with 2 further "
     )
     assert f"Over 3 seeds, the best settings are {words} than the default (T=2 and T=5)." in certainty
     one = headline(confirmed_sweep((5,), gain=gain)).certainty
@@ -77,8 +77,57 @@ def test_one_seed_is_said_to_be_optimistic() -> None:
     study = made_sweep(12, (5,))
     found = headline(study)
     assert "One seed: the best of many trials looks better than it is." in found.certainty
+    assert "trained again" not in found.certainty
     best = best_trials(study.runs, {"service_accuracy": "max"}, specification=study.specification).iloc[0]
     assert f"serve best: {best['service_accuracy']:.3f} [" in found.finding, "the interval is over pairs"
+
+
+def without_confirmation(study: Study, tasks: int) -> Study:
+    """Return the sweep without the further seeds of the best trial at T = `tasks`."""
+    confirmed = (study.runs["variant"] == "confirmed").fillna(False) & (study.runs["tasks"] == tasks)
+    return dataclasses.replace(study, runs=study.runs[~confirmed.astype(bool)])
+
+
+def test_seeds_of_other_trials_do_not_make_the_best_one_surer() -> None:
+    study = made_sweep(12, (3,), confirm=(1, 2))
+    (context,) = sweep_results(study)
+    assert (context.best, context.confirmed()) == (2, [0]), "another trial was confirmed"
+    certainty = headline(study).certainty
+    assert certainty.startswith("Chosen on tuning pairs among 12 finished trials. One seed: the best of many trials ")
+    one = headline(without_confirmation(confirmed_sweep(), 5)).certainty
+    assert "12 finished trials of each T; the best one at T=2 was trained again with 2 further seeds. " in one
+    assert "One seed at T=5: the best of many trials looks better than it is." in one
+
+
+def test_only_contexts_with_a_best_trial_are_counted() -> None:
+    study = confirmed_sweep((2, 5))
+    runs = study.runs.assign(status=study.runs["status"].mask(study.runs["tasks"] == 5, "failed"))
+    found = headline(dataclasses.replace(study, runs=runs))
+    assert "T=5: no trial finished with all its seeds." in found.finding
+    assert found.certainty.startswith("Chosen on tuning pairs among 12 finished trials; the best one was trained ")
+
+
+def test_equal_differences_for_every_seed_are_not_clear() -> None:
+    study = confirmed_sweep((2, 5), gain=0.02)
+    runs = study.runs.copy()
+    at_two = (runs["tasks"] == 2).astype(bool)
+    best = at_two & (runs["trial"] == 0).fillna(False).astype(bool)
+    default = at_two & (runs["variant"] == "default").fillna(False).astype(bool)
+    runs["service_accuracy"] = runs["service_accuracy"].mask(best, 0.8).mask(default, 0.7)
+    certainty = headline(dataclasses.replace(study, runs=runs)).certainty
+    assert "are clearly better than the default (T=5) and not clearly better (T=2)." in certainty
+
+
+def test_costs_that_are_not_known_are_left_out() -> None:
+    study = made_sweep(12, (2,))
+    known = headline(study).finding
+    assert "stored" in known
+    assert "of training" in known
+    runs = study.runs.assign(train_seconds=math.nan, stored_bytes=math.nan)
+    unknown = headline(dataclasses.replace(study, runs=runs)).finding
+    assert "stored" not in unknown
+    assert "of training" not in unknown
+    assert "nan" not in unknown
 
 
 def test_few_trials_have_no_best_and_the_command_tells_how_many_are_needed() -> None:
@@ -89,6 +138,7 @@ def test_few_trials_have_no_best_and_the_command_tells_how_many_are_needed() -> 
     assert re.match(
         r"6 more trials of each T, about .*, would reach the 10 trials that a best one needs\.", found.certainty
     )
+    assert headline(made_sweep(1, (2, 5), constraints={})).finding.startswith("1 trial of each T is too few to call")
     assert headline(made_sweep(6, (2,))).finding == "6 trials: too few to call one the best (10 needed)."
 
 
@@ -107,8 +157,12 @@ def test_more_trials_reach_the_next_number_that_shows_more() -> None:
 def test_no_trial_is_best_if_none_is_feasible() -> None:
     found = headline(made_sweep(12, (2,), constraints={"reindexed_accuracy": ">= er + 0.5"}))
     assert found.finding.startswith("No trial met the constraint; the nearest, trial ")
-    assert "misses it by 0.4" in found.finding
+    assert re.search(r"misses it by 4\d % of the bound\.$", found.finding)
+    assert found.certainty.startswith("12 trials finished."), "no command is known"
     assert "re-indexed accuracy >= er + 0.5 = 1.2" in found.remark
+    both = {"reindexed_accuracy": ">= er + 0.5", "AC": ">= 0"}
+    finding = headline(made_sweep(12, (2,), constraints=both)).finding
+    assert re.match(r"No trial met all constraints; the nearest, trial \d+, misses one by 4\d % of its bound", finding)
 
 
 def test_the_remark_says_where_nothing_beats_never_upgrading() -> None:
@@ -167,3 +221,6 @@ def test_rivals_of_a_recommendation_are_listed_without_their_settings() -> None:
     assert first.startswith("3 seeds cannot tell it from ")
     assert "images per class" not in first
     assert second == "Every upgrade rewrites the vectors of the gallery"
+    comma = {"er": (0.6, 0.6), "cl2r": (0.78, 0.73), "er_fdm": (0.78, 0.76), "lucir": (0.779, 0.77)}
+    first = headline(made(comma, spread=0.02)).certainty.partition(". ")[0]
+    assert first == "3 seeds cannot tell it from CL²R; and Trainable, FD^M"

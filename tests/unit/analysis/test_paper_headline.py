@@ -77,8 +77,8 @@ def test_the_headline_counts_statements_that_hold() -> None:
     assert study_kind(study) == "paper"
     assert found.title == "Table 2 of the paper on icons: 3 methods, 2 tasks, 2 seeds"
     assert found.finding == (
-        "Of 2 statements of the paper's text about Table 2 that these runs can judge, 1 holds and 1 does not; 4 of 6 "
-        "cannot be judged here."
+        "1 of the 2 statements of the paper's text about Table 2 that these runs can judge holds and 1 does not; 4 of "
+        "6 cannot be judged here."
     )
     assert found.certainty.startswith(
         "Judged on means over 2 seeds; all settings are the paper's, so numbers are judged"
@@ -89,7 +89,8 @@ def test_the_headline_counts_statements_that_hold() -> None:
 def test_a_statement_within_noise_is_open() -> None:
     found = headline(table_two(seeds("foster", "BC", [-0.10, 0.12])))
     assert (
-        "Of 1 statement of the paper's text about Table 2 that these runs can judge, 1 is open; 5 of 6" in found.finding
+        "The only statement of the paper's text about Table 2 that these runs can judge is open; 5 of 6"
+        in found.finding
     )
     assert "open: a difference is smaller than its standard deviation over seeds" in found.certainty
 

@@ -59,6 +59,11 @@ def test_one_seed_has_intervals_over_its_queries() -> None:
 def test_only_seeds_that_all_methods_have_are_compared() -> None:
     missing = made_search({"er": VALUES["er"][:1], "cl2r": VALUES["cl2r"]})
     assert "CL²R finds the right class first in 0.640 [0.610, 0.670]" in headline(missing).finding
+    assert "would lift CL²R to 0.740, 50 % of the way" in headline(missing).remark, "0.64 + (0.84 - 0.64)/2"
+    random = backfill_figure(missing).views[0].data
+    solid = next(trace["y"] for trace in random if trace.get("mode") == "lines+markers" and trace["name"] == "CL²R")
+    dotted = [trace["y"][0] for trace in random if trace.get("hoverinfo") == "skip"]
+    assert (solid[0], dotted) == (0.64, [0.7, 0.6])
     search = {
         name: own[(own["run"].str.contains("er")) == (own["run"].str.contains("s0"))]
         for name, own in made_search().search.items()
@@ -70,7 +75,9 @@ def test_only_seeds_that_all_methods_have_are_compared() -> None:
 
 def test_many_methods_are_counted_and_those_that_keep_all_data_are_not_ranked() -> None:
     states = {name: [(0.6, 0.5 + place / 20, 0.9)] for place, name in enumerate(("er", "lwf", "fan", "cl2r", "bct"))}
-    finding = headline(made_search(states)).finding
+    found = headline(made_search(states))
+    finding = found.finding
+    assert found.remark.endswith(" BCT trains on all data at every task and is not ranked.")
     assert "After 2 upgrades without re-indexing, CL²R finds the right class first in 0.650" in finding
     assert ", FAN in 0.600 [0.570, 0.630], LwF in 0.550 [0.520, 0.580], 1 other method in less;" in finding
 

@@ -22,6 +22,7 @@ from cl2r.study.live import LiveFile
 from tests.support.command_line import Command, refused
 from tests.support.made_ledger import Page, enter, made_folder
 from tests.support.made_study import made_study, write_made
+from tests.unit.analysis.test_recommendation import made as made_race
 
 FRAMES = ("runs", "tasks", "matrix", "curves")
 Action = Callable[[], object]
@@ -181,6 +182,17 @@ def test_terminal_and_markdown_begin_with_the_title_of_the_study(cl2r: Command, 
         assert cl2r(*words, form)[1] == study_text(study, form) + "\n"  # type: ignore[arg-type]
     for form in ("csv", "html", "latex"):
         assert cl2r(*words, form)[1] == render(study_tables(study), form) + "\n", "tables only"  # type: ignore[arg-type]
+
+
+def test_a_race_without_a_final_has_no_table(cl2r: Command, tmp_path: Path) -> None:
+    race = made_race({})
+    for name in ("tasks", "matrix", "curves"):
+        race = dataclasses.replace(race, **{name: getattr(made_study(), name).iloc[:0]})
+    folder = tmp_path / "race"
+    write_made(race, folder)
+    line = refused(cl2r, folder, "report", folder, "--tables", "latex")
+    assert "no candidate of race has finished the final round: there is no table to show" in line
+    assert "Cannot tell yet: no final round has finished." in cl2r("report", folder, "--tables", "terminal")[1]
 
 
 def test_deviations_stand_in_for_intervals_on_request(cl2r: Command, storage: Path) -> None:

@@ -24,5 +24,5 @@ def test_counts_and_lists() -> None:
     counts = [counted(1, "run"), counted(3000, "run"), counted(2, "loss", "losses")]
     assert counts == ["1 run", "3,000 runs", "2 losses"]
     assert [listed([*names]) for names in ("", "A", "AB", "ABC")] == ["none", "A", "A and B", "A, B and C"]
-    assert listed(["A, B", "C"]) == "A, B; C"
+    assert listed(["A, B", "C"]) == "A, B; and C"
     assert listed([*"ABCDE"], most=3) == "A, B, C and 2 more"

@@ -75,6 +75,10 @@ def test_storage_is_drawn_from_0_and_only_if_it_differs() -> None:
     reach = 12.706205 * own.std() / np.sqrt(2)
     assert points["ER, memory=0"]["y"] == pytest.approx([own.mean()], abs=1e-5)
     assert points["ER, memory=0"]["error_y"]["arrayminus"] == pytest.approx([reach])
+    assert "means with 95 % intervals over seeds" in figure.caption
+    single = drawn(made_study(("er", "cl2r"), (0,), grid={"memory.per_class": [0, 40]}))["storage"]
+    assert "of one seed, without intervals" in single.caption
+    assert not any("error_y" in trace for trace in single.views[0].data)
     close = made_study(("er", "cl2r"), (0, 1), grid={"memory.per_class": [0, 20]})
     assert "storage" not in drawn(close)
 

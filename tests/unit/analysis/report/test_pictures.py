@@ -16,7 +16,7 @@ from analysis import Study
 from analysis.groups import finished, group_fields
 from analysis.names import METHODS, method_style
 from analysis.report.figures import labelled
-from analysis.report.first_screen import first_screen
+from analysis.report.first_screen import OVER_BOTH, OVER_PAIRS, OVER_SEEDS, first_screen
 from analysis.report.pictures import Picture, lines_picture, matrices_picture, plane_picture, ranking_picture
 from analysis.report.pictures.drawing import (
     SHAPES,
@@ -312,6 +312,20 @@ def test_one_task_is_ranked_by_service_accuracy_without_matrices() -> None:
     assert picture.id == "ranking"
     assert len(parsed(picture).findall("div/div/svg")) == 2  # names and one panel
     assert "never upgrade, re-index" in picture.svg
+
+
+@pytest.mark.parametrize(
+    ("study", "words"),
+    [
+        (made_study(tasks=1, seeds=(0, 1, 2)), [OVER_SEEDS]),  # BC does not exist
+        (made_study(seeds=(0,)), [OVER_PAIRS]),
+        (made_study(seeds=(0, 1), failed=[0]), [OVER_BOTH]),
+        (made_study(failed=[0, 1, 2, 3]), []),
+    ],
+)
+def test_the_first_screen_says_what_its_intervals_are_over(study: Study, words: list[tuple[str, str]]) -> None:
+    definitions = first_screen(study, runs_of(study)).definitions
+    assert [line for line in definitions if line[0] == OVER_SEEDS[0]] == words
 
 
 def test_groups_without_bc_are_named_below_the_plane(runs: pd.DataFrame) -> None:

@@ -76,6 +76,15 @@ def test_the_best_trial_is_blue_beside_the_default_er_and_both_alternatives() ->
     assert [*lines] == ["never upgrade (ER)", "re-index (ER)"]
 
 
+def test_the_caption_has_the_seeds_of_the_trials_that_are_drawn() -> None:
+    for study, words in (
+        (made_sweep(12, (3,), confirm=(1, 2)), "Mean over 1 to 3 seeds with 95 % interval (of one seed: over pairs), "),
+        (confirmed_sweep((2,)), "Mean over 3 seeds with 95 % interval, on"),
+        (made_sweep(12, (2,)), "One seed, with 95 % interval over pairs, on"),
+    ):
+        assert best_figure(study, sweep_results(study)).caption.startswith(words)
+
+
 def test_with_few_trials_nothing_is_blue() -> None:
     study = made_sweep(4, (2,))
     colours = {

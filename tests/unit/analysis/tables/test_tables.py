@@ -2,6 +2,8 @@
 
 import dataclasses
 import io
+import subprocess
+import sys
 from typing import Any, get_args
 
 import pandas as pd
@@ -10,11 +12,14 @@ import pytest
 from analysis import Study, study_tables
 from analysis.headline import headline
 from analysis.sweeps import best_trials
-from analysis.tables import study_text
+from analysis.tables import grid_tables, study_text
 from analysis.tables.formats import Form, render
+from analysis.tables.search import search_tables
 from cl2r.errors import InputError
 from cl2r.metrics import METRICS, Metric
+from tests.support.made_search import made_search
 from tests.support.made_study import made_study
+from tests.unit.analysis.test_recommendation import CLEAR, made
 
 SHOWN = ("service accuracy", "BC", "AC", "re-indexed accuracy", "service recall", "FC")
 
@@ -93,6 +98,40 @@ def test_rates_have_a_table_and_are_no_config_fields() -> None:
     assert table.column("BC@0.1")[1].mark == "best"
     trials = sweep().runs.assign(**{"AC@0.01": [0.1, 0.2, 0.3]})
     assert "AC@0.01" not in best_trials(trials, {"BC": "max"})
+
+
+def test_a_search_study_has_its_own_tables() -> None:
+    study = made_search()
+    expected = [table.title for table in search_tables(study.search)]
+    assert titles(study) == expected
+    text = study_text(study, "terminal")
+    assert all(name in text for name in expected)
+    assert titles(dataclasses.replace(study, search={})) == ["Classifier × distillation"]
+
+
+def test_a_race_shows_its_finalists_and_marks_none() -> None:
+    race = made(CLEAR)
+    assert titles(race) == ["Finalists, best first by service accuracy on tuning pairs"]
+    assert "Points" not in study_text(race, "markdown")
+    (points,) = grid_tables(race)
+    assert (points.title, points.marks) == ("Points", set())
+    unfinished = dataclasses.replace(race, runs=race.runs[race.runs["variant"] != "final"])
+    assert titles(unfinished) == []
+    assert "Cannot tell yet: no final round has finished." in study_text(unfinished, "terminal")
+
+
+def test_a_study_of_the_paper_has_the_tables_of_its_item() -> None:
+    study = dataclasses.replace(made_study(["fixed", "er_fdm"]), paper={"item": "table ablation", "preset": "icons"})
+    assert titles(study) == ["Ablation, T=3", "What the paper's text states"]
+    other = pd.concat([study.runs, study.runs.iloc[:1].assign(**{"run": "other", "optim.lr": 9.0})])
+    names = titles(dataclasses.replace(study, runs=other))
+    assert names[0] == "service accuracy by optim.lr", "runs that cannot be laid out as in the paper"
+
+
+def test_only_sweeps_and_races_import_optuna() -> None:
+    lines = ["import sys", "from analysis import study_text", "from tests.support.made_search import made_search"]
+    lines += ["study_text(made_search(), 'terminal')", "assert 'optuna' not in sys.modules"]
+    subprocess.run([sys.executable, "-c", "; ".join(lines)], check=True)
 
 
 STUDIES = {
