@@ -299,7 +299,7 @@ ADAPTER_TEXTS: dict[str, MethodText] = {
     ),
     "residual_mlp": MethodText(
         "Adds to a new query what a network with one hidden layer makes of it.",
-        ("m(q) = s ⊙ (q + max(0, q U + u) V + v),  min mean ‖m(a) − b‖² + 0.001 · (‖U‖² + ‖V‖²)",),
+        ("m(q) = s ⊙ (q + max(0, q U + u) V + v),  min mean ‖m(a) − b‖² + λ · (‖U‖² + ‖V‖²),  λ = 0.001 · tr(cov A)",),
         (
             "20 steps of L-BFGS from the best V for a random U; published: trained by gradient descent.",
             "Width, activation and decay are ours.",
