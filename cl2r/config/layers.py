@@ -168,7 +168,7 @@ def resolve(layers: Iterable[Mapping[str, Any]], base: int | None = None) -> Con
         (brought if meant else above).append(_nested(info.native))
     merged = merge_layers([*chain[:place], *brought, *chain[place:], *above, *overrides])
     adapter = _field(merged, "adapter.name")
-    merged["method"]["name"] = f"{name}+{adapter}" if adapter in ADAPTERS else name
+    merged["method"]["name"] = f"{name}+{adapter}" if isinstance(adapter, str) and adapter in ADAPTERS else name
     _check(merged)
     try:
         return Config.model_validate(merged)

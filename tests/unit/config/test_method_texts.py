@@ -1,13 +1,17 @@
 """Every method and adapter says what it does, its formula and its deviations; PAPER.md lists the same deviations."""
 
 import re
+from dataclasses import replace
+from typing import Annotated
 
 import pytest
 
+from cl2r.cli.method_page import allowed, method_page
 from cl2r.config.layers import resolve
 from cl2r.config.method_texts import ADAPTER_TEXTS, METHOD_TEXTS, with_deviations
 from cl2r.config.methods import ADAPTERS, METHODS
 from cl2r.config.schema import AdapterConfig, field_keys
+from cl2r.config.section import Section, docstrings, keyed_from
 from cl2r.runtime.environment import ROOT
 from tests.support.command_line import Command
 
@@ -85,3 +89,32 @@ def test_options_are_shown_with_their_defaults_and_ranges(cl2r: Command) -> None
         "adapter.orthogonality=1.0 (> 0):",
     ):
         assert entry in " ".join(out.split())
+
+
+class PluginOptions(Section):
+    """As an installed method may have them."""
+
+    path: Annotated[str, keyed_from(2)] = "here"
+    """Where from."""
+    other: Annotated[str | None, keyed_from(2)] = None
+    print  # noqa: B018  # an expression, but no text
+    rate: Annotated[float | None, keyed_from(2)] = None
+    3  # noqa: B018
+
+
+def test_only_texts_below_a_field_describe_it() -> None:
+    assert docstrings(PluginOptions) == {"path": "Where from."}
+
+
+def test_fields_of_a_class_without_source_have_no_description() -> None:
+    made = type("Made", (Section,), {"__module__": "builtins"})
+    assert docstrings(made) == {}
+
+
+def test_an_option_that_can_have_any_value_is_shown_without_a_range(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [allowed(field) for field in PluginOptions.model_fields.values()] == ["", "text or null", "a number or null"]
+    info = replace(METHODS["er"], name="other", family="other", section="other", build="a:B", options=PluginOptions)
+    monkeypatch.setitem(METHODS._loaded[0], "other", info)
+    shown = " ".join(" ".join(method_page(info)).split())
+    assert "other.path=here: Where from." in shown
+    assert "other.other=null (text or null)" in shown
