@@ -7,6 +7,7 @@ from typing import Annotated
 import pytest
 
 from cl2r.cli.method_page import allowed, method_page
+from cl2r.config.builtin import ABLATION_CELLS
 from cl2r.config.layers import resolve
 from cl2r.config.method_texts import ADAPTER_TEXTS, METHOD_TEXTS, with_deviations
 from cl2r.config.methods import ADAPTERS, METHODS
@@ -33,6 +34,17 @@ def test_a_text_has_a_formula_and_sentences(name: str) -> None:
     for sentence in (text.does, *text.deviations):
         assert sentence.endswith(".")
         assert "|" not in sentence, "it would end a cell of the table in PAPER.md"
+
+
+def test_methods_that_share_a_part_share_its_deviations() -> None:
+    """Fixed classifier, batches that are half memory, FD without memory, against the config of the method."""
+    configs = {name: resolve([{"method": {"name": name}}]) for name in METHOD_TEXTS}
+    for deviation, having in {
+        "The fixed classifier is centred": {n for n, c in configs.items() if c.method.classifier == "fixed"},
+        "Half of every batch is memory": {n for n, c in configs.items() if c.batches.batching == "balanced"},
+        "Without memory FD is left out": set(ABLATION_CELLS) & {n for n, c in configs.items() if c.method.fd != "none"},
+    }.items():
+        assert {n for n, text in METHOD_TEXTS.items() if deviation in " ".join(text.deviations)} == having, deviation
 
 
 @pytest.mark.parametrize("name", TEXTS)
