@@ -12,6 +12,7 @@ import pandas as pd
 
 from analysis.names import field_title, metric_of, ordered, title
 from cl2r.config.keys import LATER_FIELDS
+from cl2r.config.methods import sections
 from cl2r.errors import InputError, nearest
 
 Integers = npt.NDArray[np.int64]
@@ -32,7 +33,10 @@ def with_defaults(runs: pd.DataFrame) -> pd.DataFrame:
     for name, default in LATER_FIELDS.items():
         if name in runs and (column := runs[name]).isna().any():
             first = json.dumps(default) if isinstance(default, list) else default
-            values = column.astype(object).where(column.notna(), first)
+            empty, section = column.isna(), name.partition(".")[0]
+            if section in sections():  # runs of other methods do not have the field
+                empty &= runs.filter(regex=rf"^{section}\.").notna().any(axis=1)
+            values = column.astype(object).mask(empty, first)
             filled[name] = values.astype(column.dtype) if column.notna().any() else values
     return runs.assign(**filled)
 

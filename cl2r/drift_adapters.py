@@ -12,22 +12,36 @@ import numpy.typing as npt
 from scipy import optimize
 
 from cl2r.config.schema import AdapterConfig
+from cl2r.errors import InputError
 
 Vectors = npt.NDArray[np.float64]
 Map = Callable[[Vectors], Vectors]
 RIDGE = 1e-3
 """low_rank: pull of its matrix to 0, in multiples of the mean eigenvalue of AᵀA; features may span few dimensions."""
-DECAY = 1e-3  # residual_mlp: weight of the squared matrices
+DECAY = 1e-3
+"""residual_mlp: weight of the squared matrices, in multiples of tr(cov A); unit features may lie close together."""
+FLOOR = 1e-12  # least weight and variance: identical rows differ by rounding only
+LARGEST = 1024  # dimensions that orthogonal takes: a step of L-BFGS multiplies matrices of this size
 STEPS, NETWORK_STEPS = 100, 20  # of L-BFGS, at most
 
 
 def fit(new: Vectors, old: Vectors, config: AdapterConfig) -> Map:
     """Return the map of one step, fitted to unit features by the new and by the old model, row by row."""
+    check_size(config, new.shape[1])
+    if len(new) == 0:
+        raise InputError(f"adapter.name={config.name}: an update has no images to fit it to; leave the adapter out")
     if config.name == "low_rank":
         return low_rank(new, old, config.rank, config.scaling)
     if config.name == "residual_mlp":
         return residual_mlp(new, old, config.width, config.scaling)
     return orthogonal(new, old, config.orthogonality)
+
+
+def check_size(config: AdapterConfig, dim: int) -> None:
+    """Raise InputError if a map of features of this many dimensions takes too long to fit."""
+    if config.name == "orthogonal" and dim > LARGEST:
+        fault = f"adapter.name=orthogonal cannot take features of {dim} dimensions, at most {LARGEST}"
+        raise InputError(f"{fault}; use procrustes, or leave the adapter out")
 
 
 def numbers(config: AdapterConfig, dim: int) -> tuple[int, int]:
@@ -52,7 +66,7 @@ def low_rank(new: Vectors, old: Vectors, rank: int, scaling: bool) -> Map:
     mean, target = new.mean(0), old.mean(0)
     a, b = new - mean, old - target
     gram = a.T @ a
-    gram += max(RIDGE * np.trace(gram) / len(gram), np.finfo(float).tiny) * np.eye(len(gram))
+    gram += max(RIDGE * np.trace(gram) / len(gram), FLOOR * len(a)) * np.eye(len(gram))
     full = np.linalg.solve(gram, a.T @ b)
     # The best directions of the fitted values, those of the ridge included: fullᵀ gram full = Σ over both.
     _, directions = np.linalg.eigh(full.T @ gram @ full)
@@ -78,15 +92,16 @@ def orthogonal(new: Vectors, old: Vectors, weight: float) -> Map:
     mean, target = new.mean(0), old.mean(0)
     a, b = new - mean, old - target
     size, count = new.shape[1], len(new)
-    gram, cross = a.T @ a / count, a.T @ b / count
-    eye, pull = np.eye(size), weight * np.trace(gram) / size
+    # Both terms are divided by tr(cov A)/d: L-BFGS stops where the slope is small, whatever the spread of the features.
+    unit = max(np.sum(a**2) / count / size, FLOOR)
+    gram, cross, eye = a.T @ a / count / unit, a.T @ b / count / unit, np.eye(size)
 
     def objective(flat: Vectors) -> tuple[float, Vectors]:
         matrix = flat.reshape(size, size)
         excess = matrix.T @ matrix - eye
         product = gram @ matrix
-        value = np.sum(matrix * product) - 2 * np.sum(matrix * cross) + pull * np.sum(excess**2)
-        return float(value), (2 * product - 2 * cross + 4 * pull * matrix @ excess).ravel()
+        value = np.sum(matrix * product) - 2 * np.sum(matrix * cross) + weight * np.sum(excess**2)
+        return float(value), (2 * product - 2 * cross + 4 * weight * matrix @ excess).ravel()
 
     # a and b are not of length one: `rotation` would give every image the same weight.
     left, _, right = np.linalg.svd(cross)
@@ -96,15 +111,16 @@ def orthogonal(new: Vectors, old: Vectors, weight: float) -> Map:
 
 
 def residual_mlp(new: Vectors, old: Vectors, width: int, scaling: bool) -> Map:
-    """Return m(q) = s ⊙ (q + max(0, q U + u) V + v); s = 1 without scaling.
+    """Return m(q) = s ⊙ (q + max(0, q U + u) V + v), minimising mean ‖m(a) − b‖² + DECAY · tr(cov A) · (‖U‖² + ‖V‖²).
 
-    U is random at first, and V and v are the best ones for it; then L-BFGS changes all of them.
+    s = 1 without scaling. U is random at first, and V and v are the best ones for it; then L-BFGS changes all of them.
     """
     size, count = new.shape[1], len(new)
+    decay = max(DECAY * float(new.var(0).sum()), FLOOR)
     first = np.random.default_rng(0).normal(0, 1, (size, width)) / np.sqrt(size)
     hidden, gap = np.maximum(0, new @ first), old - new
     around = hidden - hidden.mean(0)
-    second = np.linalg.solve(around.T @ around / count + DECAY * np.eye(width), around.T @ gap / count)
+    second = np.linalg.solve(around.T @ around / count + decay * np.eye(width), around.T @ gap / count)
     parts = [first, np.zeros(width), second, gap.mean(0) - hidden.mean(0) @ second, np.ones(size)]
     ends = np.cumsum([part.size for part in parts])
 
@@ -119,8 +135,8 @@ def residual_mlp(new: Vectors, old: Vectors, width: int, scaling: bool) -> Map:
         slope = 2 * gap * scale / count
         inner = (slope @ v.T) * (hidden > 0)
         scales = 2 * np.sum(gap * plain, 0) / count if scaling else np.zeros(size)
-        slopes = [new.T @ inner + 2 * DECAY * u, inner.sum(0), hidden.T @ slope + 2 * DECAY * v, slope.sum(0), scales]
-        value = np.sum(gap**2) / count + DECAY * (np.sum(u**2) + np.sum(v**2))
+        slopes = [new.T @ inner + 2 * decay * u, inner.sum(0), hidden.T @ slope + 2 * decay * v, slope.sum(0), scales]
+        value = np.sum(gap**2) / count + decay * (np.sum(u**2) + np.sum(v**2))
         return float(value), np.concatenate([part.ravel() for part in slopes])
 
     start = np.concatenate([part.ravel() for part in parts])

@@ -63,12 +63,13 @@ def _options(chosen: Iterable[tuple[type[Section], str, Iterable[str], dict[str,
         texts = docstrings(kind)
         for key in keys:
             default = json.dumps(defaults[f"{section}.{key}"]).strip('"')
-            lines.append(f"{section}.{key}={default} ({allowed(kind.model_fields[key])}): {texts.get(key, '')}")
+            values = allowed(kind.model_fields[key])
+            lines.append(f"{section}.{key}={default}{f' ({values})' if values else ''}: {texts.get(key, '')}")
     yield from _labelled("options", [line.removesuffix(": ") for line in lines], "- ")
 
 
 def allowed(field: "FieldInfo") -> str:
-    """Return what values a field can have: `code or paper`, `true or false`, `≥ 0, < 1`."""
+    """Return what values a field can have: `code or paper`, `true or false`, `≥ 0, < 1`; nothing if it can have any."""
     kinds = get_args(field.annotation) or (field.annotation,)
     words = [kind for kind in kinds if isinstance(kind, str)]
     if words:
@@ -77,7 +78,9 @@ def allowed(field: "FieldInfo") -> str:
         return "true or false"
     limits = {name: getattr(entry, name) for entry in field.metadata for name in SIGNS if hasattr(entry, name)}
     told = [f"{SIGNS[name]} {value}" for name, value in limits.items() if value < 2**31]
-    return ", ".join(told) + (" or null" if type(None) in kinds else "")
+    if type(None) in kinds:
+        return f"{', '.join(told) or ('text' if str in kinds else 'a number')} or null"
+    return ", ".join(told)
 
 
 def _labelled(label: str, entries: Iterable[str], mark: str = "") -> Iterator[str]:

@@ -21,7 +21,7 @@ def recommendation_text(session: "StudySession", frames: "dict[str, pd.DataFrame
     from analysis.recommendation import recommendation
     from analysis.tables.formats import render
     from cl2r.cli.report import study_of
-    from cl2r.config.layers import from_dotted, resolve
+    from cl2r.config.layers import from_dotted, merge_layers, resolve
     from cl2r.config.schema import to_yaml
 
     found, file = recommendation(study_of(session.folder, frames)), session.folder.path / FILE
@@ -33,7 +33,7 @@ def recommendation_text(session: "StudySession", frames: "dict[str, pd.DataFrame
             parts.append(f"config: {out} was not written{earlier}")
     else:
         values = session.ledger.outcomes()[found.run].read()["config"]
-        text = to_yaml(resolve(starmap(from_dotted, values.items())))
+        text = to_yaml(resolve([merge_layers(starmap(from_dotted, values.items()))]))
         head = f"# {found.sentence}\n# cl2r run {FILE}\n"
         file.write_file((head + text).encode())
         where = [str(file)]

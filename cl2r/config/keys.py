@@ -25,6 +25,7 @@ LATER_FIELDS: dict[str, Any] = {
     "eval.average_precision": False,
     "optim.compile": False,
     "head.bias": False,
+    "foster.old_on_new": "zero",
 }
 """Fields added after links and studies had been stored, with the value that means the earlier behaviour."""
 
@@ -61,16 +62,21 @@ def link_keys(
 def _switched_off(config: Config) -> set[str]:
     """Return the fields that have no effect because of others: a sweep over λ trains ER once."""
     off: set[str] = set()
-    if config.method.classifier == "fixed":
+    info, fixed = method_info(config.method.name), config.method.classifier == "fixed"
+    if not fixed:
+        off |= {"simplex.scale"}
+    # An installed method may follow its switches in its own way: for these only a switch that is not on has no effect.
+    built_in = info.build.startswith("cl2r.")
+    if fixed and (built_in or not config.head.preallocate):
         off |= {"head.preallocate"}
-    else:
-        off |= {"simplex.scale"} if config.head.preallocate else {"simplex.scale", "head.mask_unseen"}
+    if not fixed and not config.head.preallocate and (built_in or not config.head.mask_unseen):
+        off |= {"head.mask_unseen"}
     if config.method.fd == "none":
         off |= {"method.lambda_base", "method.lambda_rule", "method.fd_when_no_memory"}
     if config.optim.schedule == "cosine":
         off |= {"optim.milestones", "optim.gamma"}
     if config.augment.crop == "resized":
         off |= {"augment.padding"}
-    if method_info(config.method.name).memory == "all":
+    if info.memory == "all":
         off |= {"memory.per_class", "memory.selection"}
     return off

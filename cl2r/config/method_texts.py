@@ -26,6 +26,7 @@ _NO_NATIVE = "The schedule is that of the preset, as for every method; no publis
 _RANDOM = "Memory is drawn at random, as for every method; published: herding (`method.budget=native` herds too)."
 _PER_CLASS = "Every class has the same number of images in memory; some publications share 2000 among all classes."
 _CENTRED = "On icons b(x) is centred before the classifier, as for every method; published: not (`head.centre`)."
+_DRAWN = "Rows of the classifier are drawn within 1/√d, d its inputs; PyCIL draws them within √(3/d)."
 _CLASS_INCREMENTAL = (_SCHEDULE, _RANDOM, _PER_CLASS, _CENTRED)
 
 _CELL = MethodText(
@@ -57,6 +58,7 @@ _LWF = MethodText(
         "The implementation that the CL²R paper cites does not run as published; this is the standard loss, w = 1.",
         "No memory, and a softmax over the new classes only, as in the original; the CL²R paper does not say. `lwf_er`"
         " has a memory and a softmax over all classes seen.",
+        _DRAWN,
         _SCHEDULE,
         _CENTRED,
     ),
@@ -71,7 +73,8 @@ _BIC = MethodText(
     (
         "Images of the first task's classes are set apart from the second task on; published: from the first. The first"
         " task is shared with other methods and cannot depend on the size of the memory.",
-        "With herding, images are set apart at random in a class's own task, and again from what memory then keeps.",
+        "With herding (`method.budget=native`), images are set apart at random in a class's own task, and again from"
+        " what memory then keeps: stage 2 may have images that were trained on in their own task.",
         "The pairs (α, β) of all earlier tasks stay part of teacher and student; the authors' code corrects the newest"
         " classes only.",
         *_CLASS_INCREMENTAL,
@@ -87,19 +90,21 @@ _BCT = MethodText(
         _SCHEDULE,
     ),
 )
+_BATCHES = "Batches are not half old images: all images of an epoch are shuffled (`batches.batching`)."
 _BOUND = MethodText(
     "Trains a new network on all images seen, with the fixed classifier: CL²R that never forgets.",
     ("L = CE(z, y; D_1 ∪ … ∪ D_t) + λ_t · FD(rows of old classes)", "λ_t = λ_base · √(k_n/k_0)"),
     (
+        _FIXED[0],
         "The CL²R paper does not say whether its upper bound keeps FD: this one does, `cores` does not.",
-        "Batches are not half old images: all images of an epoch are shuffled (`batches.batching`).",
+        _BATCHES,
     ),
 )
 
 METHOD_TEXTS: dict[str, MethodText] = {
     "er": _cell("Experience Replay: nothing else keeps the representation in place.", "", _TRAINABLE),
-    "er_fd": _cell("Features of all images are distilled.", "T_t", _TRAINABLE),
-    "er_fdm": _cell("Features of the images in memory are distilled.", "M_t", _TRAINABLE),
+    "er_fd": _cell("Features of all images are distilled.", "T_t", (*_TRAINABLE, _FIXED[2])),
+    "er_fdm": _cell("Features of the images in memory are distilled.", "M_t", (*_TRAINABLE, _FIXED[2])),
     "fixed": _cell("The classifier is a fixed d-Simplex over all classes to come.", "", _FIXED[:2]),
     "fixed_fd": _cell("Fixed d-Simplex classifier; features of all images are distilled.", "T_t", _FIXED),
     "cl2r": _cell("Fixed d-Simplex classifier; features of the images in memory are distilled.", "M_t", _FIXED),
@@ -110,6 +115,7 @@ METHOD_TEXTS: dict[str, MethodText] = {
         deviations=(
             _LWF.deviations[0],
             "With memory and a softmax over all classes seen; the original has neither.",
+            _DRAWN,
             _SCHEDULE,
             _CENTRED,
         ),
@@ -180,6 +186,7 @@ METHOD_TEXTS: dict[str, MethodText] = {
         ),
         (
             "The original is said to keep weights non-negative too; that could not be checked and is left out.",
+            _DRAWN,
             *_CLASS_INCREMENTAL,
         ),
     ),
@@ -195,6 +202,7 @@ METHOD_TEXTS: dict[str, MethodText] = {
             "The epochs of a task are shared 4 : 3 between the stages; published: 170 + 130 (`method.budget=native`).",
             "n_c is counted; the released code takes 500 for CIFAR.",
             "β = 0.94 for every task (`foster.beta_boost`); published: lists for some splits.",
+            _DRAWN,
             *_CLASS_INCREMENTAL,
         ),
     ),
@@ -235,9 +243,10 @@ METHOD_TEXTS: dict[str, MethodText] = {
         "Trains a new network on all images seen, with the fixed classifier and no distillation.",
         ("L = CE(z, y; D_1 ∪ … ∪ D_t),  φ_t starts from fresh weights",),
         (
+            _FIXED[0],
             "The model of the last epoch is used; published: the best one on validation images.",
             "The network is that of the preset; published: SENet-18.",
-            _BOUND.deviations[1],
+            _BATCHES,
             _SCHEDULE,
         ),
     ),
@@ -248,7 +257,13 @@ METHOD_TEXTS: dict[str, MethodText] = {
             "φ_t = [b_1; …; b_t];  L = CE(W φ_t, y) + w · CE(A b_t, a),  a = 0 for old classes, 1..k_n for new ones",
             "at the end: w_j ← γ w_j for new j,  γ = mean ‖w_old‖ / mean ‖w_new‖",
         ),
-        ("The pruning of the paper is left out, as in published code.", *_CLASS_INCREMENTAL),
+        (
+            "The pruning of the paper is left out, as in published code.",
+            "The norms of the classifier's rows are aligned, as in PyCIL; the paper retrains the classifier on balanced"
+            " images.",
+            _DRAWN,
+            *_CLASS_INCREMENTAL,
+        ),
     ),
     "hoc": MethodText(
         "Fixed d-Simplex classifier and a contrastive loss towards the features of the previous model.",
@@ -257,6 +272,7 @@ METHOD_TEXTS: dict[str, MethodText] = {
             "s_ij = cos(φ_t(x_i), φ_{t-1}(x_j))",
         ),
         (
+            *_FIXED[:2],
             "Similarities inside a class are left out; the released code sets them to 0 (`hoc.mask=code`).",
             "Every new feature is compared with old ones; the released code does the reverse (`hoc.anchor=old`).",
             "K is the number of classes of the data set; published: 1024 (`head.k_max`).",
@@ -299,7 +315,7 @@ ADAPTER_TEXTS: dict[str, MethodText] = {
     ),
     "residual_mlp": MethodText(
         "Adds to a new query what a network with one hidden layer makes of it.",
-        ("m(q) = s ⊙ (q + max(0, q U + u) V + v),  min mean ‖m(a) − b‖² + 0.001 · (‖U‖² + ‖V‖²)",),
+        ("m(q) = s ⊙ (q + max(0, q U + u) V + v),  min mean ‖m(a) − b‖² + λ · (‖U‖² + ‖V‖²),  λ = 0.001 · tr(cov A)",),
         (
             "20 steps of L-BFGS from the best V for a random U; published: trained by gradient descent.",
             "Width, activation and decay are ours.",

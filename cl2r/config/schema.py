@@ -163,7 +163,7 @@ class AdapterConfig(Section):
     @classmethod
     def _known(cls, name: str) -> str:
         if name != "none" and name not in ADAPTERS:
-            raise ValueError(f"no such adapter{nearest(name, ADAPTERS)}; there are none, {ADAPTERS}")
+            raise ValueError(f"no such adapter{nearest(name, ADAPTERS)}; choose none or one of: {ADAPTERS}")
         return name
 
 

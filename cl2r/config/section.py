@@ -39,12 +39,14 @@ def docstrings(kind: type[BaseModel]) -> dict[str, str]:
     """Return the docstrings below the fields of a model, on one line each; none if its source is not installed."""
     try:
         source = inspect.getsource(kind)
-    except OSError:
+    except (OSError, TypeError):  # TypeError: a class that was made at run time
         return {}
     (tree,) = ast.parse(textwrap.dedent(source)).body
     assert isinstance(tree, ast.ClassDef)
     found = {}
     for field, after in zip(tree.body, tree.body[1:], strict=False):
-        if isinstance(field, ast.AnnAssign) and isinstance(after, ast.Expr) and isinstance(field.target, ast.Name):
-            found[field.target.id] = " ".join(str(ast.literal_eval(after.value)).split())
+        if not (isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)):
+            continue
+        if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant) and isinstance(after.value.value, str):
+            found[field.target.id] = " ".join(after.value.value.split())
     return found

@@ -9,6 +9,7 @@ from cl2r.config.methods import ADAPTERS
 from cl2r.config.schema import Config
 from cl2r.data import ImageSet, load_dataset
 from cl2r.data.scenario import Scenario, build_scenario, class_increments, class_order
+from cl2r.drift_adapters import check_size
 from cl2r.engine.evaluation import evaluation_pairs, search_images
 from cl2r.errors import InputError
 from cl2r.methods.base import method_class
@@ -73,8 +74,10 @@ def plan_run(config: Config) -> Plan:
         raise InputError(f"scenario.stop_after={spec.stop_after} exceeds the {len(scenario.tasks)} tasks; lower it")
     classes = [task.classes for task in scenario.tasks[: spec.stop_after]]
     keys = link_keys(config, dataset.fingerprint, classes, outputs)
-    if config.adapter.name != "none" and config.head.projection != "none" and outputs - 1 > FACTORED_ABOVE:
-        fault = f"adapter.name={config.adapter.name} cannot take features of {outputs - 1} dimensions"
-        raise InputError(f"{fault}; leave the adapter out")
+    if config.adapter.name != "none" and config.head.projection != "none":
+        check_size(config.adapter, outputs - 1)
+        if outputs - 1 > FACTORED_ABOVE:
+            fault = f"adapter.name={config.adapter.name} cannot take features of {outputs - 1} dimensions"
+            raise InputError(f"{fault}; leave the adapter out")
     tuning, report = evaluation_pairs(dataset, config.eval)
     return Plan(config, dataset, scenario, outputs, keys, tuning, report, *search_images(dataset, config.eval))

@@ -173,7 +173,10 @@ class Incremental(Method[OptionsT]):
             raise InputError(f"method {self.config.method.name}: restore() does not build what it carries: {differ}")
         for name, stored in tensors.items():
             before, now = own[name].shape, stored.shape
-            if before != now and len(before) == len(now) and all(a <= b for a, b in zip(before, now, strict=True)):
+            if before != now:
+                if len(before) != len(now) or any(a > b for a, b in zip(before, now, strict=True)):
+                    built = f"restore() builds {name} of size {list(before)}, but {list(now)} was stored"
+                    raise InputError(f"method {self.config.method.name}: {built}; build it no larger")
                 place, _, last = name.rpartition(".")  # it grew
                 empty = torch.empty_like(stored)
                 setattr(self.network.get_submodule(place), last, nn.Parameter(empty) if name in trained else empty)

@@ -20,6 +20,7 @@ from cl2r.engine.chain import Chain, RunResult, training_images
 from cl2r.engine.loop import TaskLoop
 from cl2r.engine.plan import plan_run
 from cl2r.engine.workers import ALONE, Workers
+from cl2r.errors import InputError
 from cl2r.methods.base import Method, build_method
 from cl2r.methods.bic import SAVE_EVERY
 from cl2r.runtime.progress import EpochReport
@@ -439,3 +440,12 @@ def test_two_workers_train_every_method(tiny: Path, tmp_path: Path) -> None:
         result = Chain(plan, tmp_path, Recorder(), "other").result(0.0)
         assert np.isfinite(result.report.matrix[np.tri(2, dtype=bool)]).all()
         assert result.links[1].record["workers"] == 2
+
+
+def test_a_tensor_that_was_stored_smaller_than_it_is_built_is_named() -> None:
+    first, third = advanced("er", task=1), advanced("er", task=3)
+    with pytest.raises(InputError, match=r"restore\(\) builds classifier\.weight of size \[12, 11\], but \[4, 11\]"):
+        third.method.restore(first.method.carry(), first.method.task)
+    fresh = case("er")
+    fresh.method.restore(third.method.carry(), third.method.task)
+    assert fingerprint(fresh.method.network) == fingerprint(third.method.network)

@@ -66,6 +66,11 @@ def test_older_runs_have_the_defaults_of_later_fields(dtype: Any) -> None:
     assert filled.columns.tolist() == runs.columns.tolist()
 
 
+def test_a_later_field_of_a_method_is_filled_in_for_its_own_runs_only() -> None:
+    runs = runs_of(**{"foster.old_on_new": [None, None], "foster.weight": [1.0, np.nan]})
+    assert with_defaults(runs)["foster.old_on_new"].tolist() == ["zero", None]
+
+
 def test_runs_older_than_a_field_are_grouped_with_runs_that_have_its_default() -> None:
     runs = made_study(["cl2r"], (0, 1, 2)).runs
     runs.loc[0, ["eval.metric", "eval.far", "augment.crop"]] = None

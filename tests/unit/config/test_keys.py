@@ -1,6 +1,7 @@
 """Which field moves the key of which link."""
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -250,3 +251,15 @@ def test_first_tasks_are_shared_as_the_catalog_says() -> None:
 def test_no_two_methods_share_a_later_link() -> None:
     later = [key for name in METHODS for key in keys_of(resolve([override(f"method.name={name}")]))[1:]]
     assert len(set(later)) == len(later)
+
+
+@pytest.mark.parametrize(("like", "switch"), [("er", "mask_unseen"), ("fixed", "preallocate")])
+def test_a_switch_that_an_installed_method_declares_moves_its_keys(
+    like: str, switch: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may follow a switch that has no effect on the built-in methods."""
+    installed = replace(METHODS[like], name="other", family="other", build="elsewhere:Other", switches=HEAD_SWITCHES)
+    monkeypatch.setitem(METHODS._loaded[0], "other", installed)
+    base: list[dict[str, Any]] = [{"method": {"name": "other"}}]
+    plain, switched = keys_of(resolve(base)), keys_of(resolve([*base, override(f"head.{switch}=true")]))
+    assert not set(plain) & set(switched)

@@ -1,13 +1,18 @@
 """Every method and adapter says what it does, its formula and its deviations; PAPER.md lists the same deviations."""
 
 import re
+from dataclasses import replace
+from typing import Annotated
 
 import pytest
 
+from cl2r.cli.method_page import allowed, method_page
+from cl2r.config.builtin import ABLATION_CELLS
 from cl2r.config.layers import resolve
 from cl2r.config.method_texts import ADAPTER_TEXTS, METHOD_TEXTS, with_deviations
 from cl2r.config.methods import ADAPTERS, METHODS
 from cl2r.config.schema import AdapterConfig, field_keys
+from cl2r.config.section import Section, docstrings, keyed_from
 from cl2r.runtime.environment import ROOT
 from tests.support.command_line import Command
 
@@ -29,6 +34,17 @@ def test_a_text_has_a_formula_and_sentences(name: str) -> None:
     for sentence in (text.does, *text.deviations):
         assert sentence.endswith(".")
         assert "|" not in sentence, "it would end a cell of the table in PAPER.md"
+
+
+def test_methods_that_share_a_part_share_its_deviations() -> None:
+    """Fixed classifier, batches that are half memory, FD without memory, against the config of the method."""
+    configs = {name: resolve([{"method": {"name": name}}]) for name in METHOD_TEXTS}
+    for deviation, having in {
+        "The fixed classifier is centred": {n for n, c in configs.items() if c.method.classifier == "fixed"},
+        "Half of every batch is memory": {n for n, c in configs.items() if c.batches.batching == "balanced"},
+        "Without memory FD is left out": set(ABLATION_CELLS) & {n for n, c in configs.items() if c.method.fd != "none"},
+    }.items():
+        assert {n for n, text in METHOD_TEXTS.items() if deviation in " ".join(text.deviations)} == having, deviation
 
 
 @pytest.mark.parametrize("name", TEXTS)
@@ -85,3 +101,32 @@ def test_options_are_shown_with_their_defaults_and_ranges(cl2r: Command) -> None
         "adapter.orthogonality=1.0 (> 0):",
     ):
         assert entry in " ".join(out.split())
+
+
+class PluginOptions(Section):
+    """As an installed method may have them."""
+
+    path: Annotated[str, keyed_from(2)] = "here"
+    """Where from."""
+    other: Annotated[str | None, keyed_from(2)] = None
+    print  # noqa: B018  # an expression, but no text
+    rate: Annotated[float | None, keyed_from(2)] = None
+    3  # noqa: B018
+
+
+def test_only_texts_below_a_field_describe_it() -> None:
+    assert docstrings(PluginOptions) == {"path": "Where from."}
+
+
+def test_fields_of_a_class_without_source_have_no_description() -> None:
+    made = type("Made", (Section,), {"__module__": "builtins"})
+    assert docstrings(made) == {}
+
+
+def test_an_option_that_can_have_any_value_is_shown_without_a_range(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [allowed(field) for field in PluginOptions.model_fields.values()] == ["", "text or null", "a number or null"]
+    info = replace(METHODS["er"], name="other", family="other", section="other", build="a:B", options=PluginOptions)
+    monkeypatch.setitem(METHODS._loaded[0], "other", info)
+    shown = " ".join(" ".join(method_page(info)).split())
+    assert "other.path=here: Where from." in shown
+    assert "other.other=null (text or null)" in shown

@@ -118,6 +118,8 @@ def test_an_unknown_key_without_a_near_one_names_those_in_its_place(message: Cal
         (["method.name=cl2r", "head.bias=true"], "cl2r cannot; leave it out, or use one of er, "),
         (["method.name=wa", "head.mask_unseen=true"], "wa cannot; leave it out, or use one of er, "),
         (["adapter.name=slurp"], "did you mean 'slerp'?"),
+        (["adapter.name=slurp"], "choose none or one of: aligner"),
+        (["adapter.name=[slerp]"], "adapter.name: "),
         (["method.name=fan+slerp"], "leave the adapter out"),
         (["eval.thresholds=grid", "eval.metric=tar"], "leave it out, or eval.metric=tar"),
         (["eval.far=[0.1, 0.1]"], "each rate once"),

@@ -34,6 +34,12 @@ def test_a_task_of_one_image_is_refused(tmp_path: Path) -> None:
         plan_run(quick_config(tmp_path / "d.npz", {"scenario": {"n_tasks": 4}, "eval": {"tuning_share": 0}}))
 
 
+def test_the_orthogonal_adapter_is_refused_before_training_if_features_have_too_many_dimensions(tiny: Path) -> None:
+    with pytest.raises(InputError, match=r"adapter\.name=orthogonal .*1999 dimensions"):
+        plan_run(quick_config(tiny, {"method": {"name": "cl2r+orthogonal"}, "head": {"k_max": 2000}}))
+    plan_run(quick_config(tiny, {"method": {"name": "cl2r+low_rank"}, "head": {"k_max": 2000}}))
+
+
 def test_adapters_are_refused_if_features_are_factored(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cl2r.engine.plan.FACTORED_ABOVE", 4)
     with pytest.raises(InputError, match=r"adapter\.name=procrustes .*11 dimensions"):
