@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from analysis.groups import finished
-from analysis.headline import Headline, command_words, difference_text
+from analysis.headline import Headline, command_words, difference_text, without
 from analysis.stats import NO_SPREAD, Estimate, shown_estimates, t_interval
 from analysis.study import Study
 from analysis.sweeps import (
@@ -335,15 +335,6 @@ def more_trials(study: Study, contexts: Sequence[Context]) -> tuple[str, int, st
     searched = float(trained.loc[trained["run"].isin(variant_rows(study.runs)["run"]), "seconds"].astype(float).sum())
     share = taken / every if every > 0 and taken else 1.0  # trials run side by side
     return command, added, f", about {duration(searched * share * added / max(tried, 1))}," if searched else ""
-
-
-def without(words: Sequence[str], *options: str) -> list[str]:
-    """Return the words of a command without these options and their values."""
-    kept, skipped = [], False
-    for word in words:
-        skipped = word in options if word.startswith("--") else skipped
-        kept += [] if skipped else [word]
-    return kept
 
 
 def race_headline(study: Study, name: str) -> Headline:

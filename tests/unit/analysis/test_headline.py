@@ -97,7 +97,7 @@ def test_methods_are_ranked_on_the_seeds_that_all_have() -> None:
     runs.loc[4, "status"] = "failed"
     assert headline(study_of(runs)).certainty.startswith("One seed")
     runs.loc[5, "status"] = "failed"
-    assert headline(study_of(runs)).certainty.endswith("Without a finished run: Trainable, FD^M; CL²R.")
+    assert headline(study_of(runs)).certainty.endswith("Without a finished run: Trainable, FD^M; and CL²R.")
 
 
 def test_recall_that_falls_behind_every_first_model_is_said() -> None:

@@ -7,9 +7,9 @@ import re
 import pytest
 
 from analysis import Study
-from analysis.headline import headline
+from analysis.headline import headline, without
 from analysis.stats import t_interval
-from analysis.sweep_headline import more_trials, sweep_results, without
+from analysis.sweep_headline import more_trials, sweep_results
 from analysis.sweeps import best_trials, settings_brief, settings_words, sweep_contexts, trial_runs
 from analysis.tables.sweep import NOT_BETTER
 from tests.support.made_study import confirmed_sweep, made_sweep
