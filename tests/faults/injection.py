@@ -152,8 +152,8 @@ def install() -> None:
 
 
 def _batches(original: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
-    def batches(self: Any, task: int, new: Any, memory: Any, stage: int, epoch: int, batching: Any = None) -> Any:
-        for number, batch in enumerate(original(self, task, new, memory, stage, epoch, batching)):
+    def batches(self: Any, task: int, new: Any, memory: Any, stage: int, epoch: int, *more: Any) -> Any:
+        for number, batch in enumerate(original(self, task, new, memory, stage, epoch, *more)):
             if number == 1:
                 strike("batch", task=task, epoch=epoch + 1, rank=self.workers.rank)
             yield batch
