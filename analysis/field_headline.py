@@ -8,7 +8,17 @@ import pandas as pd
 
 from analysis.comparisons import comparable_sets
 from analysis.groups import finished, short, varied_fields
-from analysis.headline import MORE_SEEDS, NEEDED, SHARED, Headline, common_seeds, estimate_text, more_seeds, older_note
+from analysis.headline import (
+    MORE_SEEDS,
+    NEEDED,
+    ONE_SEED,
+    SHARED,
+    Headline,
+    common_seeds,
+    estimate_text,
+    more_seeds,
+    older_note,
+)
 from analysis.names import field_title, on_all_data, ordered, title
 from analysis.stats import NO_SPREAD, ROUNDING, t_interval
 from analysis.study import Study
@@ -70,7 +80,7 @@ def _found_over(field: str, tables: dict[Any, pd.DataFrame], best: dict[Any, str
         indexed, first = (
             listed([f"{level(v, metric):.3f}" for v in some]) for metric in (REINDEXED_ACCURACY, FIRST_ACCURACY)
         )
-        return f"re-indexing would reach {indexed}, never upgrading {first}"
+        return f"re-indexing it would reach {indexed}, its first model alone {first}"
 
     first, last = values[0], values[-1]
     unpaid = [short(value) for value in values if level(value, SERVICE_ACCURACY) <= level(value, FIRST_ACCURACY)]
@@ -117,10 +127,7 @@ def _certainty_over(
     surer = f"; {MORE_SEEDS} more seeds{cost} would make this surer" if command else ""
     counts = sorted({int(own["seed"].nunique()) for own in tables.values()})
     if counts[-1] < 2:
-        return (
-            f"One seed cannot tell a finding from chance: its intervals are over pairs, not over seeds{surer}.{left}",
-            command,
-        )
+        return f"{ONE_SEED}{surer}.{left}", command
     seeds = counted(counts[0], "seed") if len(counts) == 1 else f"{counts[0]} to {counts[-1]} seeds"
     found: dict[bool, list[str]] = {True: [], False: []}
     for value, own in tables.items():

@@ -51,6 +51,7 @@ SHARED = (
 )
 """Columns in which compared runs must agree, if they have them."""
 NEEDED = [FIRST_ACCURACY.name, SERVICE_ACCURACY.name, REINDEXED_ACCURACY.name]
+ONE_SEED = "One seed cannot tell a finding from chance: its intervals are over pairs, not over seeds"
 MORE_SEEDS = 2  # that a study is told to add
 REGIMES = "studies/results/regimes_icons.md"
 PLACES = ("first", "second", "third", "fourth", "fifth", "sixth")
@@ -268,8 +269,7 @@ def _certainty(study: Study, runs: pd.DataFrame, order: Sequence[str], left: str
     command, cost = more_seeds(study)
     surer = f"{MORE_SEEDS} more seeds{cost} would make this surer" if command else ""
     if len(served) < 2:
-        words = "One seed cannot tell a finding from chance: its intervals are over pairs, not over seeds"
-        return f"{words}{f'; {surer}' if surer else ''}.{left}", command
+        return f"{ONE_SEED}{f'; {surer}' if surer else ''}.{left}", command
     gaps = [
         difference_text(t_interval(served - by_method[rival][SERVICE_ACCURACY.name]), f"the next, {title(rival)},")
         for rival in order[1:2]

@@ -68,7 +68,7 @@ def table_two(rows: Rows, **about: Any) -> Study:
 
 
 COMPATIBLE = [row for method in ("lucir", "podnet", "foster") for row in seeds(method, "BC", [0.10, 0.12])]
-"""Of the six statements about Table 2 one says so of LUCIR and PODNet, and one the contrary of FOSTER."""
+"""Six statements are about Table 2: one says so about LUCIR and PODNet, and another says the contrary about FOSTER."""
 
 
 def test_the_headline_counts_statements_that_hold() -> None:
