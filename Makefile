@@ -43,7 +43,7 @@ study: $(READY) ## The ablation study on the embedded icons: six methods, six ta
 ablation: $(READY) ## The same with all epochs of the preset (about 15 minutes on 2 cores)
 	@$(BIN)/python studies/ablation.py
 
-methods: $(READY) ## All methods and adapters, three seeds, half the preset's epochs (about an hour on 2 cores)
+methods: $(READY) ## All methods and adapters, three seeds, half the preset's epochs (about 40 minutes on 2 cores)
 	@$(BIN)/python studies/methods.py --seeds 0 1 2 $(HALF)
 
 search: $(READY) ## Search after upgrades: ER and CL²R, three seeds, half the preset's epochs

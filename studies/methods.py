@@ -1,6 +1,6 @@
 """All methods × task counts × seeds, under one budget (the shape of the paper's Tables 2 to 5).
 
-    make methods                                                  # five tasks, three seeds, 10 epochs
+    make methods                                                  # six tasks, three seeds, 10 epochs
     python studies/methods.py --seeds 0 1 2                       # the same with all 20 epochs
     python studies/methods.py --methods er lucir cl2r cl2r+aligner --counts 2 3 5 10
     python studies/methods.py --set method.budget=native          # each method's own schedule, if one is known
