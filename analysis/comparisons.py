@@ -12,7 +12,7 @@ import pandas as pd
 from scipy import special  # scipy.stats takes a second to import
 
 from analysis import stats
-from analysis.groups import FREE, Group, Integers, check_name, group_of, label_of, numbered_groups, short, with_defaults
+from analysis.groups import FREE, Group, Integers, check_name, group_of, label_of, numbered_groups, short
 from analysis.names import field_title, metric_of
 from cl2r.errors import InputError, nearest
 from cl2r.metrics import METRICS
@@ -152,7 +152,7 @@ def standings(runs: pd.DataFrame, metric: str, by: Sequence[str]) -> pd.DataFram
 def measured_as(runs: pd.DataFrame) -> pd.DataFrame:
     """Return the columns in which compared runs must agree; runs older than a field have its default."""
     fields = [name for name in runs.columns if name.startswith(("scenario.", "eval.")) and name not in FREE]
-    return with_defaults(runs)[[*(name for name in ALIKE if name in runs), *fields]]
+    return runs[[*(name for name in ALIKE if name in runs), *fields]]
 
 
 def comparable_sets(runs: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:

@@ -1,6 +1,5 @@
 """Groups of runs that differ in their seed only: which config fields tell them apart, their labels, and pivots."""
 
-import json
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
@@ -11,8 +10,6 @@ import numpy.typing as npt
 import pandas as pd
 
 from analysis.names import field_title, metric_of, ordered, title
-from cl2r.config.keys import LATER_FIELDS
-from cl2r.config.methods import sections
 from cl2r.errors import InputError, nearest
 
 Integers = npt.NDArray[np.int64]
@@ -27,25 +24,10 @@ def config_fields(runs: pd.DataFrame) -> list[str]:
     return [name for name in runs.columns if ("." in name and "@" not in name) or name == "variant"]
 
 
-def with_defaults(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the runs with config fields that are younger than a run set to what the run did."""
-    filled = {}
-    for name, default in LATER_FIELDS.items():
-        if name in runs and (column := runs[name]).isna().any():
-            first = json.dumps(default) if isinstance(default, list) else default
-            empty, section = column.isna(), name.partition(".")[0]
-            if section in sections():  # runs of other methods do not have the field
-                empty &= runs.filter(regex=rf"^{section}\.").notna().any(axis=1)
-            values = column.astype(object).mask(empty, first)
-            filled[name] = values.astype(column.dtype) if column.notna().any() else values
-    return runs.assign(**filled)
-
-
 def differing(runs: pd.DataFrame, fields: Sequence[str], cell: Sequence[str]) -> list[str]:
     """Return the fields that take several values among runs that agree in the columns of `cell`."""
-    rows = with_defaults(runs)
-    codes = pd.DataFrame({name: pd.factorize(rows[name])[0] for name in fields}, range(len(rows)))  # −1: empty
-    groups = codes.groupby(rows.groupby(list(cell), dropna=False, sort=False).ngroup().to_numpy())
+    codes = pd.DataFrame({name: pd.factorize(runs[name])[0] for name in fields}, range(len(runs)))  # −1: empty
+    groups = codes.groupby(runs.groupby(list(cell), dropna=False, sort=False).ngroup().to_numpy())
     several = (groups.max() != groups.min()).any()
     return [name for name in fields if several[name]]
 
@@ -89,7 +71,7 @@ def group_labels(runs: pd.DataFrame, fields: Sequence[str] | None = None) -> pd.
     all their digits, or fields their whole names, only if two labels would be equal.
     """
     names = group_fields(runs) if fields is None else list(fields)
-    rows = with_defaults(runs)[names].astype(object)
+    rows = runs[names].astype(object)
     groups = [group_of(values) for values in rows.itertuples(index=False, name=None)]
     labels: dict[Group, str] = {}
     for write in (partial(_label, names, short), partial(_label, names, _exact), partial(_written_out, names)):
@@ -197,7 +179,7 @@ def check_cells(runs: pd.DataFrame, cell: list[str]) -> None:
     if mixed:
         raise InputError(f"a cell would mix runs that differ in {', '.join(mixed)}; select one value first")
     by_seed = [*cell, "seed"]
-    if "seed" in runs and with_defaults(runs).duplicated(by_seed).any():
+    if "seed" in runs and runs.duplicated(by_seed).any():
         others = ", ".join(differing(runs, fields, by_seed)) or "run"
         raise InputError(f"a cell would mix runs of one seed that differ in {others}; select one value first")
 

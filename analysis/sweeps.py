@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.groups import FREE, PLACES, check_name, config_fields, finished, short, with_defaults
+from analysis.groups import FREE, PLACES, check_name, config_fields, finished, short
 from analysis.matrices import pareto_front
 from analysis.names import field_title, title
 from cl2r.errors import InputError
@@ -53,7 +53,7 @@ def context_fields(runs: pd.DataFrame) -> list[str]:
     """Return the fields of the scenario, the data and the evaluation in which the runs of a sweep differ."""
     from cl2r.study.space import is_context  # Optuna takes a while to import, and few studies are sweeps
 
-    rows = with_defaults(runs)  # references too: they begin before the trials of their context
+    rows = runs  # references too: they begin before the trials of their context
     names = [name for name in config_fields(rows) if is_context(name) and name not in (*PLACES, *FREE)]
     return [name for name in names if rows[name].nunique(dropna=False) > 1]
 
@@ -63,7 +63,7 @@ def sweep_contexts(runs: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
     fields = context_fields(runs)
     if not fields:
         return [("", runs)]
-    groups = with_defaults(runs).groupby(fields, dropna=False, sort=True)
+    groups = runs.groupby(fields, dropna=False, sort=True)
     labels = (", ".join(f"{field_title(n)}={short(v)}" for n, v in zip(fields, key, strict=True)) for key, _ in groups)
     return [(label, runs.loc[rows.index]) for label, (_, rows) in zip(labels, groups, strict=True)]
 
@@ -200,7 +200,7 @@ def best_trials(
 
 def trial_settings(trials: pd.DataFrame) -> pd.DataFrame:
     """Return the fields in which trials differ, by trial."""
-    first = with_defaults(trials).drop_duplicates("trial").set_index("trial")
+    first = trials.drop_duplicates("trial").set_index("trial")
     varied = [name for name in config_fields(first) if name != "variant" and first[name].nunique(dropna=False) > 1]
     return first[varied]
 

@@ -22,7 +22,6 @@ from analysis.groups import (
     numbered_groups,
     one_budget,
     pivot,
-    with_defaults,
 )
 from analysis.names import field_title, on_all_data, ordered
 from analysis.names import title as method_title
@@ -93,7 +92,6 @@ def counted_runs(runs: pd.DataFrame) -> pd.DataFrame:
 
     AC, BC and FC have a column even if no run has one; other metrics that the frame lacks, because it is older, do not.
     """
-    runs = with_defaults(runs)
     metrics = [metric.name for metric in METRICS.of_matrix() if metric.name in runs or metric in COMPATIBILITY]
     names = [*metrics, TRAIN_SECONDS.name]
     values = runs.reindex(columns=names).astype(float)

@@ -137,7 +137,7 @@ def plan_study(
         text = plan_text(session, gpu_price)
         finished = sum(event.kind == "finished" for event in session.ledger.outcomes().values())
         keys = {key for job in session.jobs for run in job.runs for key in run.keys}
-        counts = None if session.spec.is_sweep else (len(keys), len(keys - session.store.keys()))
+        counts = None if session.spec.is_sweep else (len(keys), len(keys - session.present()))
         links, missing = counts or (None, None)
         return StudyPlan(session.folder.name, total, finished, links, missing, text)
 

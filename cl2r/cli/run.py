@@ -14,7 +14,7 @@ from cl2r.errors import InputError
 
 if TYPE_CHECKING:
     from cl2r.config.schema import Config
-    from cl2r.engine.chain import RunResult
+    from cl2r.engine.chain import AcceptLinks, RunResult
     from cl2r.engine.evaluation import Evaluation
     from cl2r.engine.plan import Plan
     from cl2r.storage.path import StoragePath
@@ -31,6 +31,13 @@ if TYPE_CHECKING:
 @shared.set_option
 @shared.storage_option
 @shared.grace_option
+@click.option(
+    "--accept-links",
+    type=click.Choice(["same", "any"]),
+    default="same",
+    show_default=True,
+    help="Use stored links made by one process on the same kind of device, or any.",
+)
 @shared.log_option()
 @click.option("--show-config", is_flag=True, help="Print every setting and stop.")
 @click.option("-v", "--verbose", is_flag=True, help="Print every setting first.")
@@ -41,6 +48,7 @@ def run(
     overrides: tuple[str, ...],
     storage: "StoragePath",
     grace: float,
+    accept_links: "AcceptLinks",
     log: tuple[str, ...],
     show_config: bool,
     verbose: bool,
@@ -78,7 +86,7 @@ def run(
         progress = nullcontext(TimeLeft()) if quiet else closing(ProgressLine(len(plan.keys)))
         tracked = TrackedRun(log, plan, storage)
         with progress as listener, termination.graceful(), tracked:
-            result = execute(plan, storage, listener, termination.asked, tracked)
+            result = execute(plan, storage, listener, termination.asked, tracked, accept_links)
             tracked.finish(result)
         folder = write_run(result, storage)
     if as_json:

@@ -202,6 +202,11 @@ def resource_option(name: str, **settings: Any) -> Callable[[Any], Any]:
 @resource_option("--gpus-per-worker", type=float, default=0.0, metavar="N", help="GPUs per process.")
 @resource_option("--accelerator", metavar="NAME", help="Use only nodes with this accelerator, e.g. A100.")
 @resource_option("--max-concurrent", type=int, metavar="N", help="Trials at a time (default: as many as fit).")
+@resource_option(
+    "--accept-links",
+    type=click.Choice(["same", "any"]),
+    help="Use stored links made with as many workers on the same kind of device, or any. [default: same]",
+)
 @resource_option("--sync-batchnorm", is_flag=True, help="Batch norm over all workers (GPUs only).")
 @resource_option(
     "--retries", type=int, default=2, show_default=True, metavar="N", help="Retries after crashes without progress."

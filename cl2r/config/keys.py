@@ -2,44 +2,39 @@
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any
+import re
+from collections.abc import Sequence
 
 from cl2r.config.methods import METHODS, method_info
 from cl2r.config.schema import Config, fields, matters_from
 
-LINK_FORMAT = 3  # increase it when the code changes what a link contains: old links are then trained again
-LATER_FIELDS: dict[str, Any] = {
-    "augment.crop": "padded",
-    "adapter.rank": 32,
-    "adapter.width": 128,
-    "adapter.scaling": False,
-    "adapter.orthogonality": 1.0,
-    "eval.metric": "accuracy",
-    "eval.far": [0.01, 0.1, 0.0001],
-    "eval.order": "stratified",
-    "eval.thresholds": "exact",
-    "eval.normalise": "training",
-    "eval.features": "float32",
-    "eval.split": "images",
-    "eval.average_precision": False,
-    "optim.compile": False,
-    "head.bias": False,
-    "foster.old_on_new": "zero",
-}
-"""Fields added after links and studies had been stored, with the value that means the earlier behaviour."""
+LINK_FORMAT = 4  # increase it when the code changes what a link contains: old links are then trained again
+KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+"""What the key of a link looks like; anything else in the store's folder is not ours."""
+ALONE = "cpu1"
 
 
-def telling(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields without later ones at their neutral value, so that stored links and runs keep key and name."""
-    return {name: value for name, value in values.items() if name not in LATER_FIELDS or LATER_FIELDS[name] != value}
+def made_by(device: str, workers: int, sync_batchnorm: bool) -> str:
+    """Return what computes a link, as text: `cpu1`, `cpu2`, `cuda4`, `cuda4s` with synchronised batch norm."""
+    return f"{device}{workers}{'s' * sync_batchnorm}"
+
+
+def stored_key(key: str, made: Sequence[str]) -> str:
+    """Return the key that a link is stored under: `key`, and what computed this link and those before it.
+
+    Rounding and the statistics of batch norm depend on the kind of device and on the number of workers: links that were
+    made otherwise are other links. A link that one process made on a CPU, like all before it, is stored under `key`.
+    """
+    if len(set(made)) > 1:
+        return f"{key}-mixed{hashlib.sha256(json.dumps(list(made)).encode()).hexdigest()[:12]}"
+    return key if made[0] == ALONE else f"{key}-{made[0]}"
 
 
 def link_keys(
     config: Config, fingerprint: str, classes_by_task: Sequence[Sequence[int]], num_outputs: int
 ) -> list[str]:
     """Return the keys of links 1..T: hashes of data, class lists so far, K, and the fields that matter so far."""
-    values, off = telling(fields(config)), _switched_off(config)
+    values, off = fields(config), _switched_off(config)
     values["optim.milestones"] = [epoch for epoch in config.optim.milestones if epoch < config.optim.epochs]
     first = {name: since for name, since in matters_from().items() if since is not None and name not in off}
     info = method_info(config.method.name)

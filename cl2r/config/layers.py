@@ -16,7 +16,6 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from cl2r.config.keys import LATER_FIELDS
 from cl2r.config.methods import ADAPTERS, METHODS, OWN_FIELDS, sections, split_name
 from cl2r.config.schema import Config, ScenarioConfig, field_keys, field_types
 from cl2r.errors import InputError, nearest
@@ -95,14 +94,10 @@ def preset_layers(preset: str, above: Sequence[str] = ()) -> list[dict[str, Any]
 
 
 def _expand(layer: Mapping[str, Any], above: Sequence[str] = ()) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return the layers of the base that a layer names, and its own; a layer without a base is one.
-
-    Fields that a whole config lacks did not exist when it was saved: they get the value that means what its run did.
-    """
+    """Return the layers of the base that a layer names, and its own; a layer without a base is one."""
     if not isinstance(layer, Mapping):
         raise InputError(f"{above[-1] if above else 'config'}: expected a mapping, e.g. `optim: {{epochs: 3}}`")
-    saved = is_whole(layer) and "preset" not in layer
-    own = merge_layers([_nested(LATER_FIELDS), layer]) if saved else dict(layer)
+    own = dict(layer)
     base, settings = own.pop("preset", NO_PRESET), own.pop("set", {})
     if not isinstance(settings, Mapping):
         raise InputError(f"{above[-1] if above else 'config'}: set: give fields by name, e.g. {{optim.epochs: 3}}")

@@ -5,11 +5,11 @@ import logging
 import math
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -18,6 +18,8 @@ from torch import Tensor, nn
 from cl2r.adapters import QueryAdapter, Support
 from cl2r.augment import Normalise
 from cl2r.batches import Rows
+from cl2r.config.keys import ALONE as ONE_CPU
+from cl2r.config.keys import made_by, stored_key
 from cl2r.config.methods import method_info
 from cl2r.engine.evaluation import ChainFeatures, Evaluation, Evaluator
 from cl2r.engine.extraction import GALLERY, SUPPORT, SUPPORT_OLD, LinkFeatures, extract, stored_features
@@ -35,6 +37,8 @@ from cl2r.runtime.stop import Stop, never_stop
 from cl2r.storage.path import StoragePath
 
 log = logging.getLogger(__name__)
+AcceptLinks = Literal["same", "any"]
+"""Which stored links a run uses: those made by the same kind of device and number of workers, or all."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +46,7 @@ class LinkSummary:
     """One task of a finished run."""
 
     task: int
-    key: str
+    key: str  # under which it is stored
     reused: bool
     record: dict[str, Any]
 
@@ -71,10 +75,11 @@ def execute(
     listener: Listener,
     stop: Stop = never_stop,
     after_task: "Callable[[Chain, int], None]" = lambda chain, task: None,
+    accept_links: AcceptLinks = "same",
 ) -> RunResult:
     """Train the links that are missing below `root`, then evaluate the chain from stored features."""
     began = time.perf_counter()
-    chain = Chain(plan, root, listener, trained_by=uuid.uuid4().hex, stop=stop)
+    chain = Chain(plan, root, listener, trained_by=uuid.uuid4().hex, stop=stop, accept_links=accept_links)
     for task in chain.tasks:
         chain.ensure_link(task)
         after_task(chain, task)
@@ -85,6 +90,9 @@ class Chain:
     """The links of one run, trained task by task unless the store has them.
 
     `trained_by` is written into trained links, to tell them from reused ones. `stop` is asked after every epoch.
+    A stored link is used if it was made as this process would make it, on links that this chain uses too. `earlier` are
+    the other ways in which this run's own links may have been made: by a command with another number of workers.
+    `accept_links="any"` uses links however they were made.
     """
 
     def __init__(
@@ -95,10 +103,15 @@ class Chain:
         trained_by: str,
         workers: Workers = ALONE,
         stop: Stop = never_stop,
+        earlier: Sequence[str] = (),
+        accept_links: AcceptLinks = "same",
     ) -> None:
         self.plan, self.listener, self.trained_by, self.workers, self.stop = plan, listener, trained_by, workers, stop
         self.store, self.info, self.device = LinkStore(root), method_info(plan.config.method.name), workers.device
         self.tasks = range(1, len(plan.keys) + 1)
+        self.made_here = made_by(workers.device.type, workers.world, workers.sync_batchnorm)
+        self.made = [self.made_here] * len(plan.keys)  # what made each link, known of the links that were ensured
+        self.earlier, self.accept_links = earlier, accept_links
         spec, tuning = plan.config.eval, plan.tuning_pairs
         self._report = Evaluator(plan.report_pairs, spec, plan.report_images)
         self._tuning = Evaluator(tuning, spec, plan.tuning_images) if tuning is not None else None
@@ -114,26 +127,46 @@ class Chain:
             epochs = plan.config.optim.epochs
             if late := [epoch for epoch in plan.config.optim.milestones if epoch >= epochs]:
                 log.info("note: optim.milestones %s have no effect: they are not below optim.epochs=%s", late, epochs)
-            listener.begin([task for task in self.tasks if plan.keys[task - 1] not in self.store])
+            listener.begin([task for task in self.tasks if self.key(task) not in self.store])
 
     def ensure_link(self, task: int) -> None:
         """Make sure link `task` exists: load it, wait for the process that is training it, or train it."""
-        key = self.plan.keys[task - 1]
         if self.workers.from_first(self.stop):
             raise stopped(f"before task {task}")
-        if self._is_stored(key):
+        found = self.workers.from_first(lambda: self._find(task))
+        self.made[task - 1] = found or self.made_here
+        key = self.key(task)
+        if found:
             self._log(f"task {task}: reused link {key}")
+            if found != self.made_here and self.workers.first:
+                log.warning("task %d: its link was made by %s, not %s: this run is mixed", task, found, self.made_here)
             return
         with self.store.lock(key) if self.workers.first else contextlib.nullcontext():
-            if self._is_stored(key):
+            if self.workers.from_first(lambda: self.store.load(key) is not None):
                 self._log(f"task {task}: reused link {key}, just trained by another process")
             else:
                 self._train(task)
 
+    def key(self, task: int) -> str:
+        """Return the key that link `task` is stored under, after links made like those that this chain uses."""
+        return stored_key(self.plan.keys[task - 1], self.made[:task])
+
+    def _find(self, task: int) -> str | None:
+        """Return what made a stored link that can be used, None if there is none."""
+        ways = [self.made_here, *self.earlier]
+        if self.accept_links == "any":
+            suffixes = (key.rpartition("-") for key in sorted(self.store.keys()))
+            ways += [ONE_CPU, *(way for _, dash, way in suffixes if dash and not way.startswith("mixed"))]
+        for way in dict.fromkeys(ways):
+            if self.store.load(stored_key(self.plan.keys[task - 1], [*self.made[: task - 1], way])) is not None:
+                return way
+        return None
+
     def result(self, seconds: float) -> RunResult:
         """Evaluate the whole chain, whose links must all exist."""
         links = []
-        for task, key in enumerate(self.plan.keys, 1):
+        for task in self.tasks:
+            key = self.key(task)
             record = self.store.record(key)
             record.pop(MODEL, None)  # for those who use the model, not about its training
             links.append(LinkSummary(task, key, record.pop("owner", None) != self.trained_by, record))
@@ -150,7 +183,7 @@ class Chain:
 
     def features(self, tasks: int) -> ChainFeatures:
         """Return the features of the open images by the first `tasks` models."""
-        links = [self.store.features(key) for key in self.plan.keys[:tasks]]
+        links = [self.store.features(self.key(task)) for task in self.tasks[:tasks]]
         cells = [(t, k) for t in range(tasks) for k in range(t) if self.info.maps_gallery]
         galleries = {(t, k): Features(links[t][GALLERY.format(k + 1)].numpy()) for t, k in cells}
         spec, adapter = self.plan.config.adapter, None
@@ -158,9 +191,6 @@ class Chain:
             supports = [Support(link[SUPPORT].numpy(), link[SUPPORT_OLD].numpy()) for link in links[1:]]
             adapter = QueryAdapter(spec, supports)
         return ChainFeatures([stored_features(link) for link in links], galleries, adapter, self.info.grows)
-
-    def _is_stored(self, key: str) -> bool:
-        return self.workers.from_first(lambda: self.store.load(key) is not None)
 
     def _log(self, line: str) -> None:
         if self.workers.first:
@@ -176,7 +206,7 @@ class Chain:
         return LinkFeatures(self.plan, self.info, self.device)
 
     def _train(self, task: int) -> None:
-        key, scenario = self.plan.keys[task - 1], self.plan.scenario
+        key, scenario = self.key(task), self.plan.scenario
         method, memory = self._state_before(task)
         previous = method.extractor() if task > 1 else None
         data = TaskData(scenario.tasks[task - 1].rows, memory, scenario.labels, self._apply)
@@ -197,7 +227,7 @@ class Chain:
         self.workers.prepare(method.network)
         if task == 1:
             return method, np.empty(0, dtype=np.int64)
-        state = self.workers.from_first(lambda: self.store.state(plan.keys[task - 2]))
+        state = self.workers.from_first(lambda: self.store.state(self.key(task - 1)))
         memory: Rows = state.pop("memory").numpy()
         carried = {name.removeprefix("method/"): tensor.to(self.device) for name, tensor in state.items()}
         method.restore(carried, self._task_info(task - 1, len(memory)))
@@ -217,7 +247,7 @@ class Chain:
     def _save(self, key: str, method: Method, previous: nn.Module | None, data: TaskData, trained: TaskRecord) -> None:
         began = time.perf_counter()
         carried: Tensors = {f"method/{name}": tensor for name, tensor in method.carry().items()}
-        before = self.store.features(self.plan.keys[method.task.index - 2]) if previous is not None else {}
+        before = self.store.features(self.key(method.task.index - 1)) if previous is not None else {}
         features, diagnostics = self._link_features.compute(method, previous, data, before)
         image_bytes = math.prod(self.plan.dataset.x_train.shape[1:])
         record = vars(trained) | {
@@ -226,10 +256,11 @@ class Chain:
             "stored_bytes": len(data.memory) * image_bytes + sum(tensor.nbytes for tensor in carried.values()),
             "workers": self.workers.world,
             "sync_batchnorm": self.workers.sync_batchnorm,
+            "device": self.workers.device.type,
             "extract_seconds": time.perf_counter() - began,
             "peak_bytes": peak_bytes(),
             "owner": self.trained_by,
-            MODEL: self.plan.model_facts(method.task.index),
+            MODEL: self.plan.model_facts([self.key(task) for task in self.tasks[: method.task.index]]),
         }
         self.store.save(key, Link(carried | {"memory": torch.from_numpy(data.memory)}, features, record))
 

@@ -11,7 +11,6 @@ import numpy as np
 import pandas as pd
 
 from cl2r.adapters import adapter_bytes, adapter_flops
-from cl2r.config.keys import telling
 from cl2r.config.methods import method_info
 from cl2r.config.schema import fields, scalar, to_yaml
 from cl2r.engine.chain import RunResult
@@ -20,13 +19,15 @@ from cl2r.engine.plan import Plan
 from cl2r.metrics import METRICS
 from cl2r.storage.path import StoragePath, at
 
+MAKERS = ("device", "workers", "sync_batchnorm")
+"""Columns of `tasks`, what made a link; `mixed` in `runs` says that the links of a run were made in several ways."""
 NOT_IN_NAME = ("threads", "data.name", "data.root", "data.loaders")  # no result depends on these fields
 
 
 def run_name(plan: Plan) -> str:
     """Return a readable name that differs for any other config, data or pairs: runs may share links, never a row."""
     config = plan.config
-    content = {name: value for name, value in telling(fields(config)).items() if name not in NOT_IN_NAME}
+    content = {name: value for name, value in fields(config).items() if name not in NOT_IN_NAME}
     digest = hashlib.sha256(json.dumps([plan.keys, content]).encode())
     for pairs in (plan.report_pairs, plan.tuning_pairs):
         for array in (pairs.query, pairs.gallery, pairs.same, pairs.folds) if pairs else ():
@@ -84,6 +85,7 @@ def _run_row(result: RunResult, name: str) -> dict[str, Any]:
     row["gallery_items_touched"] = updates * result.plan.dataset.num_items
     row["stored_bytes"] = last["stored_bytes"] + adapter_bytes(adapter, size, steps, diagnostics["model_bytes"])
     row["train_seconds"] = sum(link.record["seconds"] for link in result.links)
+    row["mixed"] = len({tuple(link.record[name] for name in MAKERS) for link in result.links}) > 1
     row["links_trained"] = sum(not link.reused for link in result.links)
     row["peak_bytes"] = max(link.record.get("peak_bytes", 0) for link in result.links) or None
     return row | {"wall_seconds": result.seconds}

@@ -1,16 +1,14 @@
 """The store of links: what a run has learned after each task, addressed by content.
 
-A link is a folder of safetensors files, a record and a manifest with their checksums. On a disk the folder is written
-aside and renamed. An object store cannot rename: there the manifest is written last, and the names of the other files
-contain their checksums, so that two processes that write the same link never mix files. Either way a link is seen whole
-or not at all, and the first process to finish wins. Damaged links are logged with their key and trained again, never
-used. Only tensors and JSON are stored: nothing that is read can run code.
+A link is a folder: two safetensors files and a record, whose names begin with their checksums, and a sealed manifest,
+written last, that lists them and says whose link it is. Disks and object stores have the same files. So a link is seen
+whole or not at all, two processes that write the same link never mix files, and links can be copied between stores. A
+link that is damaged, or that belongs to another key, is logged with its path, set aside and trained again, never used.
+Only tensors and JSON are stored: nothing that is read can run code.
 """
 
-import contextlib
 import json
 import logging
-import shutil
 import uuid
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -23,8 +21,10 @@ from safetensors.torch import load as tensors_from_bytes
 from safetensors.torch import save as tensors_to_bytes
 from torch import Tensor
 
+from cl2r.config.keys import ALONE, KEY
 from cl2r.errors import InputError
 from cl2r.storage.path import StoragePath, at, sha256
+from cl2r.storage.seal import SealError, sealed, unsealed
 
 log = logging.getLogger(__name__)
 
@@ -32,12 +32,12 @@ Tensors = dict[str, Tensor]
 T = TypeVar("T")
 STATE, FEATURES, RECORD = "state.safetensors", "features.safetensors", "record.json"
 MANIFEST, PARTIAL = "manifest.json", "partial.json"
-MODEL = "model"  # entry of a record, see `Plan.model_facts`; links of earlier versions lack it
+MODEL = "model"  # entry of a record, see `Plan.model_facts`
 CACHED_BYTES = 2**29  # of files from an object store, kept in memory: a chain reads its features after every task
 
 
 class DamagedError(OSError):
-    """A link exists, but its bytes are not those that were written. Another attempt trains it again."""
+    """A link exists, but is damaged or belongs to another key. Another attempt trains it again."""
 
 
 @dataclass(frozen=True)
@@ -72,31 +72,29 @@ class LinkStore:
         return (self.root / key / MANIFEST).exists()
 
     def keys(self) -> set[str]:
-        """Return the keys of all links that seem to exist, by one listing."""
+        """Return the keys of all links that seem to exist, by one listing; other files there are ignored."""
         if self.root.remote:
-            return {
-                path.removesuffix(f"/{MANIFEST}")
-                for path, *_ in self.root.walk_files()
-                if path.endswith(f"/{MANIFEST}")
-            }
-        return {path.parent.name for path in self.root.list(f"[!.]*/{MANIFEST}")}
+            names = [path.removesuffix(f"/{MANIFEST}") for path, *_ in self.root.walk_files()]
+        else:
+            names = [path.parent.name for path in self.root.list(f"[!.]*/{MANIFEST}")]
+        return {name for name in names if KEY.fullmatch(name)}  # not hidden, and no file inside a link
+
+    def planned(self, made: str) -> set[str]:
+        """Return the keys in plans (`Plan.keys`) whose links, and those before them, are stored as made by `made`."""
+        if made == ALONE:
+            return {key for key in self.keys() if "-" not in key}
+        return {key.removesuffix(f"-{made}") for key in self.keys() if key.endswith(f"-{made}")}
 
     def load(self, key: str) -> Link | None:
-        """Return link `key`, or None if there is none; a damaged one is logged and removed."""
+        """Return link `key`, or None if there is none; one that is damaged or foreign is logged and set aside."""
         folder = self.root / _checked(key)
         if not (folder / MANIFEST if folder.remote else folder).exists():
             return None
         try:
             return Link(self.state(key), self.features(key), self.record(key))
         except DamagedError as error:
-            log.warning("link %s is damaged (%s); it will be trained again", key, error)
-        if folder.remote:  # the other files have names of their own: a new link does not touch them
-            (folder / MANIFEST).unlink(missing_ok=True)
-        else:
-            aside = Path(str(self.root), f".{key}.{uuid.uuid4().hex}")
-            with contextlib.suppress(FileNotFoundError):  # another process has removed it
-                Path(str(folder)).rename(aside)
-                shutil.rmtree(aside)
+            log.warning("link %s is damaged (%s); it is set aside and will be trained again", folder, error)
+            folder.set_aside()
         return None
 
     def state(self, key: str) -> Tensors:
@@ -115,15 +113,12 @@ class LinkStore:
     def save(self, key: str, link: Link) -> None:
         """Write link `key`, unless another process was faster, and remove its unfinished epochs."""
         files = {STATE: _packed(link.state), FEATURES: _packed(link.features), RECORD: json.dumps(link.record).encode()}
-        manifest = json.dumps({name: sha256(content) for name, content in files.items()}).encode()
-        folder = self.root / key
-        if folder.remote:
-            for name, content in files.items():
-                (folder / f"{sha256(content)[:16]}-{name}").write_file(content)
-            if not (folder / MANIFEST).exists():
-                (folder / MANIFEST).write_file(manifest)
-        else:
-            folder.write_folder({**files, MANIFEST: manifest}, last=MANIFEST)
+        manifest = {name: sha256(content) for name, content in files.items()}
+        folder = self.root / _checked(key)
+        for name, content in files.items():
+            (folder / content_name(manifest[name], name)).write_file(content)
+        if not (folder / MANIFEST).exists():
+            (folder / MANIFEST).write_file(sealed(json.dumps(manifest).encode(), owner(key)))
         (self.partials / key).remove_tree()
 
     def lock(self, key: str) -> AbstractContextManager[None]:
@@ -138,48 +133,68 @@ class LinkStore:
         (folder / name).write_file(content)
         entry = {"file": name, "sha256": digest, "stage": partial.stage, "epoch": partial.epoch}
         body = json.dumps(entry | {"record": partial.record}).encode()
-        (folder / PARTIAL).write_file(sha256(body).encode() + b"\n" + body)
+        (folder / PARTIAL).write_file(sealed(body, f"the unfinished {owner(key)}"))
         for path in folder.list("stage*.safetensors"):
             if path.name != name and path.name.rpartition("-")[0] <= name.rpartition("-")[0]:
                 path.unlink(missing_ok=True)
 
     def load_partial(self, key: str) -> Partial | None:
-        """Return the last saved epoch of an unfinished task, or None; a damaged one is logged and removed."""
+        """Return the last saved epoch of an unfinished task, or None; one that cannot be used is set aside."""
         path = self.partials / _checked(key) / PARTIAL
         if not path.exists():
             return None
         try:
-            digest, _, body = path.read_bytes().partition(b"\n")
-            entry = json.loads(body)
+            entry = self.read_partial(key)
             name = entry["file"]
             if not isinstance(name, str) or "/" in name or not name.startswith("stage"):
                 raise ValueError(f"{name!r} is not the name of an epoch")  # it could lead out of the folder
             content = (path.parent / name).read_bytes()
-            if digest != sha256(body).encode() or sha256(content) != entry["sha256"]:
-                raise ValueError("the checksum differs")
+            if sha256(content) != entry["sha256"]:
+                raise ValueError(f"{name}: the checksum differs")
             return Partial(entry["stage"], entry["epoch"], tensors_from_bytes(content), entry["record"])
         except (ValueError, KeyError, TypeError, OSError, RecursionError, SafetensorError) as error:
-            log.warning("the unfinished epoch of link %s is damaged (%s); the task starts again", key, error)
-            path.parent.remove_tree()
+            log.warning("the unfinished epoch %s is damaged (%s); the task starts again", path, error)
+            path.parent.set_aside()
             return None
 
-    def _read(self, key: str, name: str, parse: Callable[[bytes], T]) -> T:
-        folder = self.root / _checked(key)
+    def read_partial(self, key: str) -> dict[str, Any]:
+        """Return what is recorded of an unfinished task. Raise ValueError or OSError if that cannot be used."""
+        content = (self.partials / key / PARTIAL).read_bytes()
+        entry: dict[str, Any] = json.loads(unsealed(content, f"the unfinished {owner(key)}"))
+        return entry
+
+    def manifest(self, key: str) -> dict[str, str]:
+        """Return the checksums of a link's files. Raise DamagedError if its manifest is damaged or foreign."""
         try:
-            expected = bytes.fromhex(json.loads((folder / MANIFEST).read_bytes())[name]).hex()
+            found = json.loads(unsealed((self.root / _checked(key) / MANIFEST).read_bytes(), owner(key)))
+            return {name: bytes.fromhex(found[name]).hex() for name in (STATE, FEATURES, RECORD)}
+        except SealError as error:
+            raise DamagedError(f"{MANIFEST}: {error}") from error
         except FileNotFoundError as error:
             raise DamagedError(f"{MANIFEST} is missing") from error
+        except (IsADirectoryError, NotADirectoryError) as error:
+            raise DamagedError(f"{MANIFEST} is no file") from error
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise DamagedError(f"{MANIFEST} does not parse") from error
-        content, names = self._cached.get(expected), [name, f"{expected[:16]}-{name}"]
+
+    def check(self, key: str) -> None:
+        """Read all of link `key`, in pieces. Raise DamagedError if any of it is damaged, missing or foreign."""
+        for name, expected in self.manifest(key).items():
+            path = self.root / key / content_name(expected, name)
+            try:
+                if path.checksum() != expected:
+                    raise DamagedError(f"{path.name}: the checksum differs")
+            except (FileNotFoundError, IsADirectoryError) as error:
+                raise DamagedError(f"{path.name} is missing") from error
+
+    def _read(self, key: str, name: str, parse: Callable[[bytes], T]) -> T:
+        folder, expected = self.root / _checked(key), self.manifest(key)[name]
+        content = self._cached.get(expected)
         if content is None:
-            # Links may be copied between disks and object stores, so both names are tried.
-            for candidate in reversed(names) if folder.remote else names:
-                with contextlib.suppress(FileNotFoundError):
-                    content = (folder / candidate).read_bytes()
-                    break
-            else:
-                raise DamagedError(f"{name} is missing")
+            try:
+                content = (folder / content_name(expected, name)).read_bytes()
+            except (FileNotFoundError, IsADirectoryError) as error:
+                raise DamagedError(f"{name} is missing") from error
             if sha256(content) != expected:
                 raise DamagedError(f"{name}: the checksum differs")
         if folder.remote:
@@ -203,9 +218,19 @@ def check_writable(root: StoragePath | Path) -> None:
         raise InputError(f"cannot write to {root}: {error.strerror or error}") from error
 
 
+def owner(key: str) -> str:
+    """Return whose the files of link `key` are, as their seal states it."""
+    return f"link {key}"
+
+
+def content_name(digest: str, name: str) -> str:
+    """Return the name of a link's file."""
+    return f"{digest[:16]}-{name}"
+
+
 def _checked(key: str) -> str:
-    """Return the key. Raise InputError if it could be a path, because damaged links are removed."""
-    if not key.replace("-", "").replace("_", "").isalnum():
+    """Return the key. Raise InputError if it could be a path, because damaged links are renamed."""
+    if not KEY.fullmatch(key):
         raise InputError(f"{key!r} is no key of a link")
     return key
 

@@ -1,5 +1,6 @@
 """Everything about a run that is known before training: data, tasks, pairs and link keys. Bad input is found here."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,17 +36,17 @@ class Plan:
     report_images: SearchImages | None
     """Images of the search that is reported; None if recall is undefined."""
 
-    def model_facts(self, task: int) -> dict[str, Any]:
-        """Return, as plain JSON, what the use of the model after `task` needs besides its weights and its config.
+    def model_facts(self, keys: Sequence[str]) -> dict[str, Any]:
+        """Return, as plain JSON, what the use of the model after the links `keys` needs besides weights and config.
 
         Links keep it, so that a model can be used where the training data are not.
         """
         own = self.config.eval.normalise == "own"
         mean, std = self.dataset.open_moments if own else self.dataset.moments
         return {
-            "keys": self.keys[:task],
+            "keys": list(keys),
             "num_outputs": self.num_outputs,
-            "classes": [len(known.labels) for known in self.scenario.tasks[:task]],
+            "classes": [len(known.labels) for known in self.scenario.tasks[: len(keys)]],
             "image_size": list(self.dataset.image_size),
             "channels": self.dataset.channels,
             "fit": self.dataset.x_train.crop,

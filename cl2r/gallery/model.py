@@ -38,7 +38,6 @@ from cl2r.config.methods import method_info
 from cl2r.config.schema import Config
 from cl2r.data.images import MODES, Crop
 from cl2r.engine.links import MODEL, DamagedError, Link, LinkStore, Tensors
-from cl2r.engine.plan import Plan, plan_run
 from cl2r.errors import InputError
 from cl2r.gallery.gallery import Name, Record, Version, reason
 from cl2r.gallery.runs import StoredRun, find_runs
@@ -51,7 +50,6 @@ CARD, STATE, SUPPORTS, FORMAT = "model.json", "task{}.safetensors", "supports.sa
 SUPPORT_KEYS = ("support", "support_old")
 BATCH = 256
 MAPPED_AT_ONCE = 8192  # gallery vectors
-OLDER = "this link was trained by an older version of cl2r, so that its training data are needed"
 
 
 class ModelCard(Record):
@@ -146,31 +144,20 @@ def find_models(texts: Mapping[str, str], storage: StoragePath | Path) -> list[M
 def _from_run(asked: str, run: StoredRun, task: int | None) -> ModelFiles:
     """Return the model after `task` (None: the last one) of a run; errors begin with what was `asked` for."""
     store = LinkStore(run.storage)
-    keys = run.keys or _plan_again(asked, run).keys
+    keys = run.keys
+    if not keys:
+        raise InputError(f"{asked}: no links are recorded for {run.name}; run the command that trained it again")
     task = task or len(keys)
     if task > len(keys):
         raise InputError(f"{asked}: {run.name} has {len(keys)} tasks; give a task from 1 to {len(keys)}")
     try:
-        facts = store.record(keys[task - 1]).get(MODEL)
-    except DamagedError as error:
+        facts = store.record(keys[task - 1])[MODEL]
+    except (DamagedError, KeyError) as error:
         raise _unusable(asked, store, task, keys[task - 1], error) from error
-    if facts is None:
-        plan = _plan_again(asked, run)
-        if plan.keys[:task] != keys[:task]:
-            there = f"the images at {run.config.data.name} are not those that it was trained on"
-            raise InputError(f"{asked}: {OLDER}, and {there}; put those back, or train it again")
-        facts = plan.model_facts(task)
     return from_links(run.name, run.config, facts, store, asked)
 
 
-def _plan_again(asked: str, run: StoredRun) -> Plan:
-    try:
-        return plan_run(run.config)
-    except InputError as error:
-        raise InputError(f"{asked}: {OLDER}: {error}; put them back there, or train it again") from error
-
-
-def _unusable(asked: str, store: LinkStore, task: int, key: str, error: DamagedError) -> InputError:
+def _unusable(asked: str, store: LinkStore, task: int, key: str, error: Exception) -> InputError:
     fault = f"damaged ({error})" if key in store else "missing"
     return InputError(f"{asked}: link {key} of task {task} is {fault}; run the command that trained it again")
 

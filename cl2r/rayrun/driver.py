@@ -98,7 +98,7 @@ def run_jobs(session: StudySession) -> bool:
         source = RaceSource(session) if session.spec.race else OptunaSource(session.spec, session.folder)
     if session.stop.requested or not (unfinished or (source and source.waiting)):
         return session.stop.requested
-    queue = prefix_jobs([*unfinished, *session.examples], session.store.keys()) + unfinished
+    queue = prefix_jobs([*unfinished, *session.examples], session.present()) + unfinished
     view = LiveView(session.folder.live, totals(session, [] if source else unfinished))
     say: Say = log.info if session.quiet else view.say
     address = os.environ.get("RAY_ADDRESS")
@@ -133,13 +133,13 @@ def _load_tune() -> None:
 def totals(session: StudySession, jobs: Sequence[Job]) -> Callable[[], str]:
     """Return a function that returns the last line of the live view: runs that ended, links trained, time left."""
     began = time.monotonic()
-    needed = {key for job in jobs for run in job.runs for key in run.keys} - session.store.keys()
+    needed = {key for job in jobs for run in job.runs for key in run.keys} - session.present()
 
     def line() -> str:
         outcomes = session.ledger.outcomes().values()
         failed = sum(event.kind == "failed" for event in outcomes)
         parts = [f"{len(outcomes)} of {session.expected_runs()} runs"] + [f"{failed} failed"] * (failed > 0)
-        elapsed, missing = time.monotonic() - began, len(needed - session.store.keys())
+        elapsed, missing = time.monotonic() - began, len(needed - session.present())
         done = len(needed) - missing
         if needed:
             parts.append(f"{done} of {len(needed)} links")

@@ -66,7 +66,7 @@ class RaceSource:
         return [job for job in jobs if not finished(outcomes, [job.runs[0].name])]
 
     def _enqueue(self, jobs: Sequence[Job]) -> None:
-        self.queue += [*prefix_jobs(jobs, self.session.store.keys()), *jobs]
+        self.queue += [*prefix_jobs(jobs, self.session.present()), *jobs]
 
     def next(self) -> Job | None:
         """Return the next job; None until a running one ends. Begins the next round when all have ended."""
@@ -86,7 +86,7 @@ class RaceSource:
 
     def _pop(self) -> Job:
         """Remove and return the first job that waits for no shared link or, if all wait, the first."""
-        coming = (self.coming - self.session.store.keys()).union(*(job.provides for job in self.queue))
+        coming = (self.coming - self.session.present()).union(*(job.provides for job in self.queue))
         ready = (place for place, job in enumerate(self.queue) if not job.needs & coming)
         job = self.queue.pop(next(ready, 0))
         if job.stop_after is None:

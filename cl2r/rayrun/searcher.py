@@ -3,7 +3,6 @@
 Jobs that train shared prefixes come first; a job waits until every prefix that it needs has been trained.
 """
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -12,7 +11,7 @@ from typing import Any, Protocol
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
 
-from cl2r.engine.links import PARTIAL, LinkStore
+from cl2r.engine.links import LinkStore
 from cl2r.study.folder import StudyFolder
 from cl2r.study.jobs import Job
 from cl2r.study.session import StudySession
@@ -52,17 +51,26 @@ class RetryPolicy:
         return count <= self.retries
 
     def saved(self, job: Job) -> dict[str, tuple[float, int]]:
-        """Return stage and epoch that the store has of each link, (∞, 0) of a whole one; reads no tensors."""
+        """Return stage and epoch that the store has of each link, (∞, 0) of a whole one; reads no tensors.
+
+        A link that was made otherwise (`stored_key`) counts too: the run may use it.
+        """
         links, found = self.store.keys(), dict[str, tuple[float, int]]()
+        partials = [path.name for path in self.store.partials.list("[!.]*")]
         for key in {key for run in job.runs for key in run.keys[: job.stop_after]}:
-            found[key] = math.inf, 0
-            if key not in links:
-                try:
-                    entry = json.loads((self.store.partials / key / PARTIAL).read_bytes().partition(b"\n")[2])
-                    found[key] = int(entry["stage"]), int(entry["epoch"])
-                except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError):
-                    found[key] = 0, 0  # absent, or useless if damaged
+            found[key] = (math.inf, 0) if any(_is_of(key, link) for link in links) else (0, 0)
+            for name in partials if not found[key][0] else ():
+                if _is_of(key, name):
+                    try:
+                        entry = self.store.read_partial(name)
+                        found[key] = max(found[key], (int(entry["stage"]), int(entry["epoch"])))
+                    except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError):
+                        continue  # gone, or useless if damaged
         return found
+
+
+def _is_of(key: str, stored: str) -> bool:
+    return stored == key or stored.startswith(f"{key}-")
 
 
 class NotPickled:

@@ -46,7 +46,8 @@ def run_trial(config: dict[str, Any]) -> None:
         raise OSError(f"{folder.storage} is not the driver's storage: {socket.gethostname()} does not share it")
     try:
         if resources.workers == 1:
-            train_job(job, folder, config["trained_by"], Workers(device=prepare(job, resources)), tune.report)
+            alone, accepted = Workers(device=prepare(job, resources)), resources.accept_links
+            train_job(job, folder, config["trained_by"], alone, tune.report, accepted)
         else:
             from ray.tune.integration.ray_train import TuneReportCallback
 
@@ -144,4 +145,5 @@ def _work(config: dict[str, Any]) -> None:
     configure(f"{job.label}: ")
     rank, world = context.get_world_rank(), context.get_world_size()
     workers = Workers(rank, world, resources.sync_batchnorm, prepare(job, resources))
-    train_job(job, study_folder(config["study"]), config["trained_by"], workers, train.report)
+    folder, accepted = study_folder(config["study"]), resources.accept_links
+    train_job(job, folder, config["trained_by"], workers, train.report, accepted)

@@ -30,6 +30,8 @@ from cl2r.storage import claims
 
 Paths = list  # inside the classes below `list` is a method
 ATTEMPTS = 4
+ASIDE = ".aside."  # damaged or foreign files are renamed, not removed: `cl2r fsck` lists them
+PIECE_BYTES = 2**22
 
 
 class FileInfo(NamedTuple):
@@ -75,6 +77,18 @@ class LocalPath(PosixPath):
     def remove_tree(self) -> None:
         """Remove the folder and all files below; do nothing if there is none."""
         shutil.rmtree(self, ignore_errors=True)
+
+    def set_aside(self) -> "LocalPath":
+        """Rename the file or folder to a hidden name beside it, and return that; nothing if it is gone."""
+        aside = self.with_name(f"{ASIDE}{self.name}.{uuid.uuid4().hex}")
+        with contextlib.suppress(FileNotFoundError):  # another process was faster
+            self.rename(aside)
+        return aside
+
+    def checksum(self) -> str:
+        """Return the SHA-256 checksum of the file, read in pieces."""
+        with self.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
 
     def list(self, pattern: str = "*") -> "Paths[Self]":
         """Return the sorted files and folders that match; `*` matches within one part of the path."""
@@ -223,6 +237,21 @@ class ObjectPath:
     def remove_tree(self) -> None:
         if self.exists():
             self.files.delete_dir(self.key)
+
+    def set_aside(self) -> "ObjectPath":
+        aside = self.parent / f"{ASIDE}{self.name}.{uuid.uuid4().hex}"
+        names = [""] if self.file_info() else [f"/{entry.path}" for entry in self.walk_files()]
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):  # another process was faster
+                self.files.move(self.key + name, aside.key + name)
+        return aside
+
+    def checksum(self) -> str:
+        digest = hashlib.sha256()
+        with self.files.open_input_file(self.key) as stream:
+            while block := stream.read(PIECE_BYTES):
+                digest.update(block)
+        return digest.hexdigest()
 
     def list(self, pattern: str = "*") -> "Paths[Self]":
         head, _, rest = pattern.partition("/")

@@ -20,10 +20,12 @@ _ENDS: tuple[End, ...] = ("", "low", "high")
 _METRICS = [metric.column(end=end) for metric in _COMPUTED if metric.interval for end in _ENDS]
 _METRICS += [metric.name for metric in _COMPUTED if not metric.interval]
 _DTYPES: dict[str, str] = {
-    **dict.fromkeys(["study", "run", "variant", "status", "reason", "key", "pairs", "metric", "stage"], "string"),
+    **dict.fromkeys(
+        ["study", "run", "variant", "status", "reason", "key", "pairs", "metric", "stage", "device"], "string"
+    ),
     **dict.fromkeys(["trial", "tasks", "task", "t", "k", "epoch", "images", "memory", "workers"], "Int64"),
     **dict.fromkeys(["stored_bytes", "peak_bytes", "links_trained", "gallery_items_touched"], "Int64"),
-    **dict.fromkeys(["reused", "compatible", "sync_batchnorm"], "boolean"),
+    **dict.fromkeys(["reused", "compatible", "sync_batchnorm", "mixed"], "boolean"),
     **dict.fromkeys([prefix + metric for prefix in ("", "tuning_") for metric in _METRICS], "float64"),
     **dict.fromkeys(["train_seconds", "wall_seconds", "seconds", "lr"], "float64"),
     **dict.fromkeys(["accuracy", "low", "high", "recall@1", "mAP"], "float64"),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import TypeAdapter, ValidationError
 
+from cl2r.config.keys import made_by
 from cl2r.errors import InputError
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ class Resources:
     backend: Literal["nccl", "gloo"] | None = None
     """None: NCCL between GPUs, gloo between CPUs. `gloo` with GPUs trains on CPUs, to test placement without GPUs."""
     retries: int = 2  # how often a trial that crashes without progress is resumed before it counts as failed
+    accept_links: Literal["same", "any"] = "same"
+    """Stored links that a run uses besides its own: made with as many workers on the same kind of device, or any."""
 
     def __post_init__(self) -> None:
         for name in ("workers", "cpus_per_worker", "max_concurrent"):
@@ -67,6 +70,12 @@ class Resources:
             if not first["loc"]:  # raised by __post_init__
                 raise InputError(first["msg"].removeprefix("Value error, ")) from error
             raise InputError(f"{sources[str(first['loc'][0])]}: {first['msg']} (got {first['input']!r})") from error
+
+    @property
+    def made_by(self) -> str:
+        """What makes links with these resources, see `cl2r.config.keys`."""
+        device = "cuda" if self.gpus_per_worker and self.backend != "gloo" else "cpu"
+        return made_by(device, self.workers, self.sync_batchnorm)
 
     def device(self) -> "torch.device":
         """Return where a worker trains: a GPU only if one was asked for, because Ray does not hide other GPUs."""

@@ -115,6 +115,10 @@ class StudySession:
         """The links of all studies below the same storage root."""
         return LinkStore(self.folder.storage)
 
+    def present(self) -> set[str]:
+        """Return the keys in plans whose links are stored, as this session would make them."""
+        return self.store.planned(self.resources.made_by)
+
     @cached_property
     def tracking(self) -> TrackedStudy:
         """The trackers that the runs are logged to."""

@@ -458,9 +458,9 @@ class TrackedStudy(Tracking):
 
     def report(self, job: "Job", result: Mapping[str, Any]) -> None:
         """Log what a training process reported after a task."""
-        for run, scalars in zip(job.runs, result.get("scalars", ()), strict=False):
+        for run, scalars, keys in zip(job.runs, result.get("scalars", ()), result.get("keys", ()), strict=False):
             if result["task"] <= len(run.keys):
-                read = partial(_read_task, self.store, run.keys[: result["task"]], scalars)
+                read = partial(_read_task, self.store, keys, scalars)
                 self.task(run.name, fields(run.config), result["task"], read)
 
     def settle(self) -> None:
@@ -487,7 +487,8 @@ class TrackedRun(Tracking):
 
     def __call__(self, chain: "Chain", task: int) -> None:
         if self._lines:
-            read = partial(_read_task, chain.store, chain.plan.keys[:task], task_scalars(chain, task))
+            keys = [chain.key(t) for t in chain.tasks[:task]]
+            read = partial(_read_task, chain.store, keys, task_scalars(chain, task))
             self.task(self.name, self.config, task, read)
 
     def finish(self, result: "RunResult") -> None:

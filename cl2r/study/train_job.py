@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from cl2r.engine.chain import Chain
+from cl2r.engine.chain import AcceptLinks, Chain
 from cl2r.engine.frames import frames
 from cl2r.engine.plan import plan_run
 from cl2r.engine.workers import Workers
@@ -22,20 +22,28 @@ from cl2r.study.folder import StudyFolder
 from cl2r.study.jobs import Job
 from cl2r.study.ledger import Ledger, finished
 from cl2r.study.live import LiveFile
+from cl2r.study.resources import Resources
 from cl2r.study.trackers import task_scalars
 
 log = logging.getLogger(__name__)
 Report = Callable[[dict[str, Any]], None]
 
 
-def train_job(job: Job, folder: StudyFolder, trained_by: str, workers: Workers, report: Report) -> None:
+def train_job(
+    job: Job,
+    folder: StudyFolder,
+    trained_by: str,
+    workers: Workers,
+    report: Report,
+    accept_links: AcceptLinks = "same",
+) -> None:
     """Train what is missing of the job's runs. Record a run as failed if training raises TrainingError or InputError.
 
     If the driver's marker asks it to stop, it returns with its epoch saved and without an outcome.
     """
     with _warnings_in(folder.ledger, job.runs[0].name) if workers.first else contextlib.nullcontext():
         try:
-            _train_job(job, folder, trained_by, workers, report)
+            _train_job(job, folder, trained_by, workers, report, accept_links)
         except (TrainingError, InputError) as error:
             if workers.first:
                 record_failed(job, folder, str(error))
@@ -74,9 +82,14 @@ def record_failed(job: Job, folder: StudyFolder, reason: str) -> None:
             folder.ledger.write("failed", run.name, job.heading(run) | {"reason": reason})
 
 
-def _train_job(job: Job, folder: StudyFolder, trained_by: str, workers: Workers, report: Report) -> None:
+def _train_job(
+    job: Job, folder: StudyFolder, trained_by: str, workers: Workers, report: Report, accept: AcceptLinks
+) -> None:
     began, whole, ledger = time.perf_counter(), job.stop_after is None, folder.ledger
     outcomes = workers.from_first(ledger.outcomes)
+    # Links of an earlier command with other resources are this study's own, and are kept.
+    sessions = ledger.events("opened") if workers.first else []
+    earlier = [Resources(**event.read()["resources"]).made_by for event in reversed(sessions)]
     stop, live = Marker(folder.path), list[LiveFile]()
     for run in job.runs:
         path = folder.live / f"{run.name if whole else job.label}.json"
@@ -84,7 +97,7 @@ def _train_job(job: Job, folder: StudyFolder, trained_by: str, workers: Workers,
     try:
         chains = workers.together(
             lambda: [
-                Chain(plan_run(run.config), folder.storage, listener, trained_by, workers, stop)
+                Chain(plan_run(run.config), folder.storage, listener, trained_by, workers, stop, earlier, accept)
                 for run, listener in zip(job.runs, live, strict=True)
             ]
         )
@@ -106,7 +119,8 @@ def _train_job(job: Job, folder: StudyFolder, trained_by: str, workers: Workers,
             if whole:
                 scalars = [task_scalars(chain, task, job.objective) for chain in chains] if workers.first else []
                 values = [entry[job.objective] for entry in scalars] or [math.nan]
-                report({"task": task, "value": math.fsum(values) / len(values), "scalars": scalars})
+                keys = [[chain.key(t) for t in chain.tasks[:task]] for chain in chains]
+                report({"task": task, "value": math.fsum(values) / len(values), "scalars": scalars, "keys": keys})
         pruned = ledger.last("pruned") if unfinished else {}  # Train's workers may outlive the decision
         for run, chain in unfinished:
             if run.name not in pruned:

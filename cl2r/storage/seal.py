@@ -1,0 +1,136 @@
+"""Seals: what a stored file belongs to, and the SHA-256 checksum of that and of its content.
+
+Files that only we read begin with their seal, one line of JSON, and the content follows. Files that other programs read
+as they are (Parquet, YAML, Optuna's journal) have their seal beside them, in `NAME.seal`. A file that was changed,
+exchanged with another one or copied from elsewhere does not fit its seal, and is not used.
+
+A file and the seal beside it cannot be replaced in one step. While a file is being replaced its seal therefore has two
+checksums, the new one and that of the file before: a reader finds the one or the other, and so does the next command if
+the writer is killed in between.
+"""
+
+import contextlib
+import hashlib
+import json
+import logging
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from cl2r.storage.path import StoragePath
+
+log = logging.getLogger(__name__)
+SUFFIX = ".seal"
+ATTEMPTS, PAUSE_SECONDS = 4, 0.05  # another process may replace a file between our looks at it and at its seal
+_OWNER, _DIGEST = "belongs_to", "sha256"
+
+
+class SealError(ValueError):
+    """A file does not fit its seal: it is damaged, or belongs to something else. The message says which."""
+
+
+def sealed(content: bytes, belongs_to: str) -> bytes:
+    """Return the content with its seal in front of it."""
+    return _line(belongs_to, checksum(content, belongs_to)) + content
+
+
+def unsealed(content: bytes, belongs_to: str) -> bytes:
+    """Return the content behind a seal. Raise SealError if it is damaged, or belongs to something else."""
+    line, _, body = content.partition(b"\n")
+    owner, digest = _parsed(line)
+    if digest != checksum(body, owner):
+        raise SealError("the checksum differs")
+    _check_owner(owner, belongs_to)
+    return body
+
+
+def owner_of(content: bytes) -> str:
+    """Return what sealed content belongs to. Raise SealError if it is damaged."""
+    owner, _ = _parsed(content.partition(b"\n")[0])
+    unsealed(content, owner)
+    return owner
+
+
+def write_beside(path: StoragePath, content: bytes, belongs_to: str) -> None:
+    """Write a file and, beside it, its seal."""
+    seal, digest, before = seal_path(path), checksum(content, belongs_to), list[str]()
+    with contextlib.suppress(OSError, SealError):  # without a usable seal nobody can rely on the file before
+        owner, known = _parsed(seal.read_bytes())
+        before = _digests(known)[:1] if owner == belongs_to else []
+    if seal.exists() and seal.file_info() is None:
+        seal.set_aside()  # a folder in its place
+    if path.exists() and path.file_info() is None:
+        path.set_aside()
+    seal.write_file(_line(belongs_to, [digest, *before]))
+    path.write_file(content)
+    if before not in ([], [digest]):
+        seal.write_file(_line(belongs_to, digest))
+
+
+def read_beside(path: StoragePath, belongs_to: str) -> bytes:
+    """Return the content of a file that has its seal beside it.
+
+    Raise FileNotFoundError if there is no such file, and SealError if it has no seal or does not fit it.
+    """
+    fault = SealError("it has no seal")
+    for attempt in range(ATTEMPTS):
+        time.sleep(PAUSE_SECONDS if attempt else 0)
+        try:
+            content = path.read_bytes()
+        except (IsADirectoryError, NotADirectoryError) as error:
+            raise SealError("a folder is in its place") from error
+        try:
+            line = seal_path(path).read_bytes()
+        except (FileNotFoundError, IsADirectoryError):
+            continue
+        try:
+            owner, known = _parsed(line)
+            if checksum(content, owner) not in _digests(known):
+                raise SealError("the checksum differs")
+            _check_owner(owner, belongs_to)
+        except SealError as error:
+            fault = error
+            continue
+        return content
+    raise fault
+
+
+def seal_path(path: StoragePath) -> StoragePath:
+    """Return the path of the seal beside a file."""
+    return path.parent / (path.name + SUFFIX)
+
+
+def checksum(content: bytes, belongs_to: str) -> str:
+    """Return the SHA-256 checksum of the owner's name and the content, in hexadecimal digits."""
+    digest = hashlib.sha256(belongs_to.encode() + b"\n")
+    digest.update(content)
+    return digest.hexdigest()
+
+
+def _line(belongs_to: str, digest: str | Sequence[str]) -> bytes:
+    return json.dumps({_OWNER: belongs_to, _DIGEST: digest}).encode() + b"\n"
+
+
+def _parsed(line: bytes) -> tuple[str, Any]:
+    """Return owner and checksums of a seal. Raise SealError if it is none."""
+    try:
+        entry = json.loads(line)
+        if entry.keys() != {_OWNER, _DIGEST} or not isinstance(entry[_OWNER], str):
+            raise SealError("its seal does not parse")
+        return entry[_OWNER], entry[_DIGEST]
+    except SealError:
+        raise
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise SealError("it has no seal, or a damaged one") from error
+
+
+def _digests(found: Any) -> list[str]:
+    digests = found if isinstance(found, list) else [found]
+    if not digests or not all(isinstance(digest, str) for digest in digests):
+        raise SealError("its seal does not parse")
+    return digests
+
+
+def _check_owner(owner: str, belongs_to: str) -> None:
+    if owner != belongs_to:
+        raise SealError(f"it belongs to {owner[:200]}, not to {belongs_to}")
