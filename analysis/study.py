@@ -1,7 +1,9 @@
 """Frames of many runs: loaded from a disk or an object store, and joined. analysis/README.md describes the columns."""
 
 import io
+import itertools
 import json
+import logging
 import math
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -19,7 +21,11 @@ from analysis.paper.items import ITEMS
 from cl2r.errors import InputError, check_type
 from cl2r.metrics import METRICS
 from cl2r.storage.path import ObjectPath, StoragePath, at
+from cl2r.storage.seal import read_beside, run_owner, seal_path
+from cl2r.study.folder import StudyFolder
+from cl2r.study.frames import study_frames
 
+log = logging.getLogger(__name__)
 FRAMES = ("runs", "tasks", "matrix", "curves")
 """In the order of reading: drivers write `runs` last, so other frames have the rows of all its runs."""
 _MEASURED = ("run", "method", "seed", "metric", "value")
@@ -94,7 +100,9 @@ def load_runs(root: str | Path, names: Collection[str] | None = None) -> Frames:
     folders = [folder for folder in folders if names is None or folder.name in names]
     if not folders:
         raise FileNotFoundError(f"no finished runs below {Path(root) / 'runs'}")
-    parts = {name: [pd.read_parquet(folder / f"{name}.parquet") for folder in folders] for name in FRAMES}
+    parts: dict[str, list[pd.DataFrame]] = {name: [] for name in FRAMES}
+    for name, folder in itertools.product(FRAMES, map(at, folders)):
+        parts[name].append(_read_frame(folder, f"{name}.parquet", run_owner(folder.name, f"{name}.parquet")))
     return Frames(**_with_later_columns({name: pd.concat(own, ignore_index=True) for name, own in parts.items()}))
 
 
@@ -108,7 +116,15 @@ def load_study(path_or_uri: str | Path | None = None) -> Study:
     """
     check_type("path_or_uri", path_or_uri, str | Path | ObjectPath | None, "the folder or the address of a study")
     path = newest_study() if path_or_uri is None else find_study(path_or_uri)
-    frames = _with_later_columns({name: _read_frame(path, f"{name}.parquet") for name in FRAMES})
+    folder = StudyFolder.at(path)
+    try:
+        found = {name: _read_frame(path, f"{name}.parquet", folder.owner(f"{name}.parquet")) for name in FRAMES}
+    except InputError as error:
+        if not folder.ledger.outcomes():
+            raise
+        log.warning("%s; the frames are made again from the ledger", error)
+        found = {name: _as_stored(frame) for name, frame in study_frames(folder).items()}
+    frames = _with_later_columns(found)
     runs = frames["runs"]
     for name, frame in frames.items():
         if name != "runs" and len(frame):
@@ -118,9 +134,14 @@ def load_study(path_or_uri: str | Path | None = None) -> Study:
         name=path.resolve().name,
         specification=read_specification(path),
         about=read_about(path),
-        search=read_search(path, runs),
+        search=read_search(path, runs, folder),
         paper=read_paper(path),
     )
+
+
+def _as_stored(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the frame as it would be read from its file."""
+    return pd.read_parquet(io.BytesIO(frame.to_parquet(index=False)))
 
 
 def _with_later_columns(frames: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
@@ -178,18 +199,22 @@ def read_specification(path: StoragePath) -> dict[str, Any]:
 
 
 def read_about(path: StoragePath) -> dict[str, Any]:
-    """Return where and how the study ran, from about.json."""
-    return _read_mapping(path, "about.json", json.loads)
+    """Return where and how the study ran, from about.json; empty, with a warning, if that is damaged."""
+    try:
+        return _read_mapping(path, "about.json", json.loads)
+    except InputError as error:
+        log.warning("%s; the next command of the study writes it again", error)
+        return {}
 
 
-def read_search(path: StoragePath, runs: pd.DataFrame) -> dict[str, pd.DataFrame]:
+def read_search(path: StoragePath, runs: pd.DataFrame, study: StudyFolder | None = None) -> dict[str, pd.DataFrame]:
     """Return what a search study measured on these runs; empty if its folder `search` does not have all frames."""
-    folder = path / "search"
+    folder, owner = path / "search", (study or StudyFolder.at(path)).owner
     if not {f"{name}.parquet" for name in SEARCH_FRAMES} <= {file.name for file in folder.list("*.parquet")}:
         return {}
     found = {}
     for name, columns in SEARCH_FRAMES.items():
-        frame = _read_frame(folder, f"{name}.parquet")
+        frame = _read_frame(folder, f"{name}.parquet", owner(f"search/{name}.parquet"))
         if missing := [column for column in columns if column not in frame]:
             raise _damaged(folder, f"{name}.parquet", f"it has no column {missing[0]}")
         found[name] = frame[frame["run"].isin(runs["run"])].reset_index(drop=True)
@@ -207,8 +232,10 @@ def read_paper(path: StoragePath) -> dict[str, str]:
 
 def _read_mapping(path: StoragePath, name: str, parse: Callable[[bytes], Any]) -> dict[str, Any]:
     """Return the content of a text file; empty if there is no file."""
+    study = StudyFolder.at(path)
     try:
-        content = parse((path / name).read_bytes() or b"{}")
+        owner = f"study {study.ledger.study}" if name == "study.yaml" else study.owner(name)
+        content = parse(_read_sealed(path / name, owner) or b"{}")
     except FileNotFoundError:
         return {}
     except (ValueError, RecursionError, yaml.YAMLError) as error:
@@ -218,12 +245,22 @@ def _read_mapping(path: StoragePath, name: str, parse: Callable[[bytes], Any]) -
     return dict(content or {})
 
 
-def _read_frame(path: StoragePath, name: str) -> pd.DataFrame:
+def _read_sealed(path: StoragePath, owner: str) -> bytes:
+    """Return a file that fits its seal. Frames that were copied without any seal are read as they are, with a note."""
+    if not seal_path(path).exists() and not (path.parent / "ledger").exists() and not path.parent.list("*.seal"):
+        log.info("note: %s has no seal, so damage to it cannot be told", path)
+        return path.read_bytes()
+    return read_beside(path, owner)
+
+
+def _read_frame(path: StoragePath, name: str, owner: str) -> pd.DataFrame:
     try:
-        content = (path / name).read_bytes()
+        content = _read_sealed(path / name, owner)
     except FileNotFoundError as error:
         study = path.resolve().name
         raise FileNotFoundError(f"no {name} at {path} yet; `cl2r status {study}` shows the study's progress") from error
+    except ValueError as error:
+        raise _damaged(path, name, str(error)) from error
     try:
         claimed = parquet.read_metadata(io.BytesIO(content))
         if claimed.num_rows * claimed.num_columns > MAX_CELLS:  # a few bytes may stand for any number of equal values

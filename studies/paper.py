@@ -77,9 +77,10 @@ def main(
 
     def show(session: "StudySession", frames: Frames) -> str:
         from cl2r.cli.report import study_of
+        from cl2r.storage.seal import write_beside
 
-        folder = session.folder.path
-        (folder / "paper.json").write_file(json.dumps({"item": name, "preset": reference}).encode())  # for the page
+        folder, item = session.folder.path, json.dumps({"item": name, "preset": reference}).encode()
+        write_beside(folder / "paper.json", item, session.folder.owner("paper.json"))  # for the page
         return present(study_of(session.folder, frames), folder, out, shlex.join(shareable_command(sys.argv)))
 
     return Recipe({"grid": grid, "preset": preset or item.presets[0]}, show)

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from cl2r.engine.evaluation import ChainFeatures
     from cl2r.engine.plan import Plan
     from cl2r.storage.path import StoragePath
+    from cl2r.study.folder import StudyFolder
     from cl2r.study.session import StudySession
     from cl2r.study.spec import StudySpec
 
@@ -65,13 +66,13 @@ def main(context: click.Context, methods: tuple[str, ...], draws: int, out: Path
 
         folder = session.folder
         own = folder.path / "search"
-        write_frames(measure_runs(session.spec, frames["runs"], folder.storage, draws), own)  # the page needs them
-        return present(study_of(folder, frames), at(out or own), shlex.join(shareable_command(sys.argv)))
+        write_frames(measure_runs(session.spec, frames["runs"], folder, draws), own, folder)  # the page needs them
+        return present(study_of(folder, frames), at(out or own), folder, shlex.join(shareable_command(sys.argv)))
 
     return Recipe({"grid": {"method.name": list(methods) or None}}, show, check=check)
 
 
-def measure_runs(study: "StudySpec", runs: "pd.DataFrame", storage: "StoragePath", draws: int) -> Frames:
+def measure_runs(study: "StudySpec", runs: "pd.DataFrame", folder: "StudyFolder", draws: int) -> Frames:
     """Return the frames of all finished runs."""
     import pandas as pd
 
@@ -86,7 +87,7 @@ def measure_runs(study: "StudySpec", runs: "pd.DataFrame", storage: "StoragePath
     for run in (job.runs[0] for job in grid_jobs(study) if job.runs[0].name in finished):
         click.echo(f"search {run.title}")
         plan = plan_run(run.config)
-        features, images, spec = chain_features(plan, storage), report_images(plan), plan.config.eval
+        features, images, spec = chain_features(plan, folder), report_images(plan), plan.config.eval
         evaluations = evaluate(features, images, spec.bootstrap, spec.pairs_seed, spec.ties)
         measured = {
             "retrieval": retrieval_rows(evaluations),
@@ -101,25 +102,26 @@ def measure_runs(study: "StudySpec", runs: "pd.DataFrame", storage: "StoragePath
     return {name: pd.DataFrame(found) for name, found in rows.items()}
 
 
-def chain_features(plan: "Plan", storage: "StoragePath") -> "ChainFeatures":
+def chain_features(plan: "Plan", folder: "StudyFolder") -> "ChainFeatures":
     """Return the features of the open images that a run's links keep; a lost link is trained again."""
     from cl2r.engine.chain import Chain
     from cl2r.runtime.progress import ProgressLine
 
-    chain = Chain(plan, storage, ProgressLine(len(plan.keys)), trained_by="")
+    chain = Chain(plan, folder.storage, ProgressLine(len(plan.keys)), trained_by="", earlier=folder.makers())
     for task in chain.tasks:
         chain.ensure_link(task)
     return chain.features(len(plan.keys))
 
 
-def write_frames(measured: Frames, folder: "StoragePath") -> None:
-    """Write one Parquet file per frame."""
-    with folder.staging() as here:
-        for name, frame in measured.items():
-            (here / f"{name}.parquet").write_file(frame.to_parquet(index=False))
+def write_frames(measured: Frames, out: "StoragePath", folder: "StudyFolder") -> None:
+    """Write one Parquet file per frame of the study in `folder`."""
+    from cl2r.storage.seal import write_beside
+
+    for name, frame in measured.items():
+        write_beside(out / f"{name}.parquet", frame.to_parquet(index=False), folder.owner(f"search/{name}.parquet"))
 
 
-def present(study: "Study", out: "StoragePath", command: str) -> str:
+def present(study: "Study", out: "StoragePath", folder: "StudyFolder", command: str) -> str:
     """Write frames, tables and figures below `out`; return the tables and what was found for the terminal."""
     from analysis.headline import headline
     from analysis.plots.search import write_search_figures
@@ -129,7 +131,7 @@ def present(study: "Study", out: "StoragePath", command: str) -> str:
 
     measured, frames = study.search, {"runs": study.runs, "tasks": study.tasks}
     tables = search_tables(measured)
-    write_frames(measured, out)
+    write_frames(measured, out, folder)
     with out.staging() as here:
         drawn = write_search_figures(study.runs, measured["backfill"], measured["retrieval"], here)
         images = [path.name for path in drawn if path.suffix == ".png"]

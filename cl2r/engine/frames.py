@@ -18,6 +18,7 @@ from cl2r.engine.evaluation import Evaluation
 from cl2r.engine.plan import Plan
 from cl2r.metrics import METRICS
 from cl2r.storage.path import StoragePath, at
+from cl2r.storage.seal import run_owner, write_beside
 
 MAKERS = ("device", "workers", "sync_batchnorm")
 """Columns of `tasks`, what made a link; `mixed` in `runs` says that the links of a run were made in several ways."""
@@ -39,11 +40,12 @@ def write_run(result: RunResult, root: StoragePath | Path) -> StoragePath:
     """Write all files of a run and return their folder, `root`/runs/<name>; an equal run overwrites them."""
     name = run_name(result.plan)
     folder = at(root) / "runs" / name
-    (folder / "config.yaml").write_file(to_yaml(result.plan.config).encode())
     entry = summary(result, name) | {"finished": datetime.now(UTC).isoformat(timespec="microseconds")}
-    (folder / "result.json").write_file(json.dumps(entry, indent=1).encode())
+    files = {"config.yaml": to_yaml(result.plan.config).encode(), "result.json": json.dumps(entry, indent=1).encode()}
     for frame, rows in frames(result, name).items():
-        (folder / f"{frame}.parquet").write_file(pd.DataFrame(rows).to_parquet(index=False))
+        files[f"{frame}.parquet"] = pd.DataFrame(rows).to_parquet(index=False)
+    for file, content in files.items():
+        write_beside(folder / file, content, run_owner(name, file))
     return folder
 
 

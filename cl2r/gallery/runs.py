@@ -21,6 +21,7 @@ from cl2r.config.schema import Config
 from cl2r.errors import InputError, nearest
 from cl2r.gallery.gallery import reason
 from cl2r.storage.path import StoragePath, at
+from cl2r.storage.seal import SealError, read_beside, run_owner
 from cl2r.study.folder import finished_runs
 from cl2r.study.ledger import Event
 
@@ -44,11 +45,18 @@ class StoredRun:
         if self.folder is None:
             fields: dict[str, Any] = self._entry["config"]
             return resolve([merge_layers(from_dotted(*field) for field in fields.items())])
-        path = self.folder / CONFIG
         try:
-            return resolve([yaml.safe_load(path.read_bytes())])
+            return resolve([yaml.safe_load(self._read(CONFIG))])
         except (yaml.YAMLError, AttributeError) as error:
-            raise InputError(f"{path} does not parse ({reason(error)}); run the command that wrote it again") from error
+            raise self._damaged(CONFIG, error) from error
+
+    def _read(self, name: str) -> bytes:
+        """Return a file of the run's folder. Raise InputError if it is damaged, or belongs to another run."""
+        assert self.folder is not None
+        try:
+            return read_beside(self.folder / name, run_owner(self.name, name))
+        except SealError as error:
+            raise self._damaged(name, error) from error
 
     @cached_property
     def keys(self) -> list[str]:
@@ -58,7 +66,7 @@ class StoredRun:
                 return [str(row["key"]) for row in self._entry.get("frames", {}).get("tasks", ())]
             return [str(link["key"]) for link in self._entry.get("links", ())]
         except (TypeError, KeyError, AttributeError) as error:
-            raise self._damaged(error) from error
+            raise self._damaged(RESULT, error) from error
 
     @cached_property
     def finished_ns(self) -> int:
@@ -69,7 +77,7 @@ class StoredRun:
                 try:
                     times.append(int(datetime.fromisoformat(stated).timestamp() * 1e9))
                 except (TypeError, ValueError) as error:
-                    raise self._damaged(error) from error
+                    raise self._damaged(RESULT, error) from error
             else:
                 file = (self.folder / RESULT).file_info() or (self.folder / CONFIG).file_info()
                 times += [file.mtime_ns] if file else []
@@ -82,17 +90,17 @@ class StoredRun:
             assert self.event is not None
             return self.event.read()
         try:
-            entry: dict[str, Any] = json.loads((self.folder / RESULT).read_bytes())
+            entry: dict[str, Any] = json.loads(self._read(RESULT))
         except FileNotFoundError:
             return {}
         except (ValueError, RecursionError) as error:
-            raise self._damaged(error) from error
+            raise self._damaged(RESULT, error) from error
         if not isinstance(entry, dict):
-            raise self._damaged(TypeError("no mapping"))
+            raise self._damaged(RESULT, TypeError("no mapping"))
         return entry
 
-    def _damaged(self, error: Exception) -> InputError:
-        where = self.event.path if self.folder is None and self.event else f"{self.folder}/{RESULT}"
+    def _damaged(self, name: str, error: Exception) -> InputError:
+        where = self.event.path if self.folder is None and self.event else f"{self.folder}/{name}"
         return InputError(f"{where} is damaged ({reason(error)}); run the command that wrote it again")
 
 

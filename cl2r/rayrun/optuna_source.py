@@ -5,13 +5,14 @@ tuning pairs as user attributes, and with how far they violate each constraint.
 """
 
 import json
+import logging
 import math
 import operator
+import re
 import warnings
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import optuna
@@ -22,7 +23,8 @@ from optuna.trial import TrialState
 from cl2r.errors import InputError
 from cl2r.metrics import METRICS, STORED_BYTES, TRAIN_SECONDS
 from cl2r.seeding import derive
-from cl2r.storage.path import StoragePath
+from cl2r.storage.path import LocalPath, StoragePath
+from cl2r.storage.seal import JournalSeal, SealError, seal_path, sealed, unsealed
 from cl2r.study.constraints import REFERENCE, seed_mean
 from cl2r.study.folder import StudyFolder
 from cl2r.study.jobs import Job, confirmation_jobs, fixed_jobs, plan_job
@@ -31,6 +33,7 @@ from cl2r.study.space import context_title, distributions
 from cl2r.study.spec import OBJECTIVES, Point, StudySpec
 from cl2r.study.warm_start import earlier_trials
 
+log = logging.getLogger(__name__)
 MAX_OPTUNA_SEED = 2**32
 VALUED = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.RUNNING)  # it has a value or will have one
 EARLIER = "warm_start"  # user attribute of trials that an earlier study ran
@@ -39,31 +42,64 @@ ATTRIBUTES = [metric.column("tuning") for metric in (*METRICS.in_tables(), STORE
 
 
 class ObjectJournal(BaseJournalBackend):
-    """Optuna's journal in an object store: one numbered object per entry. Only the driver of a study writes it."""
+    """Optuna's journal in an object store: one numbered, sealed object per entry. Only the driver writes it."""
 
-    def __init__(self, folder: StoragePath) -> None:
-        self.folder = folder
+    def __init__(self, folder: StoragePath, owner: str) -> None:
+        self.folder, self.owner = folder, owner
+        paths = [path for path in folder.list("*.json") if re.fullmatch(r"\d{8}\.json", path.name)]
         with ThreadPoolExecutor(16) as readers:
-            written = list(readers.map(lambda path: path.read_bytes(), folder.list("*.json")))
+            written = list(readers.map(self._read, paths))
+        if [path.name for path in paths] != [f"{number:08d}.json" for number in range(len(paths))]:
+            raise SealError("an entry is missing")
         self.appended = len(written)
         self.entries: list[dict[str, Any]] = [entry for content in written for entry in json.loads(content)]
+
+    def _read(self, path: StoragePath) -> bytes:
+        return unsealed(path.read_bytes(), f"{self.owner}, {path.name}")
 
     def read_logs(self, log_number_from: int) -> Iterable[dict[str, Any]]:
         return self.entries[log_number_from:]
 
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
-        (self.folder / f"{self.appended:08d}.json").write_file(json.dumps(logs).encode())
+        name = f"{self.appended:08d}.json"
+        (self.folder / name).write_file(sealed(json.dumps(logs).encode(), f"{self.owner}, {name}"))
         self.appended += 1
         self.entries += json.loads(json.dumps(logs))
 
 
+class FileJournal(JournalFileBackend):
+    """Optuna's journal on a disk, which optuna-dashboard can open; its seal is beside it. Only the driver writes it.
+
+    The seal has the checksums of the journal before and after the last entry. An entry that was cut off when its writer
+    was killed, and lines that another program added, are removed. Raise SealError if the rest does not fit the seal.
+    """
+
+    def __init__(self, path: LocalPath, owner: str) -> None:
+        self.seal = JournalSeal(path, owner)
+        super().__init__(str(path))
+
+    def append_logs(self, logs: list[dict[str, Any]]) -> None:
+        self.seal.append("".join(json.dumps(log, separators=(",", ":")) + "\n" for log in logs).encode())
+        super().append_logs(logs)
+
+
 def open_journal(folder: StudyFolder) -> BaseStorage:
-    """Open or create Optuna's storage of a study; on a disk, optuna-dashboard can open it."""
+    """Open or create Optuna's storage of a study. A damaged one is set aside: the ledger has all that it told."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    if folder.journal.remote:
-        return JournalStorage(ObjectJournal(folder.journal))
-    Path(str(folder.journal)).parent.mkdir(parents=True, exist_ok=True)
-    return JournalStorage(JournalFileBackend(str(folder.journal)))
+    journal, owner = folder.journal, folder.owner(folder.journal.name)
+    for again in (False, True):
+        try:
+            if isinstance(journal, LocalPath):
+                journal.parent.mkdir(parents=True, exist_ok=True)
+                return JournalStorage(FileJournal(journal, owner))
+            return JournalStorage(ObjectJournal(journal, owner))
+        except (ValueError, KeyError, TypeError, IsADirectoryError, AssertionError) as error:
+            if again:
+                raise
+            log.warning("%s is damaged (%s); it is set aside and made again from the ledger", journal, error)
+            journal.set_aside()
+            seal_path(journal).set_aside()
+    raise AssertionError
 
 
 def open_optuna(spec: StudySpec, storage: BaseStorage, name: str, tasks: int) -> optuna.Study:
@@ -125,6 +161,7 @@ class ContextSearch:
             self._warm_start()
             self.optuna.set_user_attr(EARLIER, spec.search.warm_start)
         outcomes = folder.ledger.outcomes()
+        self._restore(outcomes)
         for trial in self.optuna.get_trials(states=(TrialState.RUNNING, TrialState.FAIL)):
             self._settle(trial, outcomes)
 
@@ -147,6 +184,32 @@ class ContextSearch:
             for name, violation in earlier.violations.items():
                 trial.set_constraint(name, min(violation, UNKNOWN_VIOLATION))
             self.optuna.add_trial(trial)
+
+    def _restore(self, outcomes: dict[str, Event]) -> None:
+        """Put the trials that the ledger has into a journal that was made again: points now, outcomes by `_settle`."""
+        points = dict[int, dict[str, Any]]()
+        for event in outcomes.values():  # a trial's own event may be what was damaged
+            content = event.read()
+            if content["variant"] is None and content["trial"] is not None:
+                points[content["trial"]] = content["config"]
+        for event in self.folder.ledger.events("trial", "repeated"):
+            points[int(event.subject)] = event.read()["params"]
+        own = {label // self.contexts: point for label, point in points.items() if label % self.contexts == self.place}
+        for number in range(len(self.optuna.get_trials(deepcopy=False)), max(own, default=-1) + 1):
+            known = {name: own[number][name] for name in self.spec.knobs} if number in own else {}
+            self.optuna.enqueue_trial(known)
+            trial = self.optuna.ask(distributions(self.spec.knobs) if known else {})
+            if not known:  # its events are lost, and its number stays free
+                self.optuna.tell(trial, state=TrialState.FAIL)
+
+    def contradicts(self) -> bool:
+        """Return whether Optuna knows the value of a trial that the ledger has lost."""
+        outcomes = self.folder.ledger.outcomes()
+        for trial in self.optuna.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED)):
+            job = None if EARLIER in trial.user_attrs else self._plan(trial.number, trial.params, recorded=True)
+            if job is not None and any(run.name not in outcomes for run in job.runs):
+                return True
+        return False
 
     def _settle(self, trial: optuna.trial.FrozenTrial, outcomes: dict[str, Event]) -> None:
         """Decide what happens to a trial that an earlier command left open, or that failed."""
@@ -352,11 +415,19 @@ class OptunaSource:
 
     def __init__(self, spec: StudySpec, folder: StudyFolder) -> None:
         self.spec, self.folder = spec, folder
-        storage = open_journal(folder)
-        self.searches = [ContextSearch(spec, folder, storage, place) for place in range(len(spec.contexts()))]
+        self.searches = self._open()
+        if any(search.contradicts() for search in self.searches):
+            log.warning("%s has trials that the ledger lacks; it is set aside and made again", folder.journal)
+            folder.journal.set_aside()
+            seal_path(folder.journal).set_aside()
+            self.searches = self._open()
         self.unconfirmed = list(self.searches) if spec.search.confirm else []
         self.confirmations: list[Job] = []  # left to hand out
         self.confirmed: list[Job] = []  # all that were planned
+
+    def _open(self) -> list[ContextSearch]:
+        storage = open_journal(self.folder)
+        return [ContextSearch(self.spec, self.folder, storage, place) for place in range(len(self.spec.contexts()))]
 
     @property
     def waiting(self) -> int:

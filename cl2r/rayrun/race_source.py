@@ -166,11 +166,14 @@ class RaceSource:
         for trial in trials:  # killed while its point was being chosen
             if trial.state == TrialState.RUNNING and trial.user_attrs.get(NUMBER) not in known:
                 study.tell(trial.number, state=TrialState.FAIL)
-        if not any(NUMBER in trial.user_attrs for trial in trials):
-            space, values = self.race.space(method), self.race.default_values(method)
-            study.enqueue_trial({name: values[name] for name in space})
-            default = next(one for one in known.values() if one.method == method and not one.values)
-            study.ask(distributions(space)).set_user_attr(NUMBER, default.number)
+        # The default, and what a journal that was made again lacks.
+        space, values = self.race.space(method), self.race.default_values(method)
+        there = {trial.user_attrs.get(NUMBER) for trial in trials}
+        for one in known.values():
+            if one.method == method and one.number not in there:
+                point = values | one.values
+                study.enqueue_trial({name: point[name] for name in space})
+                study.ask(distributions(space)).set_user_attr(NUMBER, one.number)
         return study
 
     def _tell(self, tuning: Round, known: Mapping[int, Candidate]) -> None:

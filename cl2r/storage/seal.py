@@ -17,11 +17,12 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from cl2r.storage.path import StoragePath
+from cl2r.storage.path import LocalPath, StoragePath
 
 log = logging.getLogger(__name__)
 SUFFIX = ".seal"
 ATTEMPTS, PAUSE_SECONDS = 4, 0.05  # another process may replace a file between our looks at it and at its seal
+MOST_LINES = 64  # of one entry of a journal
 _OWNER, _DIGEST = "belongs_to", "sha256"
 
 
@@ -93,6 +94,45 @@ def read_beside(path: StoragePath, belongs_to: str) -> bytes:
             continue
         return content
     raise fault
+
+
+class JournalSeal:
+    """The seal beside a file that another program appends lines to, kept up to date by whoever starts that program.
+
+    Lines after the sealed ones, whole or cut off, are removed. Raise SealError if those before do not fit the seal.
+    """
+
+    def __init__(self, path: LocalPath, belongs_to: str) -> None:
+        self.path, self.belongs_to = path, belongs_to
+        content = path.read_bytes() if path.exists() else b""
+        seal = seal_path(path)
+        if content or seal.exists():
+            content = self._sound(content, seal.read_bytes() if seal.exists() else b"")
+        self._digest = hashlib.sha256(belongs_to.encode() + b"\n" + content)
+
+    def _sound(self, content: bytes, line: bytes) -> bytes:
+        owner, known = _parsed(line)
+        _check_owner(owner, self.belongs_to)
+        lines, digests = content.splitlines(keepends=True), _digests(known)
+        for left_out in range(min(len(lines), MOST_LINES) + 1):
+            kept = b"".join(lines[: len(lines) - left_out])
+            if checksum(kept, owner) in digests:
+                if left_out:
+                    log.warning("%s: %d lines at its end were not written whole; removed", self.path, left_out)
+                    self.path.write_file(kept)
+                return kept
+        raise SealError("the checksum differs")
+
+    def append(self, content: bytes) -> None:
+        """Seal the file as it is, and as it will be with this content; call it before the content is appended."""
+        before = self._digest.hexdigest()
+        self._digest.update(content)
+        seal_path(self.path).write_file(_line(self.belongs_to, [self._digest.hexdigest(), before]))
+
+
+def run_owner(run: str, name: str) -> str:
+    """Return whose the file `name` in the folder of a run is, as its seal states it."""
+    return f"run {run}, {name}"
 
 
 def seal_path(path: StoragePath) -> StoragePath:

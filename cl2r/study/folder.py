@@ -5,17 +5,21 @@ machine, no path of a home directory and no secret.
 """
 
 import contextlib
+import dataclasses
 import hashlib
 import json
+import logging
 import os
+import re
 import signal
 import socket
 import sys
 import uuid
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import yaml
 
@@ -24,8 +28,11 @@ from cl2r.errors import InputError
 from cl2r.runtime.environment import commit, environment, shareable_command
 from cl2r.storage.claims import HeldError, last_disk_holder
 from cl2r.storage.path import StoragePath, at
+from cl2r.storage.seal import SealError, owner_of, read_beside, write_beside
 from cl2r.study.ledger import Event, Ledger
+from cl2r.study.resources import Resources
 
+log = logging.getLogger(__name__)
 ABOUT_FORMAT = 1
 
 
@@ -35,27 +42,51 @@ class StudyFolder:
     def __init__(self, storage: StoragePath | Path, name: str) -> None:
         if Path(name).name != name or name in ("", ".."):
             raise InputError(f"--name {name}: give the name of one folder, without slashes")
-        self.storage, self.name = at(storage), name
-        self.path = self.storage / "studies" / name
+        self._open(at(storage) / "studies" / name)
+        self.storage = at(storage)
+
+    @classmethod
+    def at(cls, path: StoragePath) -> Self:
+        """Return the study in a folder that may have been moved or copied elsewhere."""
+        folder = cls.__new__(cls)
+        folder._open(path)
+        folder.storage = path.parent.parent
+        return folder
+
+    def _open(self, path: StoragePath) -> None:
+        self.path, self.name = path, path.name
         self.specification = self.path / "study.yaml"  # the id and the specification that the name stands for
         self.about = self.path / "about.json"
-        self.ledger = Ledger(self.path / "ledger")
+        self.ledger = Ledger(self.path / "ledger", self.find_id)
         self.live = self.path / "live"  # progress files of running training processes
         self.journal = self.path / "optuna.journal"
         self._lock = self.path / "driver.lock"
 
     def claim_name(self, identity: dict[str, Any]) -> str:
-        """Register the specification under this name, or check that it is unchanged; return the study's id."""
-        if not self.specification.exists():
-            entry = {"id": uuid.uuid4().hex, "specification": identity}
-            self.specification.write_file(yaml.safe_dump(entry).encode())
-        return self.check_name(identity)
+        """Register the specification under this name, or check that it is unchanged; return the study's id.
+
+        A damaged study.yaml is set aside and written again if the ledger shows that it stood for `identity`.
+        """
+        known = self.check_name(identity)
+        entry = {"id": known or uuid.uuid4().hex, "specification": identity}
+        try:
+            if known and self._read_specification():
+                return known
+        except InputError as error:
+            log.warning("%s; it is set aside and written again", error)
+            self.specification.set_aside()
+        write_beside(self.specification, yaml.safe_dump(entry).encode(), f"study {entry['id']}")
+        self.ledger = Ledger(self.path / "ledger", self.find_id)
+        return str(entry["id"])
 
     def check_name(self, identity: dict[str, Any]) -> str:
         """Return the study's id, or "" if the name is free. Raise InputError if it stands for something else."""
-        if not self.specification.exists():
-            return ""
-        stored = yaml.safe_load(self.specification.read_bytes())
+        try:
+            stored = self._read_specification()
+        except InputError as error:
+            return self._restored_id(identity, str(error))
+        if not stored:
+            return self._restored_id(identity, f"{self.specification} is missing") if self.ledger.events() else ""
         if stored["specification"] != yaml.safe_load(yaml.safe_dump(identity)):  # tuples become lists
             old, new = _flat(stored["specification"]), _flat(identity)
             lines = [f"study {self.name!r} has another specification; choose another --name"]
@@ -64,6 +95,41 @@ class StudyFolder:
                 lines += [f"  {key}: {there} there, {here} here"] if there != here else []
             raise InputError("\n".join(lines))
         return str(stored["id"])
+
+    def _read_specification(self) -> dict[str, Any]:
+        """Return the content of study.yaml; empty if there is no file. Raise InputError if it is damaged."""
+        try:
+            entry: dict[str, Any] = yaml.safe_load(self.specification.read_bytes())
+            read_beside(self.specification, f"study {entry['id']}")
+            return entry
+        except FileNotFoundError:
+            return {}
+        except (SealError, OSError, ValueError, TypeError, KeyError, RecursionError, yaml.YAMLError) as error:
+            fault = error if isinstance(error, SealError) else "it does not parse"
+            raise InputError(f"{self.specification} is damaged ({fault})") from error
+
+    def _restored_id(self, identity: dict[str, Any], fault: str) -> str:
+        """Return the id that the ledger has for the specification. Raise InputError if it shows another or none."""
+        for event in reversed(self.ledger.events("opened")):
+            with contextlib.suppress(SealError, OSError):
+                study = _owner_id(owner_of(event.path.read_bytes()))
+                if dataclasses.replace(event, study=study).read().get("specification") == digest(identity):
+                    return study
+                break
+        else:
+            raise InputError(f"{fault}, and its ledger does not say what it stood for; choose another --name")
+        raise InputError(f"{fault}, and the study of that name is another one; choose another --name")
+
+    def find_id(self) -> str:
+        """Return the study's id: from study.yaml or, if that is missing or damaged, from the seals of events."""
+        with contextlib.suppress(InputError):
+            if stored := self._read_specification():
+                return str(stored["id"])
+        ids = Counter[str]()
+        for path in (self.path / "ledger").list("*.json"):
+            with contextlib.suppress(SealError, OSError):
+                ids[_owner_id(owner_of(path.read_bytes()))] += 1
+        return ids.most_common(1)[0][0] if ids else ""
 
     @contextlib.contextmanager
     def driver_lock(self) -> Iterator[None]:
@@ -92,21 +158,35 @@ class StudyFolder:
         entry = {"format": ABOUT_FORMAT, "version": __version__, "commit": commit()}
         entry |= {"command": shareable_command(sys.argv), **driver_times(self.ledger.events())}
         entry |= {"expected_runs": expected_runs, "resources": resources, "environment": environment()}
-        self.about.write_file(json.dumps(entry, indent=1, ensure_ascii=False).encode())
+        self._write_about(entry)
 
     def update_about(self) -> None:
         """Bring the times in `about.json` up to date; without such a file do nothing."""
         if entry := self.read_about():
-            self.about.write_file(json.dumps(entry, indent=1, ensure_ascii=False).encode())
+            self._write_about(entry)
+
+    def _write_about(self, entry: dict[str, Any]) -> None:
+        content = json.dumps(entry, indent=1, ensure_ascii=False).encode()
+        write_beside(self.about, content, self.owner(self.about.name))
+
+    def makers(self) -> list[str]:
+        """Return what made the links of this study (`cl2r.config.keys`), the last command's resources first."""
+        sessions = (event.read()["resources"] for event in reversed(self.ledger.events("opened")))
+        return list(dict.fromkeys(Resources(**resources).made_by for resources in sessions))
+
+    def owner(self, name: str) -> str:
+        """Return whose the file `name` of this folder is, as its seal states it."""
+        return f"study {self.ledger.study}, {name}"
 
     def read_about(self) -> dict[str, Any]:
-        """Return `about.json` with the times that the ledger has now; {} if there is no file."""
-        if not self.about.exists():
-            return {}
+        """Return `about.json` with the times that the ledger has now; {} if there is none, or a damaged one."""
         try:
-            entry = dict(json.loads(self.about.read_bytes()))
-        except (ValueError, TypeError) as error:
-            raise InputError(f"{self.about} is damaged: {error}") from error
+            entry = dict(json.loads(read_beside(self.about, self.owner(self.about.name))))
+        except FileNotFoundError:
+            return {}
+        except (ValueError, TypeError, RecursionError) as error:
+            log.warning("%s is damaged (%s); the next command of the study writes it again", self.about, error)
+            return {}
         return {**entry, **driver_times(self.ledger.events())}
 
 
@@ -128,6 +208,14 @@ def driver_times(events: Sequence[Event]) -> dict[str, Any]:
         "ended": moment(closed[-1]) if closed else None,
         "seconds": round(sum(session[-1].time_ns - session[0].time_ns for session in sessions) / 1e9, 3),
     }
+
+
+def _owner_id(owner: str) -> str:
+    """Return the id in the owner of an event, `study ID, event NAME`. Raise SealError if it is none."""
+    found = re.fullmatch(r"study ([0-9a-f]{32}), event .+", owner)
+    if found is None:
+        raise SealError(f"it belongs to {owner}")
+    return found[1]
 
 
 def digest(identity: dict[str, Any]) -> str:

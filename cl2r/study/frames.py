@@ -11,6 +11,7 @@ import pandas as pd
 from cl2r.config.methods import sections
 from cl2r.config.schema import field_types, scalar
 from cl2r.metrics import METRICS, End
+from cl2r.storage.seal import write_beside
 from cl2r.study.folder import StudyFolder
 from cl2r.study.ledger import read_events
 
@@ -83,7 +84,8 @@ def write_frames(folder: StudyFolder) -> dict[str, pd.DataFrame]:
     """
     joined = study_frames(folder)
     for name in (*FRAMES[1:], FRAMES[0]):
-        (folder.path / f"{name}.parquet").write_file(joined[name].to_parquet(index=False))
+        file = f"{name}.parquet"
+        write_beside(folder.path / file, joined[name].to_parquet(index=False), folder.owner(file))
     folder.update_about()
     return joined
 

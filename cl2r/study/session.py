@@ -37,6 +37,7 @@ class StudySession:
     jobs: list[Job]  # of a grid; of a sweep, the runs that its trials are judged by
     examples: list[Job] = field(default_factory=list)
     """Trials at the corners of a sweep's space, which show what its trials will share."""
+    identity: dict[str, str] = field(default_factory=dict)  # digest of what the study is, for the ledger
     trained_by: str = ""  # id of the study, written into the links that it trains; empty if it has not begun
     stop: Termination = field(default_factory=Termination)
     verbose: bool = False
@@ -89,7 +90,7 @@ class StudySession:
         data = Path(runs[0].config.data.name).stem
         folder = StudyFolder(storage, name or f"{spec.stem}-{data}-{digest(identity)}")
         stopping = stop or Termination()
-        session = cls(spec, folder, resources, jobs, examples, "", stopping, verbose, quiet, log)
+        session = cls(spec, folder, resources, jobs, examples, {}, "", stopping, verbose, quiet, log)
         if spec.race is not None and not os.environ.get("RAY_ADDRESS"):  # how much a cluster runs at a time shows later
             session.race.check()
         if not lock:
@@ -100,6 +101,8 @@ class StudySession:
         folder.check_name(identity)
         with folder.driver_lock():
             session.trained_by = folder.claim_name(identity)
+            session.identity = {"specification": digest(identity)}
+            session.ledger.set_damaged_aside()
             if measure_layout:
                 session.resources = session._measured(runs[0].config)
                 session.__dict__.pop("race", None)

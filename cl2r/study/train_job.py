@@ -22,7 +22,6 @@ from cl2r.study.folder import StudyFolder
 from cl2r.study.jobs import Job
 from cl2r.study.ledger import Ledger, finished
 from cl2r.study.live import LiveFile
-from cl2r.study.resources import Resources
 from cl2r.study.trackers import task_scalars
 
 log = logging.getLogger(__name__)
@@ -88,8 +87,7 @@ def _train_job(
     began, whole, ledger = time.perf_counter(), job.stop_after is None, folder.ledger
     outcomes = workers.from_first(ledger.outcomes)
     # Links of an earlier command with other resources are this study's own, and are kept.
-    sessions = ledger.events("opened") if workers.first else []
-    earlier = [Resources(**event.read()["resources"]).made_by for event in reversed(sessions)]
+    earlier = folder.makers() if workers.first else []
     stop, live = Marker(folder.path), list[LiveFile]()
     for run in job.runs:
         path = folder.live / f"{run.name if whole else job.label}.json"
