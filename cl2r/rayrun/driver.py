@@ -56,7 +56,8 @@ def _run(session: StudySession) -> Outcome:
     began, folder, ledger = time.perf_counter(), session.folder, session.ledger
     total, links_before = session.expected_runs(), session.store.keys()
     folder.live.remove_tree()  # left behind by processes that were killed
-    ledger.write("opened", "driver", {**session.identity, "resources": asdict(session.resources), "runs": total})
+    entry = {**session.identity, "made_by": session.resources.made_by, "resources": asdict(session.resources)}
+    ledger.write("opened", "driver", {**entry, "runs": total})
     opened = ledger.last("opened")["driver"]
     folder.write_about(asdict(session.resources), total)
     marker = Marker(folder.path)

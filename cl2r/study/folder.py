@@ -30,7 +30,6 @@ from cl2r.storage.claims import HeldError, last_disk_holder
 from cl2r.storage.path import StoragePath, at
 from cl2r.storage.seal import SealError, owner_of, read_beside, write_beside
 from cl2r.study.ledger import Event, Ledger
-from cl2r.study.resources import Resources
 
 log = logging.getLogger(__name__)
 ABOUT_FORMAT = 1
@@ -171,8 +170,7 @@ class StudyFolder:
 
     def makers(self) -> list[str]:
         """Return what made the links of this study (`cl2r.config.keys`), the last command's resources first."""
-        sessions = (event.read()["resources"] for event in reversed(self.ledger.events("opened")))
-        return list(dict.fromkeys(Resources(**resources).made_by for resources in sessions))
+        return list(dict.fromkeys(event.read()["made_by"] for event in reversed(self.ledger.events("opened"))))
 
     def owner(self, name: str) -> str:
         """Return whose the file `name` of this folder is, as its seal states it."""
