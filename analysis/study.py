@@ -1,7 +1,6 @@
 """Frames of many runs: loaded from a disk or an object store, and joined. analysis/README.md describes the columns."""
 
 import io
-import json
 import math
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -11,13 +10,13 @@ from typing import Any
 
 import pandas as pd
 import pyarrow as pa
-import yaml
 from pyarrow import parquet
 
 from analysis.groups import finished, pair_column, pivot
 from analysis.paper.items import ITEMS
 from cl2r.errors import InputError, check_type
 from cl2r.metrics import METRICS
+from cl2r.storage.documents import RESTORE, json_mapping, yaml_mapping
 from cl2r.storage.path import ObjectPath, StoragePath, at
 
 FRAMES = ("runs", "tasks", "matrix", "curves")
@@ -171,7 +170,7 @@ def newest_study() -> StoragePath:
 
 def read_specification(path: StoragePath) -> dict[str, Any]:
     """Return what the study was asked for, from study.yaml."""
-    found = _read_mapping(path, "study.yaml", yaml.safe_load).get("specification") or {}
+    found = _read_mapping(path / "study.yaml", yaml_mapping).get("specification") or {}
     if not isinstance(found, dict):
         raise _damaged(path, "study.yaml", "its specification is no mapping")
     return found
@@ -179,7 +178,7 @@ def read_specification(path: StoragePath) -> dict[str, Any]:
 
 def read_about(path: StoragePath) -> dict[str, Any]:
     """Return where and how the study ran, from about.json."""
-    return _read_mapping(path, "about.json", json.loads)
+    return _read_mapping(path / "about.json", json_mapping)
 
 
 def read_search(path: StoragePath, runs: pd.DataFrame) -> dict[str, pd.DataFrame]:
@@ -198,24 +197,19 @@ def read_search(path: StoragePath, runs: pd.DataFrame) -> dict[str, pd.DataFrame
 
 def read_paper(path: StoragePath) -> dict[str, str]:
     """Return which item of the paper a study shows and the preset with the paper's settings, from paper.json."""
-    found = _read_mapping(path, "paper.json", json.loads)
+    found = _read_mapping(path / "paper.json", json_mapping)
     item = ITEMS.get(str(found.get("item")))
     if found and (item is None or found.get("preset") not in item.presets):
         raise _damaged(path, "paper.json", "it names no item of the paper with its preset")
     return {key: str(found[key]) for key in ("item", "preset") if found}
 
 
-def _read_mapping(path: StoragePath, name: str, parse: Callable[[bytes], Any]) -> dict[str, Any]:
+def _read_mapping(path: StoragePath, parse: Callable[[bytes, object, str], dict[str, Any]]) -> dict[str, Any]:
     """Return the content of a text file; empty if there is no file."""
     try:
-        content = parse((path / name).read_bytes() or b"{}")
+        return parse(path.read_bytes() or b"{}", path, RESTORE)
     except FileNotFoundError:
         return {}
-    except (ValueError, RecursionError, yaml.YAMLError) as error:
-        raise _damaged(path, name, str(error)) from error
-    if not isinstance(content or {}, dict):
-        raise _damaged(path, name, "it holds no mapping")
-    return dict(content or {})
 
 
 def _read_frame(path: StoragePath, name: str) -> pd.DataFrame:

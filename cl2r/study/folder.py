@@ -23,6 +23,7 @@ from cl2r import __version__
 from cl2r.errors import InputError
 from cl2r.runtime.environment import commit, environment, shareable_command
 from cl2r.storage.claims import HeldError, last_disk_holder
+from cl2r.storage.documents import RESTORE, json_mapping, yaml_mapping
 from cl2r.storage.path import StoragePath, at
 from cl2r.study.ledger import Event, Ledger
 
@@ -55,7 +56,7 @@ class StudyFolder:
         """Return the study's id, or "" if the name is free. Raise InputError if it stands for something else."""
         if not self.specification.exists():
             return ""
-        stored = yaml.safe_load(self.specification.read_bytes())
+        stored = yaml_mapping(self.specification.read_bytes(), self.specification, RESTORE)
         if stored["specification"] != yaml.safe_load(yaml.safe_dump(identity)):  # tuples become lists
             old, new = _flat(stored["specification"]), _flat(identity)
             lines = [f"study {self.name!r} has another specification; choose another --name"]
@@ -103,11 +104,7 @@ class StudyFolder:
         """Return `about.json` with the times that the ledger has now; {} if there is no file."""
         if not self.about.exists():
             return {}
-        try:
-            entry = dict(json.loads(self.about.read_bytes()))
-        except (ValueError, TypeError) as error:
-            raise InputError(f"{self.about} is damaged: {error}") from error
-        return {**entry, **driver_times(self.ledger.events())}
+        return {**json_mapping(self.about.read_bytes(), self.about), **driver_times(self.ledger.events())}
 
 
 def driver_times(events: Sequence[Event]) -> dict[str, Any]:
