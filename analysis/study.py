@@ -2,7 +2,6 @@
 
 import io
 import itertools
-import json
 import logging
 import math
 import os
@@ -13,15 +12,15 @@ from typing import Any
 
 import pandas as pd
 import pyarrow as pa
-import yaml
 from pyarrow import parquet
 
 from analysis.groups import finished, pair_column, pivot
 from analysis.paper.items import ITEMS
 from cl2r.errors import InputError, check_type
 from cl2r.metrics import METRICS
+from cl2r.storage.documents import RESTORE, json_mapping, yaml_mapping
 from cl2r.storage.path import ObjectPath, StoragePath, at
-from cl2r.storage.seal import read_beside, run_owner, seal_path
+from cl2r.storage.seal import SealError, read_beside, run_owner, seal_path
 from cl2r.study.folder import StudyFolder
 from cl2r.study.frames import study_frames
 
@@ -192,7 +191,7 @@ def newest_study() -> StoragePath:
 
 def read_specification(path: StoragePath) -> dict[str, Any]:
     """Return what the study was asked for, from study.yaml."""
-    found = _read_mapping(path, "study.yaml", yaml.safe_load).get("specification") or {}
+    found = _read_mapping(path / "study.yaml", yaml_mapping).get("specification") or {}
     if not isinstance(found, dict):
         raise _damaged(path, "study.yaml", "its specification is no mapping")
     return found
@@ -201,7 +200,7 @@ def read_specification(path: StoragePath) -> dict[str, Any]:
 def read_about(path: StoragePath) -> dict[str, Any]:
     """Return where and how the study ran, from about.json; empty, with a warning, if that is damaged."""
     try:
-        return _read_mapping(path, "about.json", json.loads)
+        return _read_mapping(path / "about.json", json_mapping)
     except InputError as error:
         log.warning("%s; the next command of the study writes it again", error)
         return {}
@@ -223,26 +222,23 @@ def read_search(path: StoragePath, runs: pd.DataFrame, study: StudyFolder | None
 
 def read_paper(path: StoragePath) -> dict[str, str]:
     """Return which item of the paper a study shows and the preset with the paper's settings, from paper.json."""
-    found = _read_mapping(path, "paper.json", json.loads)
+    found = _read_mapping(path / "paper.json", json_mapping)
     item = ITEMS.get(str(found.get("item")))
     if found and (item is None or found.get("preset") not in item.presets):
         raise _damaged(path, "paper.json", "it names no item of the paper with its preset")
     return {key: str(found[key]) for key in ("item", "preset") if found}
 
 
-def _read_mapping(path: StoragePath, name: str, parse: Callable[[bytes], Any]) -> dict[str, Any]:
+def _read_mapping(path: StoragePath, parse: Callable[[bytes, object, str], dict[str, Any]]) -> dict[str, Any]:
     """Return the content of a text file; empty if there is no file."""
-    study = StudyFolder.at(path)
+    study = StudyFolder.at(path.parent)
     try:
-        owner = f"study {study.ledger.study}" if name == "study.yaml" else study.owner(name)
-        content = parse(_read_sealed(path / name, owner) or b"{}")
+        owner = f"study {study.ledger.study}" if path.name == "study.yaml" else study.owner(path.name)
+        return parse(_read_sealed(path, owner) or b"{}", path, RESTORE)
+    except SealError as error:
+        raise _damaged(path.parent, path.name, str(error)) from error
     except FileNotFoundError:
         return {}
-    except (ValueError, RecursionError, yaml.YAMLError) as error:
-        raise _damaged(path, name, str(error)) from error
-    if not isinstance(content or {}, dict):
-        raise _damaged(path, name, "it holds no mapping")
-    return dict(content or {})
 
 
 def _read_sealed(path: StoragePath, owner: str) -> bytes:

@@ -12,15 +12,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-import yaml
 
 from cl2r.cli.study import Frames, Recipe, list_option, study_command
 from cl2r.config.builtin import ABLATION_CELLS
+from cl2r.storage.documents import yaml_mapping
 
 if TYPE_CHECKING:
     from cl2r.study.session import StudySession
 
-REGIMES = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())["variants"]
+FILE = Path(__file__).with_suffix(".yaml")
+REGIMES = yaml_mapping(FILE.read_bytes(), FILE)["variants"]
 
 
 def tables(session: "StudySession", frames: Frames) -> str:

@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-import yaml
 
 from cl2r.cli.options import NameType, set_option, verbose_option
 from cl2r.cli.study import StudyCommand, list_option
 from cl2r.errors import InputError, TrainingError
+from cl2r.storage.documents import parse_yaml
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -186,7 +186,9 @@ def metrics_by_workers(
     from cl2r import run_study
 
     settings = {"scenario.stop_after": 3, "optim.epochs": epochs}
-    settings |= {key: yaml.safe_load(value) for key, _, value in (text.partition("=") for text in overrides)}
+    settings |= {
+        key: parse_yaml(value, f"--set {key}") for key, _, value in (text.partition("=") for text in overrides)
+    }
     spec = {"preset": preset, "seeds": list(seeds), "set": settings}
     frames = []
     for world in workers:
@@ -205,9 +207,11 @@ def write(stem: Path, frames: "dict[str, pd.DataFrame]", text: str, page: str, a
 
     stem.parent.mkdir(parents=True, exist_ok=True)
     plain = {name: json.loads(frame.to_json(orient="records")) for name, frame in frames.items()}
-    stem.with_name(f"{stem.name}.json").write_text(json.dumps({"about": about, **plain}, indent=1) + "\n")
-    stem.with_name(f"{stem.name}.md").write_text(text + "\n")
-    stem.with_name(f"{stem.name}.html").write_text(page)
+    stem.with_name(f"{stem.name}.json").write_text(
+        json.dumps({"about": about, **plain}, indent=1) + "\n", encoding="utf-8"
+    )
+    stem.with_name(f"{stem.name}.md").write_text(text + "\n", encoding="utf-8")
+    stem.with_name(f"{stem.name}.html").write_text(page, encoding="utf-8")
     save(plot_measured(frames["scaling"], about), stem)
     heading = f"Predicted, not measured: {predicted_for}"
     save(plot_predicted(frames["predicted"], heading, "A100s"), stem.with_name(f"{stem.name}_predicted"))

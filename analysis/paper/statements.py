@@ -6,13 +6,13 @@ from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
 from analysis.paper.items import COMPARED, ITEMS, RATES
 from cl2r.config.methods import METHODS
 from cl2r.config.section import Section
 from cl2r.errors import InputError, nearest
+from cl2r.storage.documents import yaml_mapping
 
 RECORDED = (*COMPARED, *(f"{metric}@{rate}" for rate in RATES for metric in COMPARED))  # columns of `runs`
 FROM_MATRIX = ("self_test", "cross_test", "mean_BC_t")  # C[T,T], C[T,1], and the mean over t of BC(t)
@@ -146,9 +146,9 @@ def paper_statements() -> tuple[Statement, ...]:
 def read_statements(path: Path) -> tuple[Statement, ...]:
     """Return all statements of a file; raise InputError that names the first fault, its statement and its field."""
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: not a readable YAML file: {' '.join(str(error).split())}") from error
+        content = yaml_mapping(path.read_bytes(), path)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}); check the path and its permissions") from error
     try:
         return Reference.model_validate(content).statements
     except ValidationError as error:

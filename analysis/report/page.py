@@ -101,8 +101,10 @@ def render_page(
     views = {figure.id: [{"data": view.data, "layout": view.layout} for view in figure.views] for figure in figures}
     data = data | {"figures": views, "texts": {table.id: table.texts for table in tables}}
     content = NO_STUDY | content | {"now": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC", "version": cl2r.__version__}
-    script = '"use strict";\n' + "\n".join((FOLDER / "scripts" / f"{name}.js").read_text() for name in SCRIPTS)
-    parts = {"style": Markup((FOLDER / "page.css").read_text()), "script": Markup(script)}
+    script = '"use strict";\n' + "\n".join(
+        (FOLDER / "scripts" / f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS
+    )
+    parts = {"style": Markup((FOLDER / "page.css").read_text(encoding="utf-8")), "script": Markup(script)}
     parts["plotly"] = Markup(_plotly())  # contains no `</script`, which would end the element early
     return _template().render(**content, **parts, data=embedded(data), plotly_version=plotly.__version__)
 

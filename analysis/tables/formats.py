@@ -6,7 +6,7 @@ import re
 import textwrap
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
-from typing import Literal, TypeVar, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 from rich.box import Box
 from rich.cells import cell_len
@@ -25,6 +25,8 @@ UNTESTED = "no test was made: one seed allows none, nor do seeds that do not dif
 BEST, WORSE = "*", "▾"  # marks of a terminal
 Note = TypeVar("Note", bound=str)
 LONG_TEXT = 44  # longer text is wrapped, in terminals and in LaTeX
+FORMULA = "=+@＝＋＠－\\t\\r\\n-"  # spreadsheets take a cell that begins so for a formula, also in full width
+NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 
 
 def render(tables: Table | Sequence[Table], form: Form) -> str:
@@ -169,14 +171,27 @@ def _latex_line(cells: Sequence[str]) -> str:
 
 
 def csv(tables: Sequence[Table]) -> str:
-    """Write the values behind the tables in full precision; if there are several, each has its title above it."""
+    """Write the values behind the tables in full precision; if there are several, each has its title above it.
+
+    A spreadsheet that opens the text computes nothing in it (`as_text`).
+    """
     parts = []
     for table in tables:
         named = any(name is not None for name in table.data.index.names)
         frame = table.data.reset_index() if named else table.data
-        title = f"# {' '.join(table.title.split())}\n" if len(tables) > 1 else ""
-        parts.append(title + frame.to_csv(index=False, lineterminator="\n").rstrip("\n"))
+        words = re.sub(rf"([,;]\s*)(?=[{FORMULA}])", r"\1'", " ".join(table.title.split()))  # a comma begins a cell
+        title = f"# {words}\n" if len(tables) > 1 else ""
+        safe = frame.rename(columns=as_text).map(as_text)
+        parts.append(title + safe.to_csv(index=False, lineterminator="\n").rstrip("\n"))
     return "\n\n".join(parts)
+
+
+def as_text(value: Any) -> Any:
+    """Return a cell of CSV: an apostrophe precedes text that a spreadsheet would take for a formula; numbers stay."""
+    if not isinstance(value, str):
+        return value
+    value = re.sub("\r\n?", "\n", value)  # Python's writer of CSV does not quote \r, which would begin a row
+    return f"'{value}" if re.match(f"[{FORMULA}]", value) and not NUMBER.fullmatch(value) else value
 
 
 def web(tables: Sequence[Table]) -> str:

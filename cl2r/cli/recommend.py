@@ -38,7 +38,7 @@ def recommendation_text(session: "StudySession", frames: "dict[str, pd.DataFrame
         file.write_file((head + text).encode())
         where = [str(file)]
         if out is not None:
-            out.write_text(head + text)
+            out.write_text(head + text, encoding="utf-8")
             where.append(str(out))
         parts.append(f"config: {', '.join(where)}")
     return "\n\n".join(part for part in parts if part)

@@ -160,12 +160,11 @@ def compare_methods(file: str | Path, doc: str | None, field: str, option: str, 
     @list_option("--methods", type=NameType("method"), metavar="NAME...", help="Methods, or methods with +adapter.")
     @list_option(option, "values", type=int, metavar="N...", help=help_text)
     def command(context: click.Context, methods: tuple[str, ...], values: tuple[int, ...]) -> Recipe:
-        import yaml
-
         from cl2r.config.methods import method_info
+        from cl2r.storage.documents import yaml_mapping
 
         path = Path(file).with_suffix(".yaml")
-        names = list(methods) or yaml.safe_load(path.read_text())["grid"]["method.name"]
+        names = list(methods) or yaml_mapping(path.read_bytes(), path)["grid"]["method.name"]
         if "method.budget=native" in context.params["overrides"]:
             without = [name for name in names if method_info(name).native is None]
             names = [name for name in names if name not in without]
@@ -367,7 +366,7 @@ class StudyGroup(HelpGroup):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         # Reads the first lines of the recipes: to import them all would take longer.
-        sources = {name: (STUDIES / f"{name}.py").read_text() for name in self.list_commands(ctx)}
+        sources = {name: (STUDIES / f"{name}.py").read_text(encoding="utf-8") for name in self.list_commands(ctx)}
         docs = {name: ast.get_docstring(ast.parse(source)) or "" for name, source in sources.items()}
         with formatter.section("Studies"):
             formatter.write_dl([(name, " ".join(doc.split("\n\n")[0].split())) for name, doc in docs.items()])

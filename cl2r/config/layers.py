@@ -13,13 +13,13 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import ValidationError
 
 from cl2r.config.methods import ADAPTERS, METHODS, OWN_FIELDS, sections, split_name
 from cl2r.config.schema import Config, ScenarioConfig, field_keys, field_types
 from cl2r.errors import InputError, nearest
 from cl2r.runtime.logs import without_secrets
+from cl2r.storage.documents import parse_yaml, yaml_mapping
 
 CLASS_COUNTS = ("scenario.initial", "scenario.increment")
 DEFAULT_PRESET = "icons"
@@ -39,13 +39,9 @@ def presets() -> dict[str, Path]:
 def read_yaml(path: Path) -> dict[str, Any]:
     """Return the mapping in a YAML file. A `preset` that is a file beside it becomes the path of that file."""
     try:
-        content = yaml.safe_load(path.read_text())
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: not valid YAML, correct it: {' '.join(str(error).split())}") from error
+        content = yaml_mapping(path.read_bytes(), path)
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}); check the path and its permissions") from error
-    if not isinstance(content, dict):
-        raise InputError(f"{path}: expected a mapping, e.g. `optim: {{epochs: 3}}`")
     base = content.get("preset")
     if isinstance(base, str) and base not in (NO_PRESET, *presets()) and (path.parent / base).is_file():
         content["preset"] = str(path.parent / base)
@@ -120,10 +116,8 @@ def override(text: str) -> dict[str, Any]:
     dotted, equals, value = text.partition("=")
     if not equals or not dotted.strip():
         raise InputError(f"--set {text!r}: expected KEY=VALUE, e.g. --set method.lambda_base=3")
-    try:
-        return from_dotted(dotted.strip(), yaml.safe_load(value))
-    except yaml.YAMLError as error:
-        raise InputError(f"--set {text!r}: not valid YAML; quote it, e.g. --set 'optim.milestones=[3, 9]'") from error
+    quoted = "quote it, e.g. --set 'optim.milestones=[3, 9]'"
+    return from_dotted(dotted.strip(), parse_yaml(value, f"--set {text[:100]!r}", quoted))
 
 
 def from_dotted(dotted: str, value: Any) -> dict[str, Any]:

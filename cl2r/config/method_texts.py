@@ -360,4 +360,4 @@ def with_deviations(document: str) -> str:
 
 if __name__ == "__main__":
     paper = Path(__file__).parents[1] / "PAPER.md"
-    paper.write_text(with_deviations(paper.read_text()))
+    paper.write_text(with_deviations(paper.read_text(encoding="utf-8")), encoding="utf-8")

@@ -1,6 +1,7 @@
 """A data set in one .npz file: x_train, y_train, x_open, y_open and, optionally, class_names."""
 
 import math
+import tokenize
 import zipfile
 import zlib
 from pathlib import Path
@@ -13,7 +14,9 @@ from cl2r.data.images import ArrayImages
 from cl2r.errors import InputError
 
 REQUIRED = ("x_train", "y_train", "x_open", "y_open")
-UNREADABLE = (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, MemoryError, NotImplementedError)
+NO_ARRAY = (ValueError, EOFError, TypeError, OverflowError, MemoryError, RecursionError, tokenize.TokenError)
+"""What numpy raises for a file that is no array; it parses headers as Python."""
+UNREADABLE = (OSError, zipfile.BadZipFile, zlib.error, NotImplementedError, *NO_ARRAY)
 GROWTH = 100  # how many times larger than its file the content may be; drawings of few strokes reach 50
 ALWAYS_BYTES = 2**32  # content of this size is never too large
 MAGIC = b"\x93NUMPY"
@@ -48,11 +51,17 @@ def _read(path: Path) -> dict[str, Array]:
         raise InputError(f"{path}: cannot be read ({error}); make it readable") from error
     with file:
         try:
+            start = file.read(len(MAGIC))
+            if start == MAGIC:
+                raise InputError(f"{path}: holds a single array, {expected}")
+            if not start.startswith((b"PK\3\4", b"PK\5\6")):
+                raise ValueError("no zip file")  # numpy would tell how to unpickle it
+            file.seek(0)
             archive = np.load(file, allow_pickle=False)
+        except InputError:
+            raise
         except UNREADABLE as error:
             raise InputError(f"{path}: not a readable .npz archive; write it with numpy.savez ({error})") from error
-        if not isinstance(archive, np.lib.npyio.NpzFile):
-            raise InputError(f"{path}: holds a single array, {expected}")
         missing = [key for key in REQUIRED if key not in archive.files]
         if missing:
             present = ", ".join(archive.files) or "nothing"
@@ -86,7 +95,7 @@ def _read_array(path: Path, archive: np.lib.npyio.NpzFile, key: str, member: zip
         if "allow_pickle" in str(error):
             hint = "holds Python objects, which are never loaded: store plain numbers or strings"
         else:
-            hint = f"is damaged; write the file again ({error})"
+            hint = f"is damaged; write the file again ({' '.join(str(error).split())[:300]})"
         raise InputError(f"{path}: {key} {hint}") from error
     return array
 

@@ -8,7 +8,6 @@ import contextlib
 import hashlib
 import io
 import json
-import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -16,6 +15,7 @@ from typing import Literal
 import numpy as np
 
 from cl2r.data.dataset import Labels
+from cl2r.data.npz import UNREADABLE
 from cl2r.errors import InputError
 from cl2r.seeding import numpy_stream
 from cl2r.storage.path import cache_folder
@@ -99,7 +99,7 @@ def _split(y_train: Labels, increments: list[int], order: list[int]) -> list[tup
     try:
         with np.load(path, allow_pickle=False) as stored:
             return [(stored[f"rows{task}"], stored[f"labels{task}"]) for task in range(len(increments))]
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile):  # not cached, or damaged: zip files have checksums
+    except (KeyError, *UNREADABLE):  # not cached, or damaged: zip files have checksums
         raw = _continuum_tasks(y_train, increments, order)
     arrays = {f"rows{task}": rows for task, (rows, _) in enumerate(raw)}
     arrays |= {f"labels{task}": labels for task, (_, labels) in enumerate(raw)}

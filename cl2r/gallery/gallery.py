@@ -30,6 +30,7 @@ import pandas as pd
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationError, model_validator
 
+from cl2r.data.npz import MAGIC, NO_ARRAY
 from cl2r.errors import InputError
 from cl2r.storage.path import StoragePath, at, sha256
 
@@ -297,12 +298,16 @@ class ShardStore:
             _read(path, shard.vectors)
         try:
             local = path.local(shard.vectors)
+            with local.open("rb") as file:
+                if file.read(len(MAGIC)) != MAGIC:
+                    raise ValueError("no array")  # numpy would tell how to unpickle it
             vectors: Vectors = np.load(local, mmap_mode="r" if shard.items else None, allow_pickle=False)
             if vectors.shape != (shard.items, shard.dim) or str(vectors.dtype) != shard.dtype:
                 expected = f"{shard.dtype} of shape {(shard.items, shard.dim)}"
                 raise ValueError(f"{vectors.dtype} of shape {vectors.shape}, expected {expected}")
-        except (FileNotFoundError, ValueError, EOFError) as error:  # other OSErrors: the store cannot be reached
-            raise _fault(path, error) from error
+        except (FileNotFoundError, *NO_ARRAY) as error:  # other OSErrors: the store cannot be reached
+            objects = "allow_pickle" in str(error)
+            raise _fault(path, ValueError("Python objects, which are never loaded") if objects else error) from error
         return vectors
 
 

@@ -6,7 +6,6 @@ one that finished last is taken, and the log says so. The time is that of the le
 the one in its result.json; a file that states none is as old as it is.
 """
 
-import json
 import logging
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -14,12 +13,11 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any
 
-import yaml
-
 from cl2r.config.layers import from_dotted, merge_layers, resolve
 from cl2r.config.schema import Config
 from cl2r.errors import InputError, nearest
 from cl2r.gallery.gallery import reason
+from cl2r.storage.documents import RESTORE, json_mapping, yaml_mapping
 from cl2r.storage.path import StoragePath, at
 from cl2r.storage.seal import SealError, read_beside, run_owner
 from cl2r.study.folder import finished_runs
@@ -45,10 +43,7 @@ class StoredRun:
         if self.folder is None:
             fields: dict[str, Any] = self._entry["config"]
             return resolve([merge_layers(from_dotted(*field) for field in fields.items())])
-        try:
-            return resolve([yaml.safe_load(self._read(CONFIG))])
-        except (yaml.YAMLError, AttributeError) as error:
-            raise self._damaged(CONFIG, error) from error
+        return resolve([yaml_mapping(self._read(CONFIG), self.folder / CONFIG, RESTORE)])
 
     def _read(self, name: str) -> bytes:
         """Return a file of the run's folder. Raise InputError if it is damaged, or belongs to another run."""
@@ -90,14 +85,9 @@ class StoredRun:
             assert self.event is not None
             return self.event.read()
         try:
-            entry: dict[str, Any] = json.loads(self._read(RESULT))
+            return json_mapping(self._read(RESULT), self.folder / RESULT)
         except FileNotFoundError:
             return {}
-        except (ValueError, RecursionError) as error:
-            raise self._damaged(RESULT, error) from error
-        if not isinstance(entry, dict):
-            raise self._damaged(RESULT, TypeError("no mapping"))
-        return entry
 
     def _damaged(self, name: str, error: Exception) -> InputError:
         where = self.event.path if self.folder is None and self.event else f"{self.folder}/{name}"

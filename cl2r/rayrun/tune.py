@@ -111,7 +111,7 @@ class TrialMonitor(NotPickled, tune.Callback):  # type: ignore[misc]  # Ray has 
 def failure_reason(trial: Any) -> str:
     """Return the last line of the trial's last error, or that its process died."""
     path = Path(trial.error_file) if trial.error_file else None
-    text = path.read_text() if path and path.exists() else ""
+    text = path.read_text(encoding="utf-8") if path and path.exists() else ""
     last = text.rstrip().rsplit("Failure #", 1)[-1]
     if not last or any(words in last for words in GONE):
         return DIED

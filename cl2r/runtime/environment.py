@@ -36,7 +36,8 @@ def commit(root: Path = ROOT) -> str:
 def _git(root: Path, *words: str) -> str | None:
     """Return the output of git, None if it fails."""
     try:
-        return subprocess.check_output(["git", "-C", str(root), *words], stderr=subprocess.PIPE, text=True).strip()
+        found = subprocess.check_output(["git", "-C", str(root), *words], stderr=subprocess.PIPE)
+        return found.decode("utf-8", "replace").strip()
     except (OSError, subprocess.CalledProcessError):
         return None
 
@@ -56,7 +57,7 @@ def environment() -> dict[str, Any]:
     """Return facts about this machine and the installed libraries."""
     listing, processor = Path("/proc/cpuinfo"), None
     if listing.exists():
-        processor = re.search(r"^model name\s*:\s*(.+)$", listing.read_text(), re.MULTILINE)
+        processor = re.search(r"^model name\s*:\s*(.+)$", listing.read_text(encoding="utf-8"), re.MULTILINE)
     gpus: list[str] = []
     torch: Any = sys.modules.get("torch")  # not imported here: that takes seconds
     if torch is not None and torch.cuda.is_available():
@@ -110,6 +111,6 @@ def _core_times() -> list[tuple[int, int]]:
     if not STAT.exists():
         return []
     allowed = {f"cpu{number}" for number in os.sched_getaffinity(0)}
-    found = [line.split() for line in STAT.read_text().splitlines()]
+    found = [line.split() for line in STAT.read_text(encoding="utf-8").splitlines()]
     times = [[int(word) for word in words[1:9]] for words in found if words and words[0] in allowed]
     return [(sum(spent) - spent[3] - spent[4], sum(spent)) for spent in times]  # without idle and waiting for a disk

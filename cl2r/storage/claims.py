@@ -8,6 +8,7 @@ ticket every few seconds; one that did not change for a minute of the observer's
 
 import contextlib
 import fcntl
+import hashlib
 import json
 import os
 import random
@@ -40,6 +41,17 @@ def this_process() -> str:
     return f"process {os.getpid()} on {socket.gethostname()}"
 
 
+def process_mark() -> str:
+    """Return this process as part of a file name: its number, and eight digits for the boot and namespace it is of."""
+    return f"{os.getpid()}-{_kernel_digits()}"
+
+
+def mark_is_gone(mark: str) -> bool | None:
+    """Return whether the process of a `process_mark` is dead; None if that cannot be known on this machine now."""
+    number, _, kernel = mark.partition("-")
+    return _is_gone({"pid": int(number), "kernel": _kernel()}) if _kernel() and kernel == _kernel_digits() else None
+
+
 @contextlib.contextmanager
 def disk_lock(path: Path, wait: bool) -> Iterator[None]:
     """Hold the lock file at `path`; without `wait`, raise HeldError if another process holds it."""
@@ -51,7 +63,7 @@ def disk_lock(path: Path, wait: bool) -> Iterator[None]:
     except Timeout as error:
         raise HeldError(last_disk_holder(path)) from error
     try:
-        holder.write_text(this_process())
+        holder.write_text(this_process(), encoding="utf-8")
         yield
     finally:
         holder.unlink(missing_ok=True)
@@ -62,7 +74,7 @@ def disk_lock(path: Path, wait: bool) -> Iterator[None]:
 def last_disk_holder(path: Path) -> str:
     """Return the name of the process that holds the lock, or died while it held it; empty if there is none."""
     try:
-        return path.with_name(path.name + HOLDER).read_text()
+        return path.with_name(path.name + HOLDER).read_text(encoding="utf-8")
     except FileNotFoundError:
         return ""
 
@@ -159,7 +171,11 @@ def ticket_holder(claim: "ObjectPath") -> str | None:
 def _kernel() -> list[str]:
     """Return what process numbers belong to: this boot of this machine, and its process namespace."""
     boot, namespace = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/self/ns/pid")
-    return [boot.read_text().strip(), os.readlink(namespace)] if boot.exists() else []
+    return [boot.read_text(encoding="utf-8").strip(), os.readlink(namespace)] if boot.exists() else []
+
+
+def _kernel_digits() -> str:
+    return hashlib.sha256("\n".join(_kernel()).encode()).hexdigest()[:8]
 
 
 def _is_gone(ticket: dict[str, Any]) -> bool:

@@ -215,8 +215,8 @@ class ObjectPath:
                 return content
         raise OSError(f"{self} was replaced during each of {ATTEMPTS} attempts to read it")
 
-    def read_text(self) -> str:
-        return self.read_bytes().decode()
+    def read_text(self, encoding: str = "utf-8") -> str:
+        return self.read_bytes().decode(encoding)
 
     def write_file(self, content: bytes, durable: bool = True) -> None:
         stream = self.files.open_output_stream(self.key)
@@ -284,7 +284,7 @@ class ObjectPath:
 
     @contextlib.contextmanager
     def staging(self) -> Iterator[LocalPath]:
-        with tempfile.TemporaryDirectory(prefix="cl2r-") as here:
+        with tempfile.TemporaryDirectory(prefix=f"cl2r-{claims.process_mark()}-") as here:
             yield LocalPath(here)
             for entry in sorted(LocalPath(here).walk_files()):
                 (self / entry.path).write_file((LocalPath(here) / entry.path).read_bytes())

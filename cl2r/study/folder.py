@@ -27,6 +27,7 @@ from cl2r import __version__
 from cl2r.errors import InputError
 from cl2r.runtime.environment import commit, environment, shareable_command
 from cl2r.storage.claims import HeldError, last_disk_holder
+from cl2r.storage.documents import json_mapping, yaml_mapping
 from cl2r.storage.path import StoragePath, at
 from cl2r.storage.seal import SealError, owner_of, read_beside, write_beside
 from cl2r.study.ledger import Event, Ledger
@@ -98,14 +99,15 @@ class StudyFolder:
     def _read_specification(self) -> dict[str, Any]:
         """Return the content of study.yaml; empty if there is no file. Raise InputError if it is damaged."""
         try:
-            entry: dict[str, Any] = yaml.safe_load(self.specification.read_bytes())
-            read_beside(self.specification, f"study {entry['id']}")
+            entry = yaml_mapping(self.specification.read_bytes(), self.specification, "restore it from a copy")
+            read_beside(self.specification, f"study {entry.get('id')}")
             return entry
         except FileNotFoundError:
             return {}
-        except (SealError, OSError, ValueError, TypeError, KeyError, RecursionError, yaml.YAMLError) as error:
-            fault = error if isinstance(error, SealError) else "it does not parse"
-            raise InputError(f"{self.specification} is damaged ({fault})") from error
+        except SealError as error:
+            raise InputError(f"{self.specification} is damaged ({error}); restore it from a copy") from error
+        except IsADirectoryError as error:
+            raise InputError(f"{self.specification} is a folder; remove it") from error
 
     def _restored_id(self, identity: dict[str, Any], fault: str) -> str:
         """Return the id that the ledger has for the specification. Raise InputError if it shows another or none."""
@@ -179,10 +181,10 @@ class StudyFolder:
     def read_about(self) -> dict[str, Any]:
         """Return `about.json` with the times that the ledger has now; {} if there is none, or a damaged one."""
         try:
-            entry = dict(json.loads(read_beside(self.about, self.owner(self.about.name))))
+            entry = json_mapping(read_beside(self.about, self.owner(self.about.name)), self.about)
         except FileNotFoundError:
             return {}
-        except (ValueError, TypeError, RecursionError) as error:
+        except ValueError as error:
             log.warning("%s is damaged (%s); the next command of the study writes it again", self.about, error)
             return {}
         return {**entry, **driver_times(self.ledger.events())}

@@ -70,7 +70,7 @@ def read_live(folder: StoragePath) -> list[LiveRow]:
     rows = []
     for path in folder.list("*.json"):
         try:
-            entry = json.loads(path.read_text())
+            entry = json.loads(path.read_bytes())  # may hold NaN, the loss of a run that fails
         except FileNotFoundError:  # its run ended between listing and reading
             continue
         if info := path.file_info():

@@ -26,6 +26,7 @@ from cl2r.config.schema import fields, scalar
 from cl2r.errors import InputError, StoppedError, nearest
 from cl2r.metrics import BC, METRICS, REINDEXED_ACCURACY, SERVICE_ACCURACY
 from cl2r.runtime.logs import without_secrets
+from cl2r.storage.documents import json_mapping
 from cl2r.storage.path import StoragePath
 
 if TYPE_CHECKING:
@@ -276,7 +277,7 @@ class WandB:
     def _known(self, run: str) -> dict[str, Any]:
         if run not in self._notes:
             path = self.notes / f"{run}.json"
-            self._notes[run] = json.loads(path.read_bytes()) if path.exists() else {}
+            self._notes[run] = json_mapping(path.read_bytes(), path, "remove it") if path.exists() else {}
         return self._notes[run].get(self.project, {"task": 0, "status": ""})
 
     def _note(self, run: str, entry: dict[str, Any]) -> None:

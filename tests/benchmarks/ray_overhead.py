@@ -32,9 +32,11 @@ def write_study(folder: Path, trials: int) -> Path:
     rng = np.random.default_rng(7)
     (x_train, y_train), (x_open, y_open) = blobs(12, rng), blobs(6, rng)
     np.savez(folder / "tiny.npz", x_train=x_train, y_train=y_train, x_open=x_open, y_open=y_open + 100)
-    (folder / "preset.yaml").write_text(yaml.safe_dump({**QUICK, "data": {"name": str(folder / "tiny.npz")}, **SHORT}))
+    (folder / "preset.yaml").write_text(
+        yaml.safe_dump({**QUICK, "data": {"name": str(folder / "tiny.npz")}, **SHORT}), encoding="utf-8"
+    )
     study = {"preset": str(folder / "preset.yaml"), "grid": {"method.name": ["cl2r"]}, "seeds": list(range(trials))}
-    (folder / "study.yaml").write_text(yaml.safe_dump(study))
+    (folder / "study.yaml").write_text(yaml.safe_dump(study), encoding="utf-8")
     return folder / "study.yaml"
 
 

@@ -83,7 +83,7 @@ def keep(out: Path, rows: Sequence[Measured], facts: Mapping[str, Any]) -> None:
     """
     before = out.with_name(f"{out.name}.json")
     if before.exists():
-        rows = joined(*read_json(before.read_text()), rows, facts)
+        rows = joined(*read_json(before.read_text(encoding="utf-8")), rows, facts)
     at(f"{out}.json").write_file(f"{to_json(rows, facts)}\n".encode())
     at(f"{out}.md").write_file(f"{markdown(rows, facts)}\n".encode())
 

@@ -174,7 +174,7 @@ def peak_alone(work: Callable[..., object], *words: object) -> float:
 
 
 def _peak(work: Callable[..., object], words: tuple[object, ...]) -> float:
-    CLEAR_REFS.write_text("5")  # resets the peak: loading libraries may have taken more for a moment
+    CLEAR_REFS.write_text("5", encoding="utf-8")  # resets the peak: loading libraries may have taken more for a moment
     before = held("VmRSS")
     work(*words)
     return (held("VmHWM") - before) / 1e6
@@ -182,7 +182,7 @@ def _peak(work: Callable[..., object], words: tuple[object, ...]) -> float:
 
 def held(field: str) -> float:
     """Return the bytes that this process holds (VmRSS) or held at most (VmHWM). Linux only."""
-    line = next(line for line in STATUS.read_text().splitlines() if line.startswith(f"{field}:"))
+    line = next(line for line in STATUS.read_text(encoding="utf-8").splitlines() if line.startswith(f"{field}:"))
     return 1024 * float(line.split()[1])
 
 

@@ -85,7 +85,7 @@ def write_preset(folder: Path) -> None:
         "optim": {"epochs": 1, "milestones": []},
         "eval": {"positives": 60, "negatives": 60, "folds": 5, "bootstrap": 0},
     }
-    (folder / "preset.yaml").write_text(yaml.safe_dump(preset))
+    (folder / "preset.yaml").write_text(yaml.safe_dump(preset), encoding="utf-8")
 
 
 def by_study(folder: Path, trials: int) -> Timed:
@@ -94,7 +94,7 @@ def by_study(folder: Path, trials: int) -> Timed:
     from cl2r.study.folder import StudyFolder
 
     study = {"preset": str(folder / "preset.yaml"), "grid": {"method.name": ["cl2r"]}, "seeds": list(range(trials))}
-    (folder / "study.yaml").write_text(yaml.safe_dump(study))
+    (folder / "study.yaml").write_text(yaml.safe_dump(study), encoding="utf-8")
     place = StudyFolder(folder / "study", "overhead")
     words = ["--storage", str(place.storage), "--name", place.name, "--max-concurrent", str(CONCURRENT)]
     began = time.perf_counter()

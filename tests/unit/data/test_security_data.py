@@ -3,6 +3,7 @@
 import gzip
 import hashlib
 import io
+import pickle
 import struct
 import subprocess
 import tarfile
@@ -191,6 +192,31 @@ def test_an_array_that_claims_more_than_it_has(tmp_path: Path, shape: str) -> No
     header = f"{{'descr': '|u1', 'fortran_order': False, 'shape': {shape}, }}\n".encode()
     hostile_npz(tmp_path / "a.npz", header, bytes(100))
     assert f"claims the shape {shape}" in refusal(lambda: load_npz(tmp_path / "a.npz"))
+
+
+@pytest.mark.parametrize("objects", [np.array([{1}]), {1}])
+def test_nobody_is_told_to_unpickle_a_file(tmp_path: Path, objects: object) -> None:
+    """numpy's own message says how to load a pickle all the same."""
+    path = tmp_path / "a.npz"
+    contents = [pickle.dumps(objects), b"no zip at all", b"PK"]
+    buffer = io.BytesIO()
+    np.save(buffer, np.array([objects], object), allow_pickle=True)
+    for content in (*contents, buffer.getvalue()):
+        path.write_bytes(content)
+        message = refusal(lambda: load_npz(path))
+        assert message.startswith(f"{path}: ")
+        assert "pickle" not in message
+        assert "trust" not in message
+    write_npz(path, x_train=np.array([objects, objects], object))
+    assert "x_train holds Python objects, which are never loaded" in refusal(lambda: load_npz(path))
+
+
+@pytest.mark.parametrize("header", [b"(" * 16, b"'''", b"-" * 9000, b"[" * 9000, b"\xff\xfe", b"{'descr': None}"])
+def test_a_header_that_is_no_header(tmp_path: Path, header: bytes) -> None:
+    hostile_npz(tmp_path / "a.npz", header, bytes(100))
+    message = refusal(lambda: load_npz(tmp_path / "a.npz"))
+    assert "x_train is damaged" in message
+    assert len(message) < 600
 
 
 def test_code_in_a_header_is_not_run(tmp_path: Path) -> None:

@@ -209,3 +209,19 @@ def test_nothing_in_a_file_is_run(targets: dict[str, Target], tmp_path: Path) ->
         with changed(path, data), refused(path):
             gallery.shards.vectors(gallery.commit.shards[0])
     assert not (tmp_path / "boom").exists()
+
+
+@pytest.mark.parametrize("items", [0, 1])
+def test_vectors_that_are_no_array_are_one_line(targets: dict[str, Target], items: int) -> None:
+    """numpy parses the header as Python, and its own message for other files says how to unpickle them all the same."""
+    path, gallery, array = targets[VECTORS][0], Gallery(targets[MARK][0].parent), io.BytesIO()
+    np.save(array, np.array([{1}], dtype=object), allow_pickle=True)
+    shard = gallery.commit.shards[0].model_copy(update={"items": items})
+    headers = [b"\x93NUMPY\1\0\x10\0" + b"(" * 16, b"\x93NUMPY\3\0\x10\x27\0\0" + b"-" * 10_000, b"\x93NUMPY\7\0"]
+    for data in (b"", b"nothing", pickle.dumps({1}), array.getvalue(), *headers):
+        with changed(path, data), pytest.raises(InputError) as caught:
+            gallery.shards.vectors(shard)
+        message = str(caught.value)
+        assert message.startswith(f"{path} is damaged (")
+        assert "\n" not in message
+        assert not any(word in message for word in ("pickle", "trust", "unsafe"))

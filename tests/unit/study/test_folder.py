@@ -176,7 +176,7 @@ def test_secrets_are_not_written_down(folder: StudyFolder, monkeypatch: pytest.M
 def test_a_damaged_file_is_named(folder: StudyFolder, content: str) -> None:
     folder.ledger.write("opened", "driver", {"runs": 1})
     folder.about.write_text(content)
-    with pytest.raises(InputError, match=f"{folder.about} is damaged: "):
+    with pytest.raises(InputError, match=f"{folder.about}: .*; restore it"):
         folder.read_about()
 
 

@@ -101,17 +101,17 @@ def test_rows_come_in_the_order_of_labels_and_only_whole_files_count(
     (tmp_path / ".d.json.0123").write_text('{"label": ')
     assert [(row.title, row.stale) for row in read_live(tmp_path)] == [(f"run {label}", False) for label in "abc"]
     assert read_live(tmp_path / "nowhere") == []
-    read_text = Path.read_text
+    read_bytes = Path.read_bytes
 
-    def vanishing(path: Path) -> str:
+    def vanishing(path: Path) -> bytes:
         if path.name == "b.json":
             path.unlink()
-        text = read_text(path)
+        content = read_bytes(path)
         if path.name == "c.json":
             path.unlink()
-        return text
+        return content
 
-    monkeypatch.setattr(Path, "read_text", vanishing)
+    monkeypatch.setattr(Path, "read_bytes", vanishing)
     assert [row.title for row in read_live(tmp_path)] == ["run a"]
 
 

@@ -4,6 +4,7 @@ import dataclasses
 import html
 import io
 import re
+from csv import reader
 
 import pandas as pd
 import pytest
@@ -229,6 +230,21 @@ def test_long_text_is_broken_in_latex() -> None:
     text = render(Table(("a", "b"), ((Cell("word " * 20), Cell("1", 1.0)),), DATA), "latex")
     assert r"\begin{tabular}{p{0.90\linewidth}r}" in text
     assert ("caption" in text, "label" in text) == (False, False), "there is no title"
+
+
+def test_no_cell_of_csv_is_a_formula() -> None:
+    """Names of studies and data sets are free text, and a spreadsheet computes text that begins like a formula."""
+    hostile = ["=1+2", "+cmd|' /C calc'!A0", "-2+3", "@SUM(A1)", "\t=1", "\n=1", "＝1+2", "-"]
+    harmless = ["er", "a=1", "-0.02", "+3", "-1e-05", "-.5", "", "'quoted"]
+    names = [*hostile, "\r=1", *harmless, "a\r=1"]
+    data = pd.DataFrame({"=name": names, "gain": [-0.02] * len(names), "runs": -3})
+    text = render([Table(("a",), (), data, title="mine,=1+2; -3, -x"), SMALL], "csv").partition("\n\n")[0]
+    title, _, body = text.partition("\n")
+    assert title == "# mine,'=1+2; '-3, '-x"
+    head, *rows = list(reader(io.StringIO(body, newline="")))
+    assert head == ["'=name", "gain", "runs"]
+    assert [row[0] for row in rows] == [*(f"'{name}" for name in hostile), "'\n=1", *harmless, "a\n=1"]
+    assert {tuple(row[1:]) for row in rows} == {("-0.02", "-3")}
 
 
 def test_csv_of_an_index_of_any_text_and_of_several_tables() -> None:

@@ -1,0 +1,66 @@
+"""Files and folders that killed processes left behind; whoever lists them may remove them.
+
+What is written aside before it is renamed is called `.NAME.` and 32 hexadecimal digits (`LocalPath.write_file`). It
+cannot be told whether its writer lives, on this machine or another, so it counts as left behind when nothing in it has
+changed for long. Folders in the temporary directory are called `cl2r-` and the mark of their process, which can be
+asked about on the machine that it ran on; `cl2r-` without a known mark is judged by age.
+"""
+
+import os
+import re
+import stat
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from cl2r.storage.claims import mark_is_gone
+from cl2r.storage.path import LocalPath
+
+DAY = 24 * 3600.0
+ASIDE = re.compile(r"\.(.+\.|probe-)[0-9a-f]{32}", re.DOTALL)
+TEMPORARY = re.compile(r"cl2r-(?:(\d{1,9}-[0-9a-f]{8})-)?.+", re.DOTALL)
+
+
+def stale(root: Path, older_than: float = DAY) -> Iterator[LocalPath]:
+    """Yield what was written aside below `root` and has not changed for `older_than` seconds; links are not followed.
+
+    Raise OSError if a folder cannot be read, rather than leave it out.
+    """
+    for place, folders, files in os.walk(root, onerror=_refuse):
+        aside = [name for name in sorted([*folders, *files]) if ASIDE.fullmatch(name)]
+        folders[:] = [name for name in folders if name not in aside]
+        for path in (LocalPath(place, name) for name in aside):
+            if time.time() - _changed(path) > older_than:
+                yield path
+
+
+def stale_temporary(older_than: float = DAY) -> Iterator[LocalPath]:
+    """Yield this user's `cl2r-` folders in the temporary directory: of dead processes, and old ones of unknown ones."""
+    for path in LocalPath(tempfile.gettempdir()).list("cl2r-*"):
+        try:
+            found = path.lstat()
+        except FileNotFoundError:
+            continue
+        name = TEMPORARY.fullmatch(path.name)
+        if name and stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid():
+            gone = mark_is_gone(name[1]) if name[1] else None
+            if gone or (gone is None and time.time() - _changed(path) > older_than):
+                yield path
+
+
+def _changed(path: Path) -> float:
+    """Return when the file, or anything in the folder, changed last; now if it is changing."""
+    try:
+        latest = path.lstat().st_mtime
+        if not path.is_symlink() and path.is_dir():
+            for place, folders, files in os.walk(path, onerror=_refuse):
+                latest = max([latest, *(os.lstat(os.path.join(place, name)).st_mtime for name in (*folders, *files))])
+    except FileNotFoundError:  # its writer has renamed or removed it
+        return time.time()
+    return latest
+
+
+def _refuse(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):
+        raise error
