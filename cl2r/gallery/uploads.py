@@ -1,7 +1,7 @@
 """Uploads to the search service: how large and how slow one may be, and how many may arrive at a time.
 
-Ray Serve hands a request to a replica as soon as its headers are there; the body arrives while the replica waits. Without
-these limits a few clients that send nothing would keep everyone else waiting.
+Ray Serve hands a request to a replica as soon as its headers are there; the body arrives while the replica waits.
+Without these limits a few clients that send nothing would keep everyone else waiting.
 """
 
 import asyncio
