@@ -9,8 +9,8 @@
     GET  /health            models, gallery, versions; 503 until the gallery is open
 
 All answers except the page and images are JSON, including errors: {"error": "…"}. An upload that is larger than 10 MB
-ends with 413; one that falls 5 s behind 1 kB/s, or is not complete after 45 s, with 408. So does the slowest of 32 that
-arrive at a replica when another one comes (`uploads.py`).
+ends with 413; one that falls 5 s behind 1 kB/s, or is not complete after 45 s, with 408. While more than 32 arrive at a
+replica, the slowest end when they are 1 s behind (`uploads.py`).
 
     /health    status, and model, task, items, commit, versions [{model, task, items}], top, most_hits, most_bytes;
                old: {model, task, items} of the older model and the images it searches, or {why} there is none;

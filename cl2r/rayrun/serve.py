@@ -30,11 +30,11 @@ from cl2r.storage.path import StoragePath, at
 from cl2r.study.resources import Resources
 
 NAME = "cl2r-search"
-ONGOING, QUEUED = 2 * UploadLimits.side_by_side, 128
+ONGOING, QUEUED = 3 * UploadLimits.side_by_side, 128
 """Requests that a replica has, and that wait for one; further requests are answered with 503.
 
-A replica has a request from its headers on. There is room for more of them than for uploads that are still arriving, so
-that slow uploads never keep others waiting.
+A replica has a request from its headers on. There is room for three times as many as may be slow uploads, so that these
+do not keep others waiting.
 """
 SECONDS = 60.0  # time for one request, upload included
 QUIET = {"log_level": "WARNING", "enable_access_log": False}

@@ -19,7 +19,7 @@ from tests.support.galleries import encoded
 from tests.support.services import Message, Pictures, opened
 
 MOST = 10**6
-LIMITS = UploadLimits(least_rate=1000.0, patience=5.0, longest=45.0, side_by_side=3)
+LIMITS = UploadLimits(least_rate=1000.0, patience=5.0, side_by_side=3, less_patience=1.0, longest=45.0)
 Result = TypeVar("Result")
 Receive = Callable[[], Awaitable[Message]]
 
@@ -132,6 +132,23 @@ def test_one_upload_too_many_ends_the_slowest() -> None:
     assert "408: the upload is slower than 1 kB" in str(slow)
 
 
+def test_many_uploads_at_a_time_are_read_if_none_is_slow() -> None:
+    async def scene() -> list[tuple[float, int | str]]:
+        uploads = Uploads(MOST, LIMITS)
+        return await asyncio.gather(*(outcome(uploads, drip(2000, 0.9, count=10)) for _ in range(100)))
+
+    assert jumping(scene()) == [(pytest.approx(9.0), 20_000)] * 100
+
+
+def test_many_uploads_at_a_time_may_be_a_second_behind() -> None:
+    async def scene() -> list[tuple[float, int | str]]:
+        uploads = Uploads(MOST, LIMITS)
+        return await asyncio.gather(*(outcome(uploads, silent) for _ in range(10)))
+
+    ends = [when for when, _ in jumping(scene())]
+    assert ends == pytest.approx([1.0] * 7 + [5.0] * 3)
+
+
 def test_uploads_that_are_over_do_not_count() -> None:
     """Whether they were complete, too large, too slow or given up by the client."""
 
@@ -156,7 +173,7 @@ def test_uploads_that_are_over_do_not_count() -> None:
 def test_forty_silent_uploads_do_not_hold_up_a_search(shared: Path, models: list[Model], pictures: Pictures) -> None:
     """The clock is a real one here, and the limits of time are far away."""
     service = opened(shared, models[2])
-    service.uploads = Uploads(MOST, replace(UploadLimits(), patience=1e9, longest=1e9))
+    service.uploads = Uploads(MOST, replace(UploadLimits(), patience=1e9, less_patience=0.0, longest=1e9))
 
     async def whole() -> Message:
         return {"type": "http.request", "body": encoded(pictures[0][1]), "more_body": False}
