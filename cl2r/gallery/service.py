@@ -8,7 +8,9 @@
     GET  /upgrade           whether the upgrade from the old model is safe
     GET  /health            models, gallery, versions; 503 until the gallery is open
 
-All answers except the page and images are JSON, including errors: {"error": "…"}.
+All answers except the page and images are JSON, including errors: {"error": "…"}. An upload that is larger than 10 MB
+ends with 413; one that falls 5 s behind 1 kB/s, or is not complete after 45 s, with 408. While more than 32 arrive at a
+replica, the slowest end when they are 1 s behind (`uploads.py`).
 
     /health    status, and model, task, items, commit, versions [{model, task, items}], top, most_hits, most_bytes;
                old: {model, task, items} of the older model and the images it searches, or {why} there is none;
@@ -46,7 +48,7 @@ import pandas as pd
 from jinja2 import Template
 from PIL import Image
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Match, Route
 
@@ -58,6 +60,7 @@ from cl2r.gallery.model import Images, Model
 from cl2r.gallery.older import Older
 from cl2r.gallery.search import Hit, Searcher
 from cl2r.gallery.upgrade import PAIRS, TOLERANCE, Answer, UpgradeCheck, draw_pairs
+from cl2r.gallery.uploads import Uploads
 from cl2r.runtime.logs import without_secrets
 from cl2r.storage.path import StoragePath, at
 
@@ -245,6 +248,7 @@ class Service:
     def __init__(self, options: ServiceOptions) -> None:
         self.options = options
         self.gallery: NewestGallery | None = None
+        self.uploads = Uploads(options.most_bytes)
         self._saved: Answer | None = None
         self._measured: tuple[int, dict[str, Any]] = (-1, {})  # number of a commit, and what was measured on it
         self._measuring = threading.Lock()
@@ -383,31 +387,12 @@ class Service:
             raise HTTPException(400, "send an image by POST, or ask for one of the gallery by GET /search?id=…")
         if request.headers.get("content-type", "").startswith("multipart/"):
             raise HTTPException(415, "send the image itself as the body, e.g. curl --data-binary @image.jpg")
-        content = await self._body(request) if name is None else b""
+        content = await self.uploads.read(request) if name is None else b""
         began = time.perf_counter()
         opened, facts = await self._opened()
         work = partial(opened.search, content) if name is None else partial(opened.search_like, name)
         found = await self._aside(work, int(text), both == "1")
         return _json({**facts, "top": int(text), "seconds": round(time.perf_counter() - began, 4), **found})
-
-    async def _body(self, request: Request) -> bytes:
-        """Return the body; refuse it as soon as it is too long, before all of it has arrived."""
-        most = self.options.most_bytes
-        refused = HTTPException(413, f"the image is larger than {most / 1e6:g} MB; scale it down")
-        declared = request.headers.get("content-length", "")
-        if declared.isdecimal() and (len(declared) > 15 or int(declared) > most):
-            raise refused
-        content = bytearray()
-        try:
-            async for part in request.stream():
-                content += part
-                if len(content) > most:
-                    raise refused
-        except ClientDisconnect as error:
-            raise HTTPException(400, "the upload ended too early") from error
-        if not content:
-            raise HTTPException(400, "no image in the body of the request")
-        return bytes(content)
 
 
 @cache

@@ -25,6 +25,7 @@ _ALWAYS = {
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.1",  # each report waits for the next poll; the default is 2 s
     "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": str(7 * 24 * 3600),  # workers wait for CPUs, or for a cluster to grow
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",  # one process less per trial; SIGTERM is handled by the driver
+    "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "1",  # replaced after three failures: no answers for 5 s, not for 30
     "RAY_prestart_worker_first_driver": "0",  # trials have an environment of their own and could not use such workers
     "RAY_worker_niceness": "0",  # the default, 15, leaves trials next to nothing of cores that other programs use
     "RAY_CHDIR_TO_TRIAL_DIR": "0",  # relative paths keep their meaning

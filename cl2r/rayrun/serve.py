@@ -23,14 +23,19 @@ from cl2r.gallery.older import NONE, Older, check_older, oldest_of
 from cl2r.gallery.search import Searcher
 from cl2r.gallery.service import Service, ServiceOptions
 from cl2r.gallery.upgrade import Answer, read_answer
+from cl2r.gallery.uploads import UploadLimits
 from cl2r.rayrun.cluster import cluster, set_environment
 from cl2r.runtime.logs import without_secrets
 from cl2r.storage.path import StoragePath, at
 from cl2r.study.resources import Resources
 
 NAME = "cl2r-search"
-ONGOING, QUEUED = 16, 128
-"""Requests that a replica works on, and that wait for one; further requests are answered with 503."""
+ONGOING, QUEUED = 3 * UploadLimits.side_by_side, 128
+"""Requests that a replica has, and that wait for one; further requests are answered with 503.
+
+A replica has a request from its headers on. There is room for three times as many as may be slow uploads, so that these
+do not keep others waiting.
+"""
 SECONDS = 60.0  # time for one request, upload included
 QUIET = {"log_level": "WARNING", "enable_access_log": False}
 ELSEWHERE = ("RAY_SERVE_ENABLE_HA_PROXY", "RAY_SERVE_ENABLE_DIRECT_INGRESS", "RAY_SERVE_THROUGHPUT_OPTIMIZED")

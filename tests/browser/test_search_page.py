@@ -6,22 +6,26 @@ import http.client
 import json
 import os
 import re
+import select
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import playwright.sync_api as playwright_sync
+import psutil
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 
+from cl2r.gallery.uploads import UploadLimits
 from tests.support.galleries import Trained, free_port, indexed, trained, write_images
 
 START_SECONDS = 300
@@ -36,6 +40,8 @@ class Served:
     folder: Path
     """Folder of the gallery and its images."""
     chain: Trained
+    killed: list[int] = field(default_factory=list)
+    """Processes of Ray that a test has killed, which Ray tells the user."""
 
 
 @pytest.fixture(scope="module")
@@ -54,11 +60,14 @@ def served(tiny: Path) -> Iterator[Served]:
     try:
         address = f"http://127.0.0.1:{port}"
         wait_until_ready(process, address)
-        yield Served(address, folder, chain)
+        served = Served(address, folder, chain)
+        yield served
         process.send_signal(signal.SIGTERM)
         out, err = process.communicate(timeout=60)
         announced = f"{chain.run}@3 searches 21 images: {address} (Ctrl-C stops)\n{chain.run}@1 beside it\nstopped\n"
-        assert (process.returncode, out, err) == (0, "", f"loading torch…\n{announced}")
+        assert (process.returncode, err) == (0, f"loading torch…\n{announced}")
+        said = [line for line in out.splitlines() if not any(f"Worker PID: {pid} " in line for pid in served.killed)]
+        assert said == []
     finally:
         process.kill()
         process.wait()
@@ -391,16 +400,66 @@ def test_added_images_are_found_without_a_restart(visit: Callable[..., View], se
     assert page.inner_text("#gallery").startswith("22 images, vectors by φ1 (14), φ2 (7), φ3 (1)")
 
 
-def test_a_search_can_be_repeated_when_the_service_is_back(visit: Callable[..., View], served: Served) -> None:
+def test_a_search_is_repeated_until_the_service_is_back(visit: Callable[..., View], served: Served) -> None:
     page = visit().page
+    tried: list[str] = []
     page.context.set_offline(True)
     page.set_input_files("#file", first_image(served))
     page.wait_for_selector("#problem:visible")
-    assert page.inner_text("#problem") == "The service does not answer"
+    page.on("requestfailed", lambda request: tried.append(request.url))
+    assert page.inner_text("#problem") == "The service does not answer; trying again …"
+    assert page.inner_text("#said") == "Not searched."
+    page.wait_for_event("requestfailed")
+    assert page.is_visible("#again"), "for those who do not want to wait"
+    assert all("/search?" in url for url in tried)
     page.context.set_offline(False)
-    page.click("#again")
     check_hits(page, 6)
     assert not page.is_visible("#problem")
+    assert not page.is_visible("#again")
+
+
+def test_forty_slow_uploads_do_not_hold_up_a_search(served: Served) -> None:
+    """Half of them send a byte, the others nothing. Without limits they would hold up the search for a minute."""
+
+    def seconds() -> float:
+        question = urllib.request.Request(f"{served.address}/search", first_image(served).read_bytes())
+        began = time.monotonic()
+        with urllib.request.urlopen(question, timeout=90) as answer:
+            assert len(json.load(answer)["hits"]) == 6
+        return time.monotonic() - began
+
+    host, port = served.address.removeprefix("http://").split(":")
+    head = b"POST /search HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100000\r\n\r\n"
+    alone = seconds()
+    with contextlib.ExitStack() as stack:
+        slow = [stack.enter_context(socket.create_connection((host, int(port)), 60)) for _ in range(40)]
+        for place, connection in enumerate(slow):
+            connection.sendall(head + b"x" * (place % 2))
+        while len(select.select(slow, [], [], 60)[0]) < 40 - UploadLimits.side_by_side:  # the first that are ended
+            time.sleep(0.01)
+        beside = seconds()
+        waiting = 40 - len(select.select(slow, [], [], 0)[0])
+        assert beside < max(1, 20 * alone) or waiting > 20, "not only after the slow ones had been ended"
+        for connection in slow:
+            answer = connection.recv(9999).decode().lower()
+            assert answer.startswith("http/1.1 408")
+            assert "connection: close" in answer
+
+
+def test_a_killed_proxy_is_replaced(served: Served) -> None:
+    port = int(served.address.rpartition(":")[2])
+    found = [each for each in psutil.net_connections("tcp4") if each.status == "LISTEN" and each.laddr.port == port]
+    (proxy,) = {each.pid for each in found if each.pid}
+    served.killed.append(proxy)
+    os.kill(proxy, signal.SIGKILL)
+    began = time.monotonic()
+    while True:
+        with contextlib.suppress(OSError), urllib.request.urlopen(f"{served.address}/health", timeout=15) as answer:
+            assert json.load(answer)["status"] == "ready"
+            break
+        assert time.monotonic() - began < 60, "no answer for a minute"
+        time.sleep(0.1)
+    assert time.monotonic() - began < 15, "with Serve's defaults it is half a minute"
 
 
 def listeners(port: int) -> set[str]:

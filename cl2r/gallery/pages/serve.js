@@ -7,6 +7,7 @@ let limits = null;
 let query = null; // { file } or { id, label, image }
 let running = null;
 let waiting = 0; // the timer of the next question about the upgrade
+let repeating = 0; // the timer of a search that was not answered
 
 function node(tag, kind, ...parts) {
   const made = document.createElement(tag);
@@ -51,22 +52,29 @@ function offer(top) {
 
 async function prepare() {
   try {
-    const facts = await read(await fetch("health"));
+    const facts = await get("health");
     describe(facts);
     limits = facts;
     offer(facts.top);
     document.documentElement.dataset.ready = "";
   } catch (error) {
-    at("gallery").textContent = `Not ready: ${error.message}`;
+    at("gallery").textContent = `Not ready: ${error.message}; trying again …`;
     setTimeout(prepare, PAUSE);
     return;
   }
-  suggest().catch((error) => show("problem", `No images to try: ${error.message}`));
+  suggest();
   judge();
 }
 
 async function suggest() {
-  const { examples } = await read(await fetch("examples"));
+  let examples = [];
+  try {
+    ({ examples } = await get("examples"));
+  } catch (error) {
+    if (error.away) setTimeout(suggest, PAUSE);
+    else show("problem", `No images to try: ${error.message}`);
+    return;
+  }
   at("examples").replaceChildren(...examples.map(example));
   at("try").hidden = examples.length === 0;
 }
@@ -86,9 +94,9 @@ function example(item) {
 async function judge() {
   let found = {};
   try {
-    found = await read(await fetch("upgrade"));
+    found = await get("upgrade");
   } catch (error) {
-    found = { status: "unknown", why: error.message };
+    found = { status: "unknown", why: error.away ? `${error.message}; trying again …` : error.message, away: error.away };
   }
   if (found.commit < limits.commit) found = { status: "measuring" }; // another replica, which is behind
   const old = limits.old.task || 0;
@@ -97,10 +105,10 @@ async function judge() {
   const from = found.old_model ? Number(found.old_model.split("@").pop()) : old;
   const verdict = found.verdict || (found.status === "measuring" ? "…" : "not known");
   at("verdict").replaceChildren("Upgrade from ", phi(from), " to ", phi(limits.task), ": ", node("strong", "", verdict));
-  const text = found.sentence || (found.why ? `${sentence(found.why)}.` : "It is being measured on images of this gallery.");
+  const text = found.sentence || (found.why ? sentence(found.why) + (found.away ? "" : ".") : "It is being measured on images of this gallery.");
   if (at("sentence").textContent !== text) at("sentence").textContent = text; // a screen reader may read it again otherwise
   clearTimeout(waiting);
-  if (found.status === "measuring") waiting = setTimeout(judge, PAUSE);
+  if (found.status === "measuring" || found.away) waiting = setTimeout(judge, PAUSE);
   at("numbers").hidden = found.status !== "known";
   show("pairs", "");
   if (found.status !== "known") return;
@@ -118,8 +126,17 @@ async function judge() {
 
 /* ---------------------------------------------------------------- a search */
 
-async function read(answer) {
-  const text = await answer.text();
+/* Return the answer to a request. An error has `away` if nobody answered, and `refused` if asking again is no use. */
+async function get(address, options) {
+  let answer = null;
+  let text = "";
+  try {
+    answer = await fetch(address, options);
+    text = await answer.text();
+  } catch (error) {
+    if (!(error instanceof TypeError)) throw error; // it was stopped by this page
+    throw Object.assign(new Error("the service does not answer"), { away: true });
+  }
   let content = {};
   try {
     content = JSON.parse(text);
@@ -128,7 +145,7 @@ async function read(answer) {
   }
   if (answer.ok) return content;
   const error = new Error(content.error || `status ${answer.status}`);
-  error.refused = answer.status < 500;
+  error.refused = answer.status < 500 && answer.status !== 408; // 408: the upload was too slow
   throw error;
 }
 
@@ -155,24 +172,32 @@ function bytes(size) {
   return size < 1e6 ? `${Math.round(size / 1000)} kB` : `${(size / 1e6).toFixed(1)} MB`;
 }
 
-async function search() {
+/* Search; if the service does not answer, say so and search `again` until it does, without a further word. */
+async function search(again = false) {
+  clearTimeout(repeating);
   if (running) running.abort();
   running = null;
-  show("problem", "");
-  at("again").hidden = true;
+  if (!again) {
+    show("problem", "");
+    at("again").hidden = true;
+  }
   if (query.file && query.file.size > limits.most_bytes) {
     fail(`the image is larger than ${limits.most_bytes / 1e6} MB; scale it down`, true);
     return;
   }
   const mine = new AbortController();
   running = mine;
-  at("said").textContent = "Searching …";
-  for (const id of ["hits", "old-hits"]) {
-    at(id).classList.add("stale");
-    at(id).setAttribute("aria-busy", "true");
+  if (!again) {
+    at("said").textContent = "Searching …";
+    for (const id of ["hits", "old-hits"]) {
+      at(id).classList.add("stale");
+      at(id).setAttribute("aria-busy", "true");
+    }
   }
   try {
-    const found = await read(await fetch(...request(mine.signal)));
+    const found = await get(...request(mine.signal));
+    show("problem", "");
+    at("again").hidden = true;
     describe(found);
     list(found);
     if (found.commit !== limits.commit) {
@@ -181,7 +206,9 @@ async function search() {
     }
   } catch (error) {
     if (mine !== running) return;
-    fail(error instanceof TypeError ? "the service does not answer" : error.message, error.refused);
+    if (!error.away) fail(error.message, error.refused);
+    else if (!again) fail(`${error.message}; trying again …`, false);
+    if (error.away) repeating = setTimeout(search, PAUSE, true);
   }
   if (mine === running) running = null;
 }

@@ -1,0 +1,80 @@
+"""Uploads to the search service: how large and how slow one may be, and how many may arrive at a time.
+
+Ray Serve hands a request to a replica as soon as its headers are there; the body arrives while the replica waits.
+Without these limits a few clients that send nothing would keep everyone else waiting.
+"""
+
+import asyncio
+from dataclasses import dataclass
+
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+
+
+@dataclass(frozen=True)
+class UploadLimits:
+    """What a client has to keep up with; times are seconds."""
+
+    least_rate: float = 1000.0  # bytes per second
+    patience: float = 5.0  # how far behind this rate an upload may be
+    side_by_side: int = 32  # uploads that have this patience at a time; for each further one the slowest has less:
+    less_patience: float = 1.0
+    longest: float = 45.0  # for a whole upload, at whatever rate
+
+
+class Uploads:
+    """Reads the bodies of requests. All of them are read in one event loop."""
+
+    def __init__(self, most_bytes: int, limits: UploadLimits | None = None) -> None:
+        self.most_bytes, self.limits = most_bytes, limits or UploadLimits()
+        self._patient: list[asyncio.Timeout] = []  # uploads with full patience, oldest first
+
+    async def read(self, request: Request) -> bytes:
+        """Return the body of a request; raise HTTPException as soon as it is too long or too slow.
+
+        An upload ends when its time is up. Each byte that arrives adds the time that it may take at the least rate, but
+        no more than the patience is left afterwards: what was sent quickly does not excuse a pause.
+        """
+        refused = HTTPException(413, f"the image is larger than {self.most_bytes / 1e6:g} MB; scale it down")
+        declared = request.headers.get("content-length", "")
+        if declared.isdecimal() and (len(declared) > 15 or int(declared) > self.most_bytes):
+            raise refused
+        content, limits, now = bytearray(), self.limits, asyncio.get_running_loop().time
+        last = now() + limits.longest
+        limit = asyncio.timeout(min(limits.patience, limits.longest))
+        try:
+            async with limit:
+                self._admit(limit)
+                async for part in request.stream():
+                    content += part
+                    if len(content) > self.most_bytes:
+                        raise refused
+                    until = (limit.when() or 0.0) + len(part) / limits.least_rate
+                    patience = limits.patience if limit in self._patient else limits.less_patience
+                    limit.reschedule(min(until, now() + patience, last))
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            why = f"the upload is slower than {limits.least_rate / 1000:g} kB per second; try again"
+            if now() >= last:
+                why = f"the upload took longer than {limits.longest:g} s; scale the image down"
+            elif limit not in self._patient:
+                why = f"more than {limits.side_by_side} uploads at a time, of which this is a slow one; try again"
+            raise HTTPException(408, why, {"Connection": "close"}) from error
+        except ClientDisconnect as error:
+            raise HTTPException(400, "the upload ended too early") from error
+        finally:
+            if limit in self._patient:
+                self._patient.remove(limit)
+        if not content:
+            raise HTTPException(400, "no image in the body of the request")
+        return bytes(content)
+
+    def _admit(self, limit: asyncio.Timeout) -> None:
+        """Have patience with an upload; if that makes too many, have less with the one whose time is up first."""
+        self._patient.append(limit)
+        if len(self._patient) > self.limits.side_by_side:
+            slowest = min(self._patient, key=lambda each: each.when() or 0.0)
+            self._patient.remove(slowest)
+            if not slowest.expired():
+                slowest.reschedule((slowest.when() or 0.0) - self.limits.patience + self.limits.less_patience)
