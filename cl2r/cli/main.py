@@ -15,6 +15,7 @@ MODULES = {
     "report": ["status", "report"],
     "lists": ["methods", "datasets"],
     "calibrate": ["calibrate"],
+    "fsck": ["fsck"],
     "gallery": ["index", "search", "gallery", "upgrade-check", "export", "serve"],
     "main": ["completion"],
 }

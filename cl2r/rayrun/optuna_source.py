@@ -102,6 +102,19 @@ def open_journal(folder: StudyFolder) -> BaseStorage:
     raise AssertionError
 
 
+def check_journal(folder: StudyFolder) -> str:
+    """Return what is wrong with Optuna's journal of a study; empty if it is sound, or if there is none."""
+    journal, owner = folder.journal, folder.owner(folder.journal.name)
+    try:
+        if isinstance(journal, LocalPath):
+            JournalSeal(journal, owner, change=False)
+        elif journal.exists():
+            ObjectJournal(journal, owner)
+    except (ValueError, KeyError, TypeError, IsADirectoryError) as error:
+        return str(error)
+    return ""
+
+
 def open_optuna(spec: StudySpec, storage: BaseStorage, name: str, tasks: int) -> optuna.Study:
     """Open or create one of Optuna's studies, for chains of `tasks` tasks.
 

@@ -99,11 +99,12 @@ def read_beside(path: StoragePath, belongs_to: str) -> bytes:
 class JournalSeal:
     """The seal beside a file that another program appends lines to, kept up to date by whoever starts that program.
 
-    Lines after the sealed ones, whole or cut off, are removed. Raise SealError if those before do not fit the seal.
+    Lines after the sealed ones, whole or cut off, are removed if `change` allows it. Raise SealError if those before do
+    not fit the seal.
     """
 
-    def __init__(self, path: LocalPath, belongs_to: str) -> None:
-        self.path, self.belongs_to = path, belongs_to
+    def __init__(self, path: LocalPath, belongs_to: str, change: bool = True) -> None:
+        self.path, self.belongs_to, self.change = path, belongs_to, change
         content = path.read_bytes() if path.exists() else b""
         seal = seal_path(path)
         if content or seal.exists():
@@ -117,7 +118,7 @@ class JournalSeal:
         for left_out in range(min(len(lines), MOST_LINES) + 1):
             kept = b"".join(lines[: len(lines) - left_out])
             if checksum(kept, owner) in digests:
-                if left_out:
+                if left_out and self.change:
                     log.warning("%s: %d lines at its end were not written whole; removed", self.path, left_out)
                     self.path.write_file(kept)
                 return kept

@@ -109,6 +109,13 @@ class StudyFolder:
         except IsADirectoryError as error:
             raise InputError(f"{self.specification} is a folder; remove it") from error
 
+    def fault(self) -> str:
+        """Return what is wrong with study.yaml; empty if it is sound."""
+        try:
+            return "" if self._read_specification() else "it is missing"
+        except InputError as error:
+            return str(error)
+
     def _restored_id(self, identity: dict[str, Any], fault: str) -> str:
         """Return the id that the ledger has for the specification. Raise InputError if it shows another or none."""
         for event in reversed(self.ledger.events("opened")):
