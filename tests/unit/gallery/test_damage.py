@@ -20,7 +20,7 @@ from tests.support.galleries import filled, made_version, refused, resealed, tra
 
 EXPORTED = ("task1.safetensors", "task2.safetensors", "task3.safetensors", SUPPORTS)
 SEAL = CARD + seal.SUFFIX
-KINDS = (MARK, "commit", MANIFEST, VECTORS, ITEMS, "description", "index", CARD, SEAL, *EXPORTED)
+KINDS = (MARK, "commit", MANIFEST, VECTORS, ITEMS, "description", "index", CARD, *EXPORTED)
 NO_RECORDS = (b"", b"{", b"[]", b"null", b"3", b"{}", b"\xff", b"[" * 100_000, b'{"name": 1}', b'"format"')
 """Contents of a JSON file that are no record."""
 Target = tuple[Path, Callable[[], object]]
@@ -50,7 +50,7 @@ def targets(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, T
         "description": (description, lambda: read_index_file(description, gallery.id)),
         "index": (index, lambda: open_index(description, read_index_file(description, gallery.id), blocks)),
         MANIFEST: (folder / MANIFEST, lambda: gallery.shards.read_manifest(shard.name)),
-        **{name: (root / "model" / name, exported) for name in (CARD, SEAL, *EXPORTED)},
+        **{name: (root / "model" / name, exported) for name in (CARD, *EXPORTED)},
     }
 
 

@@ -1,7 +1,6 @@
 """Galleries: commits and shards that are complete or absent, one writer at a time, models that fit the vectors."""
 
 import contextlib
-import json
 import subprocess
 import sys
 import threading
@@ -61,7 +60,7 @@ def test_changes_add_up(anywhere: StoragePath) -> None:
     assert [shard.version for shard in again.commit.shards] == ["key1", "key2"]
     assert (again.commit.of("key2"), again.commit.of("other")) == (again.commit.shards[1:], ())
     assert len(stored(again)) == 6
-    assert {path.name for path in anywhere.list("*")} == {MARK, "commits", "shards"}, "nothing else is left"
+    assert {path.name for path in anywhere.list("*")} == {MARK, "claims", "commits", "shards"}, "nothing else is left"
     for number in range(3, 12):
         gallery.change({}, gallery.commit.shards, f"change {number}")
     assert Gallery(anywhere).commit.what == "change 11"
@@ -285,7 +284,11 @@ def test_the_name_of_a_shard_depends_on_images_and_model() -> None:
     "change", [{"dim": DIM + 1}, {"items": ROWS - 1}, {"dtype": "float16"}, {"dtype": "int8"}, {"name": "other"}]
 )
 def test_a_manifest_that_does_not_fit_the_files_is_refused(tmp_path: Path, change: dict[str, Any]) -> None:
-    shard, store, path = write(tmp_path).model_copy(update=change), ShardStore(tmp_path, ID), tmp_path / "abc" / MANIFEST
+    shard, store, path = (
+        write(tmp_path).model_copy(update=change),
+        ShardStore(tmp_path, ID),
+        tmp_path / "abc" / MANIFEST,
+    )
     with refused(VECTORS):
         store.vectors(shard)
     path.write_file(resealed(path.read_bytes(), lambda entry: entry | change))
