@@ -1,6 +1,6 @@
 """A gallery: the vectors of many model versions and the images they show, on disk or in an object store.
 
-    gallery.json             marks the folder as a gallery and holds the number of its format
+    gallery.json             marks the folder as a gallery: its id, the number of its format and of its newest commit
     commits/00000003.json    the versions and shards after the third change; the newest commit counts
     shards/<name>/           some thousand vectors of one model, never changed once written:
         vectors.npy              float32 or float16, rows of length one
@@ -12,13 +12,20 @@
 A change writes new shards first and a new commit last, so readers see the gallery before or after the change. Old
 vectors keep the model that made them: mixed versions are the normal case. The name of a shard is a digest of its model
 and its images, so making a shard twice gives the same shard.
+
+Nothing is used unseen: the JSON files are sealed (`cl2r.storage.seal`) as belonging to this gallery and to their own
+name, commits hold the checksums of vectors and items, and gallery.json says which commit must be there.
 """
 
 import contextlib
 import copy
+import functools
 import io
 import json
+import logging
+import re
 import time
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,10 +39,13 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationErr
 
 from cl2r.data.npz import MAGIC, NO_ARRAY
 from cl2r.errors import InputError
-from cl2r.storage.path import StoragePath, at, sha256
+from cl2r.storage.path import ASIDE, LocalPath, StoragePath, at, sha256
+from cl2r.storage.seal import owner_of, sealed, unsealed
 
-MARK, FORMAT = "gallery.json", 1
+log = logging.getLogger(__name__)
+MARK, FORMAT = "gallery.json", 2
 VECTORS, ITEMS, MANIFEST = "vectors.npy", "items.parquet", "manifest.json"
+RESTORE = "restore it from a copy, or index the images again in another gallery"
 COLUMNS = ("id", "source", "label", "bytes", "path")  # columns of every items file; further columns are metadata
 
 Vectors = npt.NDArray[np.floating]
@@ -43,12 +53,24 @@ StoredDtype = Literal["float32", "float16"]
 BadImage = tuple[str, str]  # the id of an image and why it could not be read
 Name = Annotated[str, Field(pattern=r"^[\w-]+$")]
 """A name that was read from a file and may become part of a path; it never leads elsewhere."""
+COMMIT_NAME, SHARD_NAME = re.compile(r"\d{8,}\.json"), re.compile(r"[\w-]+")
+LEFT_BEHIND = re.compile(rf"{re.escape(ASIDE)}.*|\..+\.[0-9a-f]{{32}}")  # set aside, or written by a killed process
+WRONG_KIND = (IsADirectoryError, NotADirectoryError)  # a folder in place of a file, or the other way round
+_INTACT: set[tuple[str, str, int, int, int]] = set()  # states of files whose checksums this process has compared
 
 
 class Record(BaseModel):
     """Content of a JSON file. Parsing is strict: no conversions, no unknown fields."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+
+class Mark(Record):
+    """Content of gallery.json."""
+
+    format: int
+    id: Name
+    commits: NonNegativeInt  # number of the newest commit, so that a lost one is missed
 
 
 class Shard(Record):
@@ -111,20 +133,21 @@ class Gallery:
     """The gallery at `root`, as of its newest commit."""
 
     def __init__(self, root: StoragePath | Path) -> None:
-        root = at(root)
-        self.root, self.shards = root, ShardStore(root / "shards")
-        if not (root / MARK).exists():
-            raise InputError(f"{root}: no gallery; `cl2r index IMAGES --model RUN@t --gallery {root}` makes one")
-        try:
-            found = json.loads((root / MARK).read_bytes())["format"]
-        except (ValueError, TypeError, KeyError, RecursionError) as error:
-            raise InputError(
-                f"{root / MARK} does not parse; it should state format {FORMAT}; restore it from a copy"
-            ) from error
-        if found != FORMAT:
-            here = f"a gallery of format {found}, but this version of cl2r reads format {FORMAT}"
-            raise InputError(f"{root}: {here}; use the version that made it, or index its images again elsewhere")
-        self.commit = self._newest()
+        self.root = at(root)
+        self._open()
+
+    def _open(self) -> None:
+        """Read the mark and the newest commit; a damaged one is an error because falling back would hide images."""
+        mark = read_mark(self.root)  # first: the commit that it names was written before it
+        for part in () if self.root.remote else ("commits", "shards"):
+            if (self.root / part).file_info() is not None:
+                raise InputError(f"{self.root / part}: a file in place of a folder; restore the folder from a copy")
+        newest = newest_commit(self.root)
+        if commit_number(newest) < mark.commits:
+            lost = self.root / "commits" / commit_name(mark.commits)
+            raise InputError(f"{lost}: the newest commit is missing; {RESTORE}")
+        self.id, self.shards = mark.id, ShardStore(self.root / "shards", mark.id)
+        self.commit = read_commit(newest, mark.id) if newest else Commit()
 
     @classmethod
     def open_or_create(cls, root: StoragePath | Path) -> "Gallery":
@@ -135,37 +158,38 @@ class Gallery:
         if not (root / MARK).exists():
             others = [path.name for path in root.list("*") if not path.name.startswith(f".{MARK}.")]
             if MARK not in others:  # otherwise another process has just created it
+                others = [name for name in others if name != "claims"]  # another process is creating it
+                if {"commits", "shards"} & set(others):
+                    return cls(root)  # which says what is missing
                 if others:
                     raise InputError(f"{root}: no gallery, and not empty ({others[0]}); give a folder of its own")
-                (root / MARK).write_file(json.dumps({"format": FORMAT}).encode())
+                with _write_lock(root):
+                    if not (root / MARK).exists():  # of two processes one decides on the id
+                        _write_mark(root, Mark(format=FORMAT, id=uuid.uuid4().hex, commits=0))
         return cls(root)
-
-    def _newest(self) -> Commit:
-        """Return the last commit; a damaged one is an error because falling back would hide images."""
-        paths = (self.root / "commits").list("*.json")
-        return read_commit(paths[-1]) if paths else Commit()
 
     def change(self, versions: Mapping[str, Version], shards: Sequence[Shard], what: str) -> None:
         """Write the next commit. Call it inside `writing`."""
         used = {shard.version for shard in shards}
         kept = {key: version for key, version in {**self.commit.versions, **versions}.items() if key in used}
         now = Commit(number=self.commit.number + 1, versions=kept, shards=tuple(shards), what=what, when=time.time())
-        body = now.model_dump_json().encode()
-        (self.root / "commits" / commit_name(now.number)).write_file(sha256(body).encode() + b"\n" + body)
+        content = sealed(now.model_dump_json().encode(), _commit_owner(self.id, now.number))
+        (self.root / "commits" / commit_name(now.number)).write_file(content)
+        _write_mark(self.root, Mark(format=FORMAT, id=self.id, commits=now.number))
         self.commit = now
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
         """Hold the write lock; the commit is the newest one when it is granted."""
-        with (self.root / "claims" / "write").lock():
-            self.commit = self._newest()
+        with _write_lock(self.root):
+            self._open()
             yield
 
     def uncommitted(self) -> list[str]:
         """Return the names of shards that no commit lists: left by a stopped job, or replaced since."""
         committed = {shard.name for shard in self.commit.shards}
-        found = [path.parent.name for path in self.shards.folder.list(f"*/{MANIFEST}")]
-        return [name for name in found if name not in committed]
+        found = [path for path in own_files(self.shards.folder, SHARD_NAME) if path.name not in committed]
+        return [path.name for path in found if (path / MANIFEST).exists()]
 
     def orphans(self) -> list[Shard]:
         """Return the intact shards among the uncommitted ones."""
@@ -209,18 +233,89 @@ def commit_name(number: int) -> str:
     return f"{number:08d}.json"
 
 
-def read_commit(path: StoragePath) -> Commit:
-    """Read a commit; raise InputError if its bytes have changed."""
-    digest, _, body = path.read_bytes().partition(b"\n")
+def commit_number(path: StoragePath | None) -> int:
+    """Return the number of a commit from its file name, 0 if there is none."""
+    return int(path.name.removesuffix(".json")) if path else 0
+
+
+def newest_commit(root: StoragePath) -> StoragePath | None:
+    """Return the file of a gallery's newest commit, None if there is no commit."""
+    return max(own_files(root / "commits", COMMIT_NAME), key=commit_number, default=None)
+
+
+def read_commit(path: StoragePath, gallery: str) -> Commit:
+    """Read a commit of the gallery with this id; raise InputError if it is damaged, or belongs elsewhere."""
     try:
-        if digest != sha256(body).encode():
-            raise ValueError("the checksum differs")
-        commit = Commit.model_validate_json(body)
+        commit = Commit.model_validate_json(unsealed(path.read_bytes(), _commit_owner(gallery, commit_number(path))))
         if path.name != commit_name(commit.number):
             raise ValueError(f"it is number {commit.number}")
-    except ValueError as error:
-        raise InputError(f"{path} is damaged ({reason(error)}); restore it from a copy") from error
+    except (ValueError, *WRONG_KIND) as error:
+        raise InputError(f"{path} cannot be used ({reason(error)}); {RESTORE}") from error
     return commit
+
+
+def _commit_owner(gallery: str, number: int) -> str:
+    return f"gallery {gallery}, commit {number}"
+
+
+def read_mark(root: StoragePath) -> Mark:
+    """Read gallery.json; raise InputError if it is missing, damaged or of another format."""
+    path, restore = root / MARK, "restore it from a copy, or index the images again in another folder"
+    try:
+        content = path.read_bytes()
+        owner = owner_of(content)
+        entry = json.loads(unsealed(content, owner))
+        if entry["format"] != FORMAT:
+            here = f"a gallery of format {entry['format']}, but this version of cl2r reads format {FORMAT}"
+            raise InputError(f"{root}: {here}; use the version that made it, or index its images again elsewhere")
+        mark = Mark.model_validate_json(json.dumps(entry))
+        if owner != _mark_owner(mark):
+            raise ValueError(f"it belongs to {owner[:200]}, not to {_mark_owner(mark)}")
+    except (FileNotFoundError, NotADirectoryError) as error:
+        if any((root / part).exists() for part in ("commits", "shards")):
+            raise InputError(f"{path}: the file is missing; {restore}") from error
+        raise InputError(f"{root}: no gallery; `cl2r index IMAGES --model RUN@t --gallery {root}` makes one") from error
+    except InputError:
+        raise
+    except (ValueError, TypeError, KeyError, RecursionError, IsADirectoryError) as error:
+        raise InputError(f"{path} is damaged ({reason(error)}); {restore}") from error
+    return mark
+
+
+def _mark_owner(mark: Mark) -> str:
+    return f"gallery {mark.id}"
+
+
+def _write_mark(root: StoragePath, mark: Mark) -> None:
+    (root / MARK).write_file(sealed(mark.model_dump_json().encode(), _mark_owner(mark)))
+
+
+@contextlib.contextmanager
+def _write_lock(root: StoragePath) -> Iterator[None]:
+    """Hold the write lock of a gallery; a file or folder in the place of its files is set aside."""
+    claim = root / "claims" / "write"
+    if not root.remote:
+        if claim.parent.file_info() is not None:
+            claim.parent.set_aside()
+        if claim.exists() and claim.file_info() is None:
+            claim.set_aside()
+    with claim.lock():
+        yield
+
+
+def own_files(folder: StoragePath, names: re.Pattern[str]) -> list[StoragePath]:
+    """Return what is in a folder of a gallery under a name of ours; anything else is ignored, with one note."""
+    found = folder.list("*")
+    foreign = [path.name for path in found if not names.fullmatch(path.name) and not LEFT_BEHIND.fullmatch(path.name)]
+    if foreign:
+        _note_foreign(str(folder), foreign[0], len(foreign))
+    return [path for path in found if names.fullmatch(path.name)]
+
+
+@functools.cache  # once per process
+def _note_foreign(folder: str, first: str, count: int) -> None:
+    more = f" and {count - 1} more" if count > 1 else ""
+    log.warning("%s: %s%s ignored, because nothing of a gallery has such a name; move it away", folder, first, more)
 
 
 @dataclass(frozen=True)
@@ -228,6 +323,7 @@ class ShardStore:
     """The shards below `folder`. A shard is complete or absent: its manifest is written last."""
 
     folder: StoragePath
+    gallery: str  # id of the gallery that they belong to
 
     def write(
         self, name: str, version: str, vectors: Vectors, items: pd.DataFrame, bad: list[BadImage], dtype: StoredDtype
@@ -251,19 +347,30 @@ class ShardStore:
             rows=sha256(files[ITEMS]),
             bad=tuple(bad),
         )
-        existed, found = (self.folder / name).exists(), self.find(name)
+        path = self.folder / name
+        existed, found = path.exists(), self.find(name)
         if found is None or found.bad != shard.bad:
-            if existed:  # only what was there before the check: another process may have written it since
-                (self.folder / name).remove_tree()
-            (self.folder / name).write_folder({**files, MANIFEST: shard.model_dump_json().encode()}, last=MANIFEST)
+            if path.file_info() is not None:
+                path.set_aside()  # a file in its place
+            elif existed:  # only what was there before the check: another process may have written it since
+                path.remove_tree()
+            manifest = sealed(shard.model_dump_json().encode(), self._owner(name))
+            path.write_folder({**files, MANIFEST: manifest}, last=MANIFEST)
             found = self.read_manifest(name)  # of two processes that write at once, one wins
         return found
 
+    def _owner(self, name: str) -> str:
+        return f"gallery {self.gallery}, shard {name}"
+
     def read_manifest(self, name: str) -> Shard:
-        """Read a manifest; raise ValueError if it does not parse or belongs to another shard."""
-        shard = Shard.model_validate_json((self.folder / name / MANIFEST).read_bytes())
-        if shard.name != name:
-            raise ValueError(f"{name!r} has the manifest of {shard.name!r}")
+        """Read a manifest; raise InputError if it is damaged, or belongs to another shard or gallery."""
+        path = self.folder / name / MANIFEST
+        try:
+            shard = Shard.model_validate_json(unsealed(path.read_bytes(), self._owner(name)))
+            if shard.name != name:
+                raise ValueError(f"name: it is the manifest of {shard.name!r}")
+        except (FileNotFoundError, ValueError, *WRONG_KIND) as error:
+            raise _fault(path, error) from error
         return shard
 
     def find(self, name: str) -> Shard | None:
@@ -272,14 +379,19 @@ class ShardStore:
             shard = self.read_manifest(name)
             self.items(shard)
             self.vectors(shard, check=True)
-        except (FileNotFoundError, ValueError):
+        except InputError:
             return None
         return shard
 
     def items(self, shard: Shard) -> pd.DataFrame:
         """Return one row per vector; raise InputError if the file is damaged."""
         path = self.folder / shard.name / ITEMS
-        content = _read(path, shard.rows)
+        try:
+            content = path.read_bytes()
+            if sha256(content) != shard.rows:
+                raise ValueError("the checksum differs")
+        except (FileNotFoundError, ValueError, *WRONG_KIND) as error:  # other OSErrors: the store cannot be reached
+            raise _fault(path, error) from error
         try:
             items = pd.read_parquet(io.BytesIO(content))
             if len(items) != shard.items:
@@ -291,13 +403,12 @@ class ShardStore:
     def vectors(self, shard: Shard, check: bool = False) -> Vectors:
         """Return the rows, memory-mapped; from an object store, through a copy in the user's cache.
 
-        Raise InputError if the file does not fit the manifest; with `check`, also if its checksum differs.
+        Raise InputError if the file does not fit the manifest or its checksum. The checksum of a file is compared once
+        per process; with `check`, again, and that of the object rather than that of its copy.
         """
         path = self.folder / shard.name / VECTORS
-        if check:
-            _read(path, shard.vectors)
         try:
-            local = path.local(shard.vectors)
+            local = intact(path, shard.vectors, check)
             with local.open("rb") as file:
                 if file.read(len(MAGIC)) != MAGIC:
                     raise ValueError("no array")  # numpy would tell how to unpickle it
@@ -305,21 +416,32 @@ class ShardStore:
             if vectors.shape != (shard.items, shard.dim) or str(vectors.dtype) != shard.dtype:
                 expected = f"{shard.dtype} of shape {(shard.items, shard.dim)}"
                 raise ValueError(f"{vectors.dtype} of shape {vectors.shape}, expected {expected}")
-        except (FileNotFoundError, *NO_ARRAY) as error:  # other OSErrors: the store cannot be reached
+        except (FileNotFoundError, *NO_ARRAY, *WRONG_KIND) as error:  # other OSErrors: no answer
             objects = "allow_pickle" in str(error)
             raise _fault(path, ValueError("Python objects, which are never loaded") if objects else error) from error
         return vectors
 
 
-def _read(path: StoragePath, digest: str) -> bytes:
-    """Return the content of a file; raise InputError if it is missing or has another checksum."""
-    try:
-        content = path.read_bytes()
-        if sha256(content) != digest:
-            raise ValueError("the checksum differs")
-    except (FileNotFoundError, ValueError) as error:
-        raise _fault(path, error) from error
-    return content
+def intact(path: StoragePath, digest: str, again: bool = False) -> LocalPath:
+    """Return a file, or the copy of an object in the user's cache, whose SHA-256 checksum is `digest`.
+
+    A file of the same size, time and inode is not read twice by a process, unless `again` says so. Raise ValueError if
+    the checksum differs.
+    """
+    if again and path.remote and path.checksum() != digest:
+        raise ValueError("the checksum differs")
+    local = LocalPath(path.local(digest))
+    found = local.stat()
+    state = (str(local.absolute()), digest, found.st_size, found.st_mtime_ns, found.st_ino)
+    if state in _INTACT and (path.remote or not again):
+        return local
+    if local.checksum() == digest:
+        _INTACT.add(state)
+        return local
+    if not path.remote:
+        raise ValueError("the checksum differs")
+    local.unlink()  # the copy was damaged; a new one is checked when it is made
+    return LocalPath(path.local(digest))
 
 
 def _fault(path: StoragePath, error: Exception) -> InputError:
@@ -338,6 +460,10 @@ def shard_name(
 def reason(error: Exception) -> str:
     """Return an error's message on one line; for a record that does not parse, its first invalid field."""
     text = str(error)
+    if isinstance(error, IsADirectoryError):
+        return "a folder is in its place"
+    if isinstance(error, NotADirectoryError):
+        return "a file is in place of its folder"
     if isinstance(error, ValidationError):
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         text = ": ".join([*filter(None, [".".join(map(str, first["loc"]))]), first["msg"]])

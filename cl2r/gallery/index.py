@@ -7,14 +7,19 @@
 
 The inner product of rows of length one is their cosine. An index of the last three kinds is a memory-mapped file. It
 covers the shards it was built from; shards added later are searched exactly. Its recall is measured when it is built.
+
+    index/<version>-<kind>-<digest>.json        description, sealed as belonging to this gallery and to this name
+    index/<version>-<kind>-<digest>-*.faiss     the index; its checksum is in the description and begins its last part
+
+An index that is damaged or belongs elsewhere is set aside, and the rows that it covered are searched exactly.
 """
 
-import hashlib
-import os
+import logging
+import re
 import time
+import uuid
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any, Literal
 
 import faiss
@@ -23,9 +28,11 @@ import numpy.typing as npt
 from pydantic import NonNegativeInt, field_validator
 
 from cl2r.errors import InputError
-from cl2r.gallery.gallery import Gallery, Name, Record, Vectors, reason
+from cl2r.gallery.gallery import WRONG_KIND, Gallery, Name, Record, Vectors, intact, own_files, reason
 from cl2r.storage.path import StoragePath, sha256
+from cl2r.storage.seal import sealed, unsealed
 
+log = logging.getLogger(__name__)
 Kind = Literal["auto", "exact", "ivf", "hnsw", "pq"]
 KINDS: tuple[Kind, ...] = ("auto", "exact", "ivf", "hnsw", "pq")
 EXACT_BELOW, PQ_ABOVE = 100_000, 5_000_000
@@ -33,7 +40,9 @@ EXACT_BELOW, PQ_ABOVE = 100_000, 5_000_000
 SAMPLE, SAMPLE_TOP = 200, 10  # queries and hits of the recall that is measured
 CENTROIDS = 256  # values of one code byte; a product quantiser needs at least as many rows to learn from
 COVERED = 0.8  # share of a version's rows that its index must cover; if it covers fewer, it is rebuilt
-REBUILD = "remove it, then run `cl2r gallery build`"
+FILE_NAME = re.compile(r"[\w-]+-(ivf|hnsw|pq)-[0-9a-f]{16}(\.json|-[0-9a-f]{16}\.faiss)")
+ATTEMPTS, PAUSE_SECONDS = 2, 0.1  # another process may build the index while this one looks at its two files
+REBUILD = "`cl2r gallery build` makes it again"
 MMAP = faiss.IO_FLAG_MMAP_IFC | faiss.IO_FLAG_READ_ONLY
 
 Scores = npt.NDArray[np.float32]
@@ -209,20 +218,30 @@ class IndexFile(Record):
 
 
 def write_index(
-    folder: StoragePath, version: str, shards: Sequence[str], blocks: Sequence[Vectors], options: IndexOptions
+    folder: StoragePath,
+    gallery: str,
+    version: str,
+    shards: Sequence[str],
+    blocks: Sequence[Vectors],
+    options: IndexOptions,
 ) -> IndexFile:
-    """Build, measure and write the index of a version; its description is written last."""
+    """Build, measure and write the index of a version of the gallery with this id; its description is written last."""
     began = time.perf_counter()
     chosen = options.chosen(sum(map(len, blocks)), blocks[0].shape[1])
     index = build(blocks, chosen)
     seconds = time.perf_counter() - began
     recall = recall_of(NearSearch(index, chosen, blocks), blocks)
     name = index_name(version, shards, chosen)
+    if folder.file_info() is not None:
+        folder.set_aside()  # a file in its place
+    for path in folder.list(f"{name}*"):
+        if path.file_info() is None:
+            path.set_aside()  # a folder in the place of a file
     with folder.staging() as here:
-        aside = here / f".{name}.{os.getpid()}"
+        aside = here / f".{name}.{uuid.uuid4().hex}"
         faiss.write_index(index, str(aside))
-        digest, size = _file_digest(aside), aside.stat().st_size
-        aside.replace(here / f"{name}.faiss")
+        digest, size = aside.checksum(), aside.stat().st_size
+        aside.replace(here / _faiss_name(name, digest))
     built = IndexFile(
         version=version,
         options=chosen,
@@ -234,49 +253,97 @@ def write_index(
         seconds=seconds,
         recall=recall,
     )
-    (folder / f"{name}.json").write_file(built.model_dump_json().encode())
+    (folder / f"{name}.json").write_file(sealed(built.model_dump_json().encode(), _owner(gallery, name)))
     return built
 
 
 def index_name(version: str, shards: Sequence[str], chosen: IndexOptions) -> str:
-    """Return the name of an index's two files; other shards or options give another name."""
+    """Return the name of an index; other shards or options give another name."""
     return f"{version}-{chosen.kind}-{sha256(repr((tuple(shards), chosen)).encode())[:16]}"
 
 
-def read_index_file(path: StoragePath) -> IndexFile:
-    """Read the description of an index; raise InputError if it does not parse."""
+def _faiss_name(name: str, digest: str) -> str:
+    return f"{name}-{digest[:16]}.faiss"
+
+
+def _owner(gallery: str, name: str) -> str:
+    return f"gallery {gallery}, index {name}"
+
+
+def descriptions(folder: StoragePath) -> list[StoragePath]:
+    """Return the files that describe the indexes in a folder."""
+    return [path for path in own_files(folder, FILE_NAME) if path.name.endswith(".json")]
+
+
+def read_index_file(path: StoragePath, gallery: str) -> IndexFile:
+    """Read the description of an index; raise InputError if it is damaged, or belongs elsewhere."""
+    name = path.name.removesuffix(".json")
     try:
-        return IndexFile.model_validate_json(path.read_bytes())
-    except ValueError as error:
-        raise InputError(f"{path} does not parse ({reason(error)}); {REBUILD}") from error
+        built = IndexFile.model_validate_json(unsealed(path.read_bytes(), _owner(gallery, name)))
+        if name != index_name(built.version, built.shards, built.options):
+            raise ValueError("it describes another index")
+    except (FileNotFoundError, ValueError, *WRONG_KIND) as error:
+        raise InputError(f"{path} cannot be used ({reason(error)}); {REBUILD}") from error
+    return built
+
+
+def index_file(path: StoragePath, built: IndexFile, again: bool = False) -> StoragePath:
+    """Return the index of a description, from an object store a copy in the user's cache; compare its checksum.
+
+    It is compared once per process and state of the file, or `again`. Raise InputError if it differs.
+    """
+    file = path.parent / _faiss_name(path.name.removesuffix(".json"), built.digest)
+    try:
+        return intact(file, built.digest, again)  # FAISS trusts its files: a damaged one may crash the process
+    except (FileNotFoundError, ValueError, *WRONG_KIND) as error:  # other OSErrors: the store cannot be reached
+        raise InputError(f"{file} cannot be used ({reason(error)}); {REBUILD}") from error
 
 
 def open_index(path: StoragePath, built: IndexFile, blocks: Sequence[Vectors]) -> NearSearch:
-    """Open the index beside its description, memory-mapped; from an object store, a copy in the user's cache."""
-    file = path.parent / f"{path.name.removesuffix('.json')}.faiss"
+    """Open the index of a description, memory-mapped. Raise InputError if it does not fit, or holds other rows."""
+    local = index_file(path, built)
     try:
-        local = file.local(built.digest)
-        if _file_digest(local) != built.digest:  # FAISS trusts its files: a damaged one may crash the process
-            raise ValueError("the checksum differs")
         index = faiss.read_index(str(local), MMAP)
-    except (FileNotFoundError, ValueError, RuntimeError) as error:  # other OSErrors: the store cannot be reached
-        raise InputError(f"{file} cannot be read ({reason(error)}); {REBUILD}") from error
-    if (index.ntotal, index.d) != (built.rows, built.dim) or built.rows != sum(map(len, blocks)):
-        raise InputError(f"{file} is not the index that {path.name} describes; remove both")
+        if (index.ntotal, index.d) != (built.rows, built.dim) or built.rows != sum(map(len, blocks)):
+            raise ValueError("it has other rows")
+    except (ValueError, RuntimeError) as error:
+        raise InputError(f"{local} is not the index that {path.name} describes ({reason(error)}); {REBUILD}") from error
     return NearSearch(index, built.options, blocks)
 
 
-def _file_digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def covering_index(gallery: Gallery, version: str) -> tuple[StoragePath, IndexFile] | None:
-    """Return the index of a version that covers most rows and no shard that is gone, or None."""
-    there = {shard.name for shard in gallery.commit.of(version)}
-    found = [(path, read_index_file(path)) for path in (gallery.root / "index").list(f"{version}-*.json")]
-    usable = [entry for entry in found if set(entry[1].shards) <= there]
+    """Return the index of a version that covers most rows and no shard that is gone, or None.
+
+    Indexes that are damaged or belong elsewhere are set aside, with a warning: an exact search answers without them.
+    """
+    there, usable = {shard.name for shard in gallery.commit.of(version)}, []
+    for path in descriptions(gallery.root / "index"):
+        if not path.name.startswith(f"{version}-"):
+            continue
+        for attempt in range(ATTEMPTS):
+            try:
+                built = read_index_file(path, gallery.id)
+                if set(built.shards) <= there:
+                    index_file(path, built)
+                    usable.append((path, built))
+                break
+            except InputError as error:
+                if attempt < ATTEMPTS - 1:
+                    time.sleep(PAUSE_SECONDS)
+                elif path.exists():  # otherwise the process that replaced the index has removed it
+                    _set_aside(path, error)
     return max(usable, key=lambda entry: entry[1].rows, default=None)
+
+
+def _set_aside(path: StoragePath, error: InputError) -> None:
+    """Rename the files of an index that cannot be used, and warn. Where nothing can be renamed, only warn."""
+    try:
+        for file in [path, *path.parent.list(f"{path.name.removesuffix('.json')}-*.faiss")]:
+            file.set_aside()
+        done = "it is set aside"
+    except OSError as other:
+        done = f"it cannot be set aside either ({reason(other)})"
+    log.warning("%s. Until then, %s, and all vectors are compared", error, done)
 
 
 def build_indexes(gallery: Gallery, options: IndexOptions, again: bool = False) -> list[IndexFile]:
@@ -297,10 +364,10 @@ def build_indexes(gallery: Gallery, options: IndexOptions, again: bool = False) 
             if old.rows >= COVERED * rows and as_asked:
                 continue
         blocks = [gallery.shards.vectors(shard) for shard in shards]
-        built = write_index(folder, key, [shard.name for shard in shards], blocks, options)
+        built = write_index(folder, gallery.id, key, [shard.name for shard in shards], blocks, options)
         name = index_name(key, built.shards, built.options)
-        for path in [*folder.list(f"{key}-*.json"), *folder.list(f"{key}-*.faiss")]:
-            if path.name not in (f"{name}.json", f"{name}.faiss"):
-                path.unlink(missing_ok=True)
+        for path in own_files(folder, FILE_NAME):
+            if path.name.startswith(f"{key}-") and path.name not in (f"{name}.json", _faiss_name(name, built.digest)):
+                path.unlink(missing_ok=True) if path.file_info() else path.set_aside()
         made.append(built)
     return made

@@ -26,7 +26,8 @@ class ShardPlan:
     """Images that become one shard; plain data that can be sent to other processes."""
 
     name: str
-    gallery: str
+    gallery: str  # where it is
+    gallery_id: str
     version: str
     stored_dtype: StoredDtype
     items: pd.DataFrame  # one row per image: the gallery's own columns, then the user's metadata
@@ -84,7 +85,8 @@ class IndexJob:
         pixels = self.model.card.size**2 * self.model.card.channels
         most, root = max(1, min(LARGEST_SHARD, SHARD_BYTES // pixels)), str(self.gallery.root.absolute())
         parts = [rest.iloc[start : start + most] for start in range(0, len(rest), most)]
-        plans = [ShardPlan(self._name(part), root, version.key, self.stored_dtype, part) for part in parts]
+        owner = (root, self.gallery.id, version.key, self.stored_dtype)
+        plans = [ShardPlan(self._name(part), *owner, part) for part in parts]
         by_name = {shard.name: shard for shard in [*reused, *(self.extract(self.model, plans) if plans else ())]}
         lost = {plan.name for plan in plans} - by_name.keys()
         if lost:
@@ -153,7 +155,7 @@ def embed_plan(model: Model, plan: ShardPlan, images: Images, bad: list[BadImage
     if not np.isfinite(vectors).all():
         raise InputError(f"{model.card.name}: its vectors are not finite; its training diverged, use another model")
     items = plan.items[~plan.items["id"].isin([name for name, _ in bad])].reset_index(drop=True)
-    store = ShardStore(at(plan.gallery) / "shards")
+    store = ShardStore(at(plan.gallery) / "shards", plan.gallery_id)
     return store.write(plan.name, plan.version, vectors, items, bad, plan.stored_dtype)
 
 

@@ -10,8 +10,8 @@ from pyarrow import parquet
 
 from cl2r.engine.extraction import flops
 from cl2r.errors import InputError
-from cl2r.gallery.gallery import Gallery
-from cl2r.gallery.index import read_index_file
+from cl2r.gallery.gallery import MANIFEST, Gallery
+from cl2r.gallery.index import descriptions, index_file, read_index_file
 from cl2r.gallery.indexing import rewritten
 from cl2r.gallery.model import Model
 from cl2r.storage.path import StoragePath
@@ -29,8 +29,12 @@ def info_lines(gallery: Gallery) -> list[str]:
         size = sum(shard.items * shard.dim * np.dtype(shard.dtype).itemsize for shard in shards)
         kinds = ", ".join(sorted({shard.dtype for shard in shards}))
         lines.append(f"  {version.name}: {count:,} vectors of {version.dim} × {kinds}, {size / 1e6:.1f} MB")
-    for path in (gallery.root / "index").list("*.json"):
-        built = read_index_file(path)
+    for path in descriptions(gallery.root / "index"):
+        try:
+            built = read_index_file(path, gallery.id)
+        except InputError as error:
+            lines.append(f"index    {error}")
+            continue
         stale = "" if set(built.shards) <= {shard.name for shard in commit.shards} else " (out of date)"
         name = commit.versions[built.version].name if built.version in commit.versions else "a model that is gone"
         facts = f"{built.rows:,} vectors, {built.bytes / 1e6:.1f} MB, recall@10 {built.recall:.3f}"
@@ -48,6 +52,9 @@ def verify(gallery: Gallery, prune: bool) -> list[str]:
         try:
             gallery.shards.items(shard)
             vectors = gallery.shards.vectors(shard, check=True)
+            if gallery.shards.read_manifest(shard.name) != shard:
+                there = gallery.shards.folder / shard.name / MANIFEST
+                raise InputError(f"{there} differs from what the newest commit says; index its images again")
         except InputError as error:
             problems.append(str(error))
             continue
@@ -58,6 +65,11 @@ def verify(gallery: Gallery, prune: bool) -> list[str]:
     if not problems:
         ids = gallery.items()["id"]
         problems += [f"{name}: the id is there twice" for name in sorted(set(ids[ids.duplicated()]))]
+    for path in descriptions(gallery.root / "index"):
+        try:
+            index_file(path, read_index_file(path, gallery.id), again=True)
+        except InputError as error:
+            problems.append(str(error))
     if prune:
         for name in gallery.uncommitted():
             (gallery.shards.folder / name).remove_tree()

@@ -39,14 +39,16 @@ from cl2r.config.schema import Config
 from cl2r.data.images import MODES, Crop
 from cl2r.engine.links import MODEL, DamagedError, Link, LinkStore, Tensors
 from cl2r.errors import InputError
-from cl2r.gallery.gallery import Name, Record, Version, reason
+from cl2r.gallery.gallery import WRONG_KIND, Name, Record, Version, reason
 from cl2r.gallery.runs import StoredRun, find_runs
 from cl2r.methods.base import Method, TaskInfo, build_method
 from cl2r.storage.path import StoragePath, at, sha256
+from cl2r.storage.seal import SealError, read_beside, seal_path, sealed
 
 Images = npt.NDArray[np.uint8]
 Vectors = npt.NDArray[np.float32]
-CARD, STATE, SUPPORTS, FORMAT = "model.json", "task{}.safetensors", "supports.safetensors", 1
+CARD, STATE, SUPPORTS, FORMAT = "model.json", "task{}.safetensors", "supports.safetensors", 2
+EXPORT = "an exported model"  # what the seal of a card says
 SUPPORT_KEYS = ("support", "support_old")
 BATCH = 256
 MAPPED_AT_ONCE = 8192  # gallery vectors
@@ -124,7 +126,7 @@ def find_model(text: str, storage: StoragePath | Path, option: str = "--model") 
 
 def find_models(texts: Mapping[str, str], storage: StoragePath | Path) -> list[ModelFiles]:
     """Return the models that options name, of one run if their names allow it. No training data are needed."""
-    exported = {option: read_export(at(text)) for option, text in texts.items() if (at(text) / CARD).exists()}
+    exported = {option: read_export(at(text)) for option, text in texts.items() if _is_export(at(text))}
     runs, tasks = dict[str, str](), dict[str, int | None]()
     for option, text in texts.items():
         if option in exported:
@@ -139,6 +141,11 @@ def find_models(texts: Mapping[str, str], storage: StoragePath | Path) -> list[M
         exported.get(option) or _from_run(f"{option} {text}", found[option], tasks[option])
         for option, text in texts.items()
     ]
+
+
+def _is_export(folder: StoragePath) -> bool:
+    """Return whether a folder has the card of an exported model, or what was beside it."""
+    return (folder / CARD).exists() or seal_path(folder / CARD).exists()
 
 
 def _from_run(asked: str, run: StoredRun, task: int | None) -> ModelFiles:
@@ -203,23 +210,30 @@ def write_export(model: ModelFiles, folder: StoragePath) -> None:
         flat = {f"{index}/{key}": t for index, kept in model.supports.items() for key, t in kept.items()}
         files[SUPPORTS] = tensors_to_bytes(flat)
     digests = {name: sha256(data) for name, data in files.items()}
-    content = {"files": digests, "card": model.card.model_dump(mode="json")}
-    entry = {"format": FORMAT, "sha256": sha256(json.dumps(content).encode()), **content}
-    folder.write_folder({**files, CARD: json.dumps(entry, indent=1).encode()}, last=CARD)
+    entry = {"format": FORMAT, "files": digests, "card": model.card.model_dump(mode="json")}
+    card = json.dumps(entry, indent=1).encode()
+    # Other programs may read the card as JSON and the tensors as safetensors, so the seal is beside the card, which
+    # holds the checksums of the rest. Both are written with the folder, which appears at once.
+    line = sealed(card, EXPORT).removesuffix(card)
+    folder.write_folder({**files, seal_path(folder / CARD).name: line, CARD: card}, last=CARD)
 
 
 def read_export(folder: StoragePath) -> ModelFiles:
     """Read what `write_export` wrote; raise InputError if any byte has changed or a value makes no sense."""
     try:
-        entry = json.loads((folder / CARD).read_bytes())
-        if entry.pop("format") != FORMAT:
+        try:
+            entry = json.loads(read_beside(folder / CARD, EXPORT))
+        except SealError as error:
+            raise ValueError(f"{CARD}: {error}") from error
+        if entry["format"] != FORMAT:
             raise InputError(f"{folder / CARD}: written by another version of cl2r; export the model again")
-        if entry.pop("sha256") != sha256(json.dumps(entry).encode()):
-            raise ValueError(f"{CARD}: the checksum differs")
         card = ModelCard.model_validate_json(json.dumps(entry["card"]))  # a stranger may have written it
 
         def tensors(name: str) -> Tensors:
-            content = (folder / name).read_bytes()
+            try:
+                content = (folder / name).read_bytes()
+            except WRONG_KIND as error:
+                raise ValueError(f"{name}: {reason(error)}") from error
             if sha256(content) != entry["files"][name]:
                 raise ValueError(f"{name}: the checksum differs")
             return tensors_from_bytes(content)

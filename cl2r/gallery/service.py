@@ -54,7 +54,7 @@ from starlette.routing import Match, Route
 
 from cl2r.data.images import FORMATS
 from cl2r.errors import InputError
-from cl2r.gallery.gallery import Gallery, commit_name
+from cl2r.gallery.gallery import Gallery, commit_number, newest_commit
 from cl2r.gallery.images import decode, decode_one, thumbnail
 from cl2r.gallery.model import Images, Model
 from cl2r.gallery.older import Older
@@ -228,8 +228,7 @@ class NewestGallery:
         """Return the newest commit that can be opened."""
         if time.monotonic() >= self._next and self._lock.acquire(blocking=False):
             try:
-                names = [path.name for path in (self.root / "commits").list("*.json")]
-                if names[-1:] != [commit_name(self._opened.commit.number)]:
+                if commit_number(newest_commit(self.root)) != self._opened.commit.number:
                     self._opened = self._open()
                 self.warning = ""
             except (InputError, OSError) as error:

@@ -101,7 +101,8 @@ def build_kind(folder: Path, kind: Kind) -> dict[str, float]:
     """In a process of its own: build the index and write it."""
     before = held("VmRSS")
     blocks = shards(folder)
-    built = write_index(folder / kind, "v", [str(place) for place in range(len(blocks))], blocks, IndexOptions(kind))
+    names = [str(place) for place in range(len(blocks))]
+    built = write_index(folder / kind, "scale", "v", names, blocks, IndexOptions(kind))
     return {"build_seconds": built.seconds, "build_memory": held("VmHWM") - before, "file": built.bytes}
 
 
@@ -124,7 +125,7 @@ def _opened(folder: Path, kind: Kind) -> Find:
     if kind == "exact":
         return lambda queries, top: exact_search(blocks, queries, top)
     path = at(folder / kind).list("*.json")[0]
-    return open_index(path, read_index_file(path), blocks)
+    return open_index(path, read_index_file(path, "scale"), blocks)
 
 
 def _batches(queries: Vectors, size: int) -> Iterator[Vectors]:

@@ -2,11 +2,12 @@
 
 import contextlib
 import io
+import json
 import socket
 import struct
 import tempfile
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -31,6 +32,7 @@ from cl2r.gallery.images import decode_one
 from cl2r.gallery.indexing import IndexJob, IndexReport, ShardPlan, extract_here
 from cl2r.gallery.model import Model, ModelFiles, from_links
 from cl2r.storage.path import StoragePath
+from cl2r.storage.seal import owner_of, sealed, unsealed
 from tests.support.quick import Recorder, quick_config
 
 faiss.omp_set_num_threads(1)  # small arrays: threads that wait for each other cost more than they bring
@@ -76,7 +78,9 @@ class Trained:
 
     def files(self, task: int) -> ModelFiles:
         """Return φ_t as data."""
-        return from_links(self.run, self.plan.config, self.plan.model_facts(task), LinkStore(self.storage))
+        return from_links(
+            self.run, self.plan.config, self.plan.model_facts(self.plan.keys[:task]), LinkStore(self.storage)
+        )
 
     def model(self, task: int) -> Model:
         """Return φ_t."""
@@ -243,6 +247,12 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def resealed(content: bytes, change: Callable[[Any], Any]) -> bytes:
+    """Return a sealed record with another content and a seal that fits it, as a forger would write it."""
+    owner = owner_of(content)
+    return sealed(json.dumps(change(json.loads(unsealed(content, owner)))).encode(), owner)
 
 
 @contextlib.contextmanager

@@ -27,6 +27,7 @@ from cl2r.storage.path import ObjectPath, StoragePath, cache_folder
 from tests.support.galleries import refused, unit_rows
 
 Blocks = list[np.ndarray]
+ID = "0123"  # of a gallery
 NEAR_KINDS: tuple[Kind, ...] = ("ivf", "hnsw", "pq")
 ALL = {
     "ivf": IndexOptions("ivf", nlist=8, nprobe=8),
@@ -161,9 +162,9 @@ def recall_slowly(near: Any, held: Blocks, queries: int) -> float:
 
 @pytest.mark.parametrize("options", [*ALL.values(), *POOR.values()], ids=str)
 def test_the_recall_in_the_description_is_measured(blocks: Blocks, tmp_path: Path, options: IndexOptions) -> None:
-    built = write_index(tmp_path, "v", ["a", "b", "c"], blocks, options)
+    built = write_index(tmp_path, ID, "v", ["a", "b", "c"], blocks, options)
     (path,) = tmp_path.list("*.json")
-    near = open_index(path, read_index_file(path), blocks)
+    near = open_index(path, read_index_file(path, ID), blocks)
     assert built.recall == pytest.approx(recall_slowly(near, blocks, indexes.SAMPLE), abs=1e-9)
     assert (built.recall > 0.97) == (options in ALL.values())
 
@@ -218,7 +219,7 @@ def test_few_rows_can_be_indexed(kind: Kind, rows: int) -> None:
 def test_what_cannot_be_built_is_refused(blocks: Blocks, tmp_path: Path) -> None:
     for kind, held, part in (("exact", blocks, "exact"), ("pq", [unit_rows(255)], "256")):
         with refused(f"--index {kind}", part):
-            write_index(tmp_path, "v", ["a"], held, IndexOptions(kind))  # type: ignore[arg-type]
+            write_index(tmp_path, ID, "v", ["a"], held, IndexOptions(kind))  # type: ignore[arg-type]
     assert list(tmp_path.iterdir()) == []
 
 
@@ -232,10 +233,10 @@ def test_codes_may_have_any_length(dim: int, code_bytes: int) -> None:
 
 @pytest.mark.parametrize("kind", NEAR_KINDS)
 def test_an_index_file_answers_like_the_index_in_memory(blocks: Blocks, anywhere: StoragePath, kind: str) -> None:
-    built = write_index(anywhere, "v1", ["a", "b", "c"], blocks, ALL[kind])
+    built = write_index(anywhere, ID, "v1", ["a", "b", "c"], blocks, ALL[kind])
     (path,) = anywhere.list("*.json")
     assert path.name.startswith(f"v1-{kind}-")
-    assert read_index_file(path) == built
+    assert read_index_file(path, ID) == built
     assert (built.version, built.shards, built.rows, built.dim) == ("v1", ("a", "b", "c"), 600, 12)
     near, asked = open_index(path, built, blocks), unit_rows(20, seed=4)
     for mine, theirs in zip(near(asked, 7), near_search(blocks, ALL[kind])(asked, 7), strict=True):
@@ -247,12 +248,12 @@ def test_an_index_file_answers_like_the_index_in_memory(blocks: Blocks, anywhere
 
 def test_other_shards_or_options_have_another_file(blocks: Blocks, tmp_path: Path) -> None:
     for shard, options in (("a", {}), ("b", {}), ("a", {"links": 8}), ("a", {})):
-        write_index(tmp_path, "v1", [shard], blocks, IndexOptions("hnsw", **options))
+        write_index(tmp_path, ID, "v1", [shard], blocks, IndexOptions("hnsw", **options))
     assert len(tmp_path.list("*.faiss")) == len(tmp_path.list("*.json")) == 3
 
 
 def test_a_damaged_object_is_refused_and_not_cached(blocks: Blocks, remote: ObjectPath) -> None:
-    built = write_index(remote, "v1", ["a"], blocks, IndexOptions("hnsw", links=5))
+    built = write_index(remote, ID, "v1", ["a"], blocks, IndexOptions("hnsw", links=5))
     (path,), (file,) = remote.list("*.json"), remote.list("*.faiss")
     content = file.read_bytes()
     file.write_file(content[:-1])
@@ -267,7 +268,7 @@ def test_a_damaged_object_is_refused_and_not_cached(blocks: Blocks, remote: Obje
 
 def test_an_index_of_other_rows_is_refused(blocks: Blocks, tmp_path: Path) -> None:
     """Otherwise its rows would be taken for other images."""
-    built = write_index(tmp_path, "v1", ["a"], blocks, ALL["ivf"])
+    built = write_index(tmp_path, ID, "v1", ["a"], blocks, ALL["ivf"])
     (path,) = tmp_path.list("*.json")
     for change in ({"rows": 599}, {"dim": 13}, {"digest": "0" * 64}):
         with refused(path.name.removesuffix(".json")):
