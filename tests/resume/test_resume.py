@@ -174,7 +174,7 @@ def test_only_damaged_and_deleted_links_are_trained_again(
     for task in tasks:
         link = tmp_path / "links" / finished.plan.keys[task - 1]
         if file:
-            flip_bit(link / file)
+            flip_bit(next(link.glob(f"*{file}")))
         else:
             shutil.rmtree(link)
     recorder = Recorder()
