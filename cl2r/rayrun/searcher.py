@@ -56,7 +56,8 @@ class RetryPolicy:
         Links that were made otherwise (`stored_key`) count too, each for itself: the run may use them.
         """
         planned = {key for run in job.runs for key in run.keys[: job.stop_after]}
-        found = {key: (math.inf, 0) for key in self.store.keys() if key.partition("-")[0] in planned}
+        stored = self.store.keys()
+        found = {key: (math.inf, 0) for key in stored if key.partition("-")[0] in planned}
         for path in self.store.partials.list("[!.]*"):
             if path.name.partition("-")[0] in planned and path.name not in found:
                 try:

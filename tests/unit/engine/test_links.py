@@ -238,9 +238,7 @@ def swap(one: StoragePath, two: StoragePath) -> None:
             (folder / name).write_file(content)
 
 
-def test_links_that_were_exchanged_are_named_and_set_aside(
-    filled: LinkStore, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_links_that_were_exchanged_are_named_and_set_aside(filled: LinkStore, caplog: pytest.LogCaptureFixture) -> None:
     filled.save("feed", link(2.0))
     swap(filled.root / KEY, filled.root / "feed")
     for key, other in ((KEY, "feed"), ("feed", KEY)):
