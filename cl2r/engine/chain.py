@@ -138,7 +138,9 @@ class Chain:
         if found:
             self._log(f"task {task}: reused link {key}")
             if found != self.made_here and self.workers.first:
-                log.warning("task %d: its link was made by %s, not %s: this run is mixed", task, found, self.made_here)
+                log.warning(
+                    "task %d: its link was made by %s; this command makes links by %s", task, found, self.made_here
+                )
             return
         with self.store.lock(key) if self.workers.first else contextlib.nullcontext():
             if self.workers.from_first(lambda: self.store.load(key) is not None):

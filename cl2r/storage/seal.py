@@ -70,8 +70,9 @@ def write_beside(path: StoragePath, content: bytes, belongs_to: str) -> None:
 def read_beside(path: StoragePath, belongs_to: str) -> bytes:
     """Return the content of a file that has its seal beside it.
 
-    Raise FileNotFoundError if there is no such file, and SealError if it has no seal or does not fit it. Other processes
-    may replace the file between the looks at it and at its seal: it is damaged if several looks in a row see the same.
+    Raise FileNotFoundError if there is no such file, and SealError if it has no seal or does not fit it. Another
+    process may replace the file between the looks at it and at its seal: only what several looks in a row find alike
+    is damage.
     """
     seen, left = ("", b""), ATTEMPTS
     while True:
