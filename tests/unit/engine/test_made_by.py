@@ -1,45 +1,22 @@
 """What made a link is part of it: links of other devices and other numbers of workers are not mixed by accident."""
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from torch import Tensor, nn
 
 from cl2r.config.keys import stored_key
 from cl2r.engine.chain import Chain, RunResult
 from cl2r.engine.frames import frames
 from cl2r.engine.links import MODEL, LinkStore
 from cl2r.engine.plan import Plan, plan_run
-from cl2r.engine.workers import Workers
+from tests.support.pretended import pretended
 from tests.support.quick import TASKS, Recorder, flip_bit, quick_config
 
-T = TypeVar("T")
-CPU = torch.device("cpu")
 SHORT = {"optim": {"epochs": 1, "milestones": []}}
-
-
-class Pretended(Workers):
-    """The first of several workers, which does not wait for the others: it trains on its own part only."""
-
-    def from_first(self, read: Callable[[], T]) -> T:
-        return read()
-
-    def together(self, prepare: Callable[[], T]) -> T:
-        return prepare()
-
-    def gather(self, rows: Tensor, total: int) -> Tensor:
-        return rows
-
-    def mean(self, values: dict[str, float]) -> dict[str, float]:
-        return values
-
-    def wrap(self, network: nn.Module) -> nn.Module:
-        return network
 
 
 @pytest.fixture(scope="module")
@@ -47,14 +24,10 @@ def plan(tiny: Path) -> Plan:
     return plan_run(quick_config(tiny, SHORT))
 
 
-def workers(count: int) -> Workers:
-    return Pretended(0, count, device=CPU)
-
-
 def chain(plan: Plan, root: Path, count: int, **settings: Any) -> tuple[Chain, Recorder]:
     """Return a chain that `count` workers train, and what it tells."""
     recorder = Recorder()
-    return Chain(plan, root, recorder, f"by {count}", workers(count), **settings), recorder
+    return Chain(plan, root, recorder, f"by {count}", pretended(count), **settings), recorder
 
 
 def trained(plan: Plan, root: Path, count: int, tasks: int = TASKS, **settings: Any) -> tuple[Chain, list[str]]:
