@@ -12,6 +12,8 @@ LINK_FORMAT = 4  # increase it when the code changes what a link contains: old l
 KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 """What the key of a link looks like; anything else in the store's folder is not ours."""
 ALONE = "cpu1"
+MAKERS = ("device", "workers", "sync_batchnorm")
+"""Columns of `tasks`, what made a link; `mixed` in `runs` says that the links of a run were made in several ways."""
 
 
 def made_by(device: str, workers: int, sync_batchnorm: bool) -> str:

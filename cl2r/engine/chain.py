@@ -18,8 +18,7 @@ from torch import Tensor, nn
 from cl2r.adapters import QueryAdapter, Support
 from cl2r.augment import Normalise
 from cl2r.batches import Rows
-from cl2r.config.keys import ALONE as ONE_CPU
-from cl2r.config.keys import made_by, stored_key
+from cl2r.config.keys import MAKERS, made_by, stored_key
 from cl2r.config.methods import method_info
 from cl2r.engine.evaluation import ChainFeatures, Evaluation, Evaluator
 from cl2r.engine.extraction import GALLERY, SUPPORT, SUPPORT_OLD, LinkFeatures, extract, stored_features
@@ -139,7 +138,9 @@ class Chain:
         if found:
             self._log(f"task {task}: reused link {key}")
             if found != self.made_here and self.workers.first:
-                log.warning("task %d: its link was made by %s, not %s: this run is mixed", task, found, self.made_here)
+                log.warning(
+                    "task %d: its link was made by %s; this command makes links by %s", task, found, self.made_here
+                )
             return
         with self.store.lock(key) if self.workers.first else contextlib.nullcontext():
             if self.workers.from_first(lambda: self.store.load(key) is not None):
@@ -153,13 +154,16 @@ class Chain:
 
     def _find(self, task: int) -> str | None:
         """Return what made a stored link that can be used, None if there is none."""
-        ways = [self.made_here, *self.earlier]
-        if self.accept_links == "any":
-            suffixes = (key.rpartition("-") for key in sorted(self.store.keys()))
-            ways += [ONE_CPU, *(way for _, dash, way in suffixes if dash and not way.startswith("mixed"))]
-        for way in dict.fromkeys(ways):
-            if self.store.load(stored_key(self.plan.keys[task - 1], [*self.made[: task - 1], way])) is not None:
+        key, before = self.plan.keys[task - 1], self.made[: task - 1]
+        for way in dict.fromkeys([self.made_here, *self.earlier]):
+            if self.store.load(stored_key(key, [*before, way])) is not None:
                 return way
+        if self.accept_links == "any":
+            for stored in sorted(self.store.keys()):
+                if (stored == key or stored.startswith(f"{key}-")) and (link := self.store.load(stored)) is not None:
+                    way = made_by(*(link.record[name] for name in MAKERS))
+                    if stored_key(key, [*before, way]) == stored:
+                        return way
         return None
 
     def result(self, seconds: float) -> RunResult:

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from cl2r.adapters import adapter_bytes, adapter_flops
+from cl2r.config.keys import MAKERS
 from cl2r.config.methods import method_info
 from cl2r.config.schema import fields, scalar, to_yaml
 from cl2r.engine.chain import RunResult
@@ -20,8 +21,6 @@ from cl2r.metrics import METRICS
 from cl2r.storage.path import StoragePath, at
 from cl2r.storage.seal import run_owner, write_beside
 
-MAKERS = ("device", "workers", "sync_batchnorm")
-"""Columns of `tasks`, what made a link; `mixed` in `runs` says that the links of a run were made in several ways."""
 NOT_IN_NAME = ("threads", "data.name", "data.root", "data.loaders")  # no result depends on these fields
 
 

@@ -74,7 +74,8 @@ class LinkStore:
     def keys(self) -> set[str]:
         """Return the keys of all links that seem to exist, by one listing; other files there are ignored."""
         if self.root.remote:
-            names = [path.removesuffix(f"/{MANIFEST}") for path, *_ in self.root.walk_files()]
+            files, end = (path for path, *_ in self.root.walk_files()), f"/{MANIFEST}"
+            names = [path.removesuffix(end) for path in files if path.endswith(end)]
         else:
             names = [path.parent.name for path in self.root.list(f"[!.]*/{MANIFEST}")]
         return {name for name in names if KEY.fullmatch(name)}  # not hidden, and no file inside a link
@@ -88,8 +89,9 @@ class LinkStore:
     def load(self, key: str) -> Link | None:
         """Return link `key`, or None if there is none; one that is damaged or foreign is logged and set aside."""
         folder = self.root / _checked(key)
-        if not (folder / MANIFEST if folder.remote else folder).exists():
-            return None
+        blocked = not folder.remote and folder.file_info() is not None  # a file in its place
+        if not blocked and not (folder / MANIFEST).exists():
+            return None  # another process may be writing its files
         try:
             return Link(self.state(key), self.features(key), self.record(key))
         except DamagedError as error:
@@ -153,7 +155,7 @@ class LinkStore:
                 raise ValueError(f"{name}: the checksum differs")
             return Partial(entry["stage"], entry["epoch"], tensors_from_bytes(content), entry["record"])
         except (ValueError, KeyError, TypeError, OSError, RecursionError, SafetensorError) as error:
-            log.warning("the unfinished epoch %s is damaged (%s); the task starts again", path, error)
+            log.warning("the unfinished epoch %s is damaged (%s); it is set aside, the task starts again", path, error)
             path.parent.set_aside()
             return None
 

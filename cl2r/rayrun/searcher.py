@@ -46,31 +46,26 @@ class RetryPolicy:
         """Record a crash of the job and return whether to try it again."""
         now = self.saved(job)
         count, before = self._crashes.get(job.label, (0, now))
-        count = 0 if any(now[key] > before[key] for key in now) else count + 1
+        count = 0 if any(saved > before.get(key, (0, 0)) for key, saved in now.items()) else count + 1
         self._crashes[job.label] = count, now
         return count <= self.retries
 
     def saved(self, job: Job) -> dict[str, tuple[float, int]]:
         """Return stage and epoch that the store has of each link, (∞, 0) of a whole one; reads no tensors.
 
-        A link that was made otherwise (`stored_key`) counts too: the run may use it.
+        Links that were made otherwise (`stored_key`) count too, each for itself: the run may use them.
         """
-        links, found = self.store.keys(), dict[str, tuple[float, int]]()
-        partials = [path.name for path in self.store.partials.list("[!.]*")]
-        for key in {key for run in job.runs for key in run.keys[: job.stop_after]}:
-            found[key] = (math.inf, 0) if any(_is_of(key, link) for link in links) else (0, 0)
-            for name in partials if not found[key][0] else ():
-                if _is_of(key, name):
-                    try:
-                        entry = self.store.read_partial(name)
-                        found[key] = max(found[key], (int(entry["stage"]), int(entry["epoch"])))
-                    except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError):
-                        continue  # gone, or useless if damaged
+        planned = {key for run in job.runs for key in run.keys[: job.stop_after]}
+        stored = self.store.keys()
+        found = {key: (math.inf, 0) for key in stored if key.partition("-")[0] in planned}
+        for path in self.store.partials.list("[!.]*"):
+            if path.name.partition("-")[0] in planned and path.name not in found:
+                try:
+                    entry = self.store.read_partial(path.name)
+                    found[path.name] = int(entry["stage"]), int(entry["epoch"])
+                except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError):
+                    continue  # gone, or useless if damaged
         return found
-
-
-def _is_of(key: str, stored: str) -> bool:
-    return stored == key or stored.startswith(f"{key}-")
 
 
 class NotPickled:

@@ -4,9 +4,9 @@ Files that only we read begin with their seal, one line of JSON, and the content
 as they are (Parquet, YAML, Optuna's journal) have their seal beside them, in `NAME.seal`. A file that was changed,
 exchanged with another one or copied from elsewhere does not fit its seal, and is not used.
 
-A file and the seal beside it cannot be replaced in one step. While a file is being replaced its seal therefore has two
-checksums, the new one and that of the file before: a reader finds the one or the other, and so does the next command if
-the writer is killed in between.
+A file and the seal beside it cannot be replaced in one step. While a file is being replaced its seal therefore has the
+new checksum and that of the file before: a reader finds the one or the other, and so does the next command if the
+writer is killed in between. Checksums collect in a seal while writers are killed; the first that is not leaves one.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from cl2r.storage.path import LocalPath, StoragePath
 
 log = logging.getLogger(__name__)
 SUFFIX = ".seal"
-ATTEMPTS, PAUSE_SECONDS = 4, 0.05  # another process may replace a file between our looks at it and at its seal
+ATTEMPTS, PAUSE_SECONDS = 4, 0.05
 MOST_LINES = 64  # of one entry of a journal
 _OWNER, _DIGEST = "belongs_to", "sha256"
 
@@ -57,43 +57,45 @@ def write_beside(path: StoragePath, content: bytes, belongs_to: str) -> None:
     seal, digest, before = seal_path(path), checksum(content, belongs_to), list[str]()
     with contextlib.suppress(OSError, SealError):  # without a usable seal nobody can rely on the file before
         owner, known = _parsed(seal.read_bytes())
-        before = _digests(known)[:1] if owner == belongs_to else []
+        before = [other for other in _digests(known) if other != digest] if owner == belongs_to else []
     if seal.exists() and seal.file_info() is None:
         seal.set_aside()  # a folder in its place
     if path.exists() and path.file_info() is None:
         path.set_aside()
     seal.write_file(_line(belongs_to, [digest, *before]))
     path.write_file(content)
-    if before not in ([], [digest]):
+    if before:
         seal.write_file(_line(belongs_to, digest))
 
 
 def read_beside(path: StoragePath, belongs_to: str) -> bytes:
     """Return the content of a file that has its seal beside it.
 
-    Raise FileNotFoundError if there is no such file, and SealError if it has no seal or does not fit it.
+    Raise FileNotFoundError if there is no such file, and SealError if it has no seal or does not fit it. Another
+    process may replace the file between the looks at it and at its seal: only what several looks in a row find alike
+    is damage.
     """
-    fault = SealError("it has no seal")
-    for attempt in range(ATTEMPTS):
-        time.sleep(PAUSE_SECONDS if attempt else 0)
+    seen, left = ("", b""), ATTEMPTS
+    while True:
         try:
             content = path.read_bytes()
         except (IsADirectoryError, NotADirectoryError) as error:
             raise SealError("a folder is in its place") from error
-        try:
+        line = b""
+        with contextlib.suppress(FileNotFoundError, IsADirectoryError):
             line = seal_path(path).read_bytes()
-        except (FileNotFoundError, IsADirectoryError):
-            continue
         try:
             owner, known = _parsed(line)
             if checksum(content, owner) not in _digests(known):
                 raise SealError("the checksum differs")
             _check_owner(owner, belongs_to)
-        except SealError as error:
-            fault = error
-            continue
-        return content
-    raise fault
+            return content
+        except SealError:
+            look = checksum(content, ""), line
+            seen, left = look, left - 1 if look == seen else ATTEMPTS - 1
+            if not left:
+                raise
+        time.sleep(PAUSE_SECONDS)
 
 
 class JournalSeal:

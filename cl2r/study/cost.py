@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from cl2r.batches import Batch
+from cl2r.config.keys import made_by, stored_key
 from cl2r.engine.extraction import flops as flops_of
 from cl2r.engine.extraction import split_projection
 from cl2r.engine.links import DamagedError, LinkStore
@@ -107,16 +108,15 @@ def smallest_batch(plan: Plan) -> int:
     return min(rows)
 
 
-def stored_speeds(root: StoragePath, costs: Sequence[LinkCost]) -> dict[str, list[float]]:
-    """Return FLOP/s by group, of the links below `root` that one process trained."""
+def stored_speeds(root: StoragePath, costs: Sequence[LinkCost], device: str) -> dict[str, list[float]]:
+    """Return FLOP/s by group, of the links below `root` that one process trained on this kind of device."""
     speeds: defaultdict[str, list[float]] = defaultdict(list)
-    store = LinkStore(root)
-    there = store.keys()
+    store, made = LinkStore(root), made_by(device, 1, sync_batchnorm=False)
+    there = store.planned(made)
     for cost in {cost.key: cost for cost in costs if cost.key in there}.values():
         try:
-            record = store.record(cost.key)
-            if record.get("workers", 1) == 1:
-                speeds[cost.speed_group].append(cost.flops / record["seconds"])
+            record = store.record(stored_key(cost.key, [made]))
+            speeds[cost.speed_group].append(cost.flops / record["seconds"])
         except (DamagedError, ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError):
             continue  # a damaged link, which the run reports and trains again, tells no speed
     return dict(speeds)

@@ -166,7 +166,7 @@ def _time_here(
     session: StudySession, plans: list[Plan], costs: dict[str, LinkCost], missing: list[LinkCost], concurrent: int
 ) -> tuple[float, str]:
     """Return the seconds that the missing links take on this machine, and what that was computed from."""
-    speeds = stored_speeds(session.folder.storage, list(costs.values()))
+    speeds = stored_speeds(session.folder.storage, list(costs.values()), session.resources.device_kind)
     stored = sum(map(len, speeds.values()))
     examples = {speed_group(plan): plan for plan in plans}
     unknown = sorted({cost.speed_group for cost in missing} - set(speeds))

@@ -115,7 +115,7 @@ class RaceClock:
     def measure(self, jobs: Sequence[Job]) -> None:
         """Measure speeds and overhead of the rounds that are over, which had these jobs."""
         costs = {cost.key: cost for job in jobs for cost in self._run_costs(job)}
-        self._speeds |= stored_speeds(self.folder.storage, list(costs.values()))
+        self._speeds |= stored_speeds(self.folder.storage, list(costs.values()), self.resources.device_kind)
         trained, rest, runs = dict[str, float](), list[float](), 0
         for _, entry in self.entries("finished"):
             own = {row["key"]: row["seconds"] for row in entry["frames"]["tasks"] if not row["reused"]}

@@ -74,8 +74,12 @@ class Resources:
     @property
     def made_by(self) -> str:
         """What makes links with these resources, see `cl2r.config.keys`."""
-        device = "cuda" if self.gpus_per_worker and self.backend != "gloo" else "cpu"
-        return made_by(device, self.workers, self.sync_batchnorm)
+        return made_by(self.device_kind, self.workers, self.sync_batchnorm)
+
+    @property
+    def device_kind(self) -> str:
+        """Where a worker trains: `cuda` or `cpu`."""
+        return "cuda" if self.gpus_per_worker and self.backend != "gloo" else "cpu"
 
     def device(self) -> "torch.device":
         """Return where a worker trains: a GPU only if one was asked for, because Ray does not hide other GPUs."""

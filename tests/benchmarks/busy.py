@@ -53,7 +53,8 @@ def train(policy: str, epochs: int, limit: float) -> tuple[float, str]:
         except subprocess.TimeoutExpired:
             return math.nan, ""
         links, digest = sorted(Path(storage, "links").iterdir()), hashlib.sha256()
-        records = [json.loads((link / "record.json").read_text(encoding="utf-8")) for link in links]
+        texts = [next(link.glob("*-record.json")).read_text(encoding="utf-8") for link in links]
+        records = [json.loads(text) for text in texts]
         for file in sorted(file for link in links for file in link.glob("*.safetensors")):
             digest.update(file.read_bytes())
     images, seconds = (sum(record[name] for record in records) for name in ("images", "seconds"))

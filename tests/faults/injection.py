@@ -79,7 +79,7 @@ def hold(until: str, _: Path | None) -> None:
 def flip(_: str, link: Path | None) -> None:
     """Flip one bit of the link."""
     assert link is not None
-    path = link / "state.safetensors"
+    (path,) = link.glob("*-state.safetensors")
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(bytes(content))
@@ -88,7 +88,7 @@ def flip(_: str, link: Path | None) -> None:
 def tear(_: str, link: Path | None) -> None:
     """Cut off the second half of the link's largest file."""
     assert link is not None
-    path = link / "state.safetensors"
+    (path,) = link.glob("*-state.safetensors")
     os.truncate(path, path.stat().st_size // 2)
 
 
@@ -177,7 +177,7 @@ def _write_file(original: Callable[..., None]) -> Callable[..., None]:
 def _reach(original: Callable[..., None]) -> Callable[..., None]:
     def reach(self: Any, task: int) -> None:
         original(self, task)
-        strike("between", self.store.root / self.plan.keys[task - 1], task=task, rank=self.workers.rank)
+        strike("between", self.store.root / self.key(task), task=task, rank=self.workers.rank)
 
     return reach
 

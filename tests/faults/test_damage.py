@@ -32,7 +32,9 @@ def test_the_newest_link_is_damaged_between_two_commands(half_done: Faulty, dama
     damage(half_done)
     code, said = half_done.run()
     assert code == 0
-    assert f"link {half_done.keys()[0]} is damaged (state.safetensors: the checksum differs)" in said
+    link = half_done.storage / "links" / half_done.keys()[0]
+    assert f"link {link} is damaged (state.safetensors: the checksum differs); it is set aside" in said
+    assert len(list(link.parent.glob(f".aside.{link.name}.*"))) == 1, "kept beside the new one"
     half_done.assert_whole()
 
 

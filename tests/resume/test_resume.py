@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -50,7 +51,7 @@ def actions(recorder: Recorder, keys: list[str]) -> list[tuple[str, int]]:
     found = []
     for line in recorder.lines:
         action = next(word for word in ("damaged", "reused", "resumed", "trained") if f" {word} " in line)
-        (task,) = (number for number, key in enumerate(keys, 1) if key in line)
+        (task,) = (number for number, key in enumerate(keys, 1) if key in line.partition("(")[0])
         found.append((action, task))
     return found
 
@@ -174,7 +175,7 @@ def test_only_damaged_and_deleted_links_are_trained_again(
     for task in tasks:
         link = tmp_path / "links" / finished.plan.keys[task - 1]
         if file:
-            flip_bit(link / file)
+            flip_bit(next(link.glob(f"*{file}")))
         else:
             shutil.rmtree(link)
     recorder = Recorder()
@@ -184,5 +185,66 @@ def test_only_damaged_and_deleted_links_are_trained_again(
     assert actions(recorder, finished.plan.keys) == expected
     assert recorder.begun == ([] if file else tasks)
     assert [link.reused for link in result.links] == [task not in tasks for task in (1, 2, 3)]
+    np.testing.assert_array_equal(result.report.matrix, finished.report.matrix)
+    assert_same_chain(finished.plan, finished_root, tmp_path)
+
+
+OTHERS = {"other seed": {"seed": 5}, "other learning rate": {"optim": {"lr": 0.05}}}
+
+
+@pytest.mark.parametrize(("one", "two"), [(1, 2), (2, 3)])
+def test_links_that_were_exchanged_are_not_used(
+    finished: RunResult, finished_root: Path, tiny: Path, tmp_path: Path, one: int, two: int
+) -> None:
+    shutil.copytree(finished_root / "links", tmp_path / "links")
+    first, second = (tmp_path / "links" / finished.plan.keys[task - 1] for task in (one, two))
+    first.rename(tmp_path / "first")
+    second.rename(first)
+    (tmp_path / "first").rename(second)
+    recorder = Recorder()
+    result = train(quick_config(tiny), tmp_path, recorder)
+    for mine, other in ((first, second), (second, first)):
+        (line,) = (line for line in recorder.lines if f"link {mine} is damaged" in line)
+        assert f"it belongs to link {other.name}, not to link {mine.name}" in line
+        assert len(list(mine.parent.glob(f".aside.{mine.name}.*"))) == 1
+    assert [link.reused for link in result.links] == [task not in (one, two) for task in (1, 2, 3)]
+    np.testing.assert_array_equal(result.report.matrix, finished.report.matrix)
+    assert_same_chain(finished.plan, finished_root, tmp_path)
+
+
+@pytest.mark.parametrize("layer", OTHERS.values(), ids=OTHERS)
+def test_a_link_copied_from_another_run_is_not_used(
+    finished: RunResult, finished_root: Path, tiny: Path, tmp_path: Path, layer: dict[str, Any]
+) -> None:
+    """The folder of another run's second task, renamed; everything in it is whole."""
+    shutil.copytree(finished_root / "links", tmp_path / "links")
+    other = train(quick_config(tiny, layer), tmp_path / "other").plan.keys[1]
+    mine = tmp_path / "links" / finished.plan.keys[1]
+    shutil.rmtree(mine)
+    shutil.copytree(tmp_path / "other" / "links" / other, mine)
+    recorder = Recorder()
+    result = train(quick_config(tiny), tmp_path, recorder)
+    assert actions(recorder, finished.plan.keys) == [("reused", 1), ("damaged", 2), ("trained", 2), ("reused", 3)]
+    assert f"it belongs to link {other}, not to link {mine.name}" in "".join(recorder.lines)
+    np.testing.assert_array_equal(result.report.matrix, finished.report.matrix)
+    assert_same_chain(finished.plan, finished_root, tmp_path)
+
+
+@pytest.mark.parametrize("layer", OTHERS.values(), ids=OTHERS)
+def test_an_epoch_copied_from_another_run_is_not_resumed(
+    finished: RunResult, finished_root: Path, tiny: Path, tmp_path: Path, layer: dict[str, Any]
+) -> None:
+    for config, root in ((quick_config(tiny), tmp_path), (quick_config(tiny, layer), tmp_path / "other")):
+        with pytest.raises(KeyboardInterrupt):
+            train(config, root, Interrupter(after=EPOCHS + 3))
+    other, mine = plan_run(quick_config(tiny, layer)).keys[1], finished.plan.keys[1]
+    shutil.rmtree(tmp_path / "partials" / mine)
+    shutil.copytree(tmp_path / "other" / "partials" / other, tmp_path / "partials" / mine)
+    recorder = Recorder()
+    result = train(quick_config(tiny), tmp_path, recorder)
+    assert actions(recorder, finished.plan.keys) == [("reused", 1), ("damaged", 2), ("trained", 2), ("trained", 3)]
+    assert f"it belongs to the unfinished link {other}, not to the unfinished link {mine}" in "".join(recorder.lines)
+    assert [report.epoch for report in recorder.reports if report.task == 2] == [1, 2, 3], "from its first epoch"
+    assert len(list((tmp_path / "partials").glob(f".aside.{mine}.*"))) == 1
     np.testing.assert_array_equal(result.report.matrix, finished.report.matrix)
     assert_same_chain(finished.plan, finished_root, tmp_path)

@@ -78,9 +78,8 @@ class Trained:
 
     def files(self, task: int) -> ModelFiles:
         """Return φ_t as data."""
-        return from_links(
-            self.run, self.plan.config, self.plan.model_facts(self.plan.keys[:task]), LinkStore(self.storage)
-        )
+        facts = self.plan.model_facts(self.plan.keys[:task])
+        return from_links(self.run, self.plan.config, facts, LinkStore(self.storage))
 
     def model(self, task: int) -> Model:
         """Return φ_t."""

@@ -149,7 +149,7 @@ def trained_run(storage: str, method: str, settings: dict[str, Any]) -> dict[str
         files = [name for name in store.names(".safetensors") if key in name]
         if len(files) < 2:
             raise LookupError(f"link {key} of {method}: no state and features in files with this key in their path")
-        # In an object store the checksum of a file stands before its name.
+        # The checksum of a file stands before its name.
         kinds = [re.sub(r"^[0-9a-f]{16,64}-", "", Path(name).stem) for name in files]
         links[f"task {task}"] = {kind: tensors(store.read(name)) for kind, name in zip(kinds, files, strict=True)}
     kept = {name: frame[[column for column in frame if not CONFIG.fullmatch(column)]] for name, frame in frames.items()}

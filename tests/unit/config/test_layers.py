@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from cl2r.config.keys import LATER_FIELDS, link_keys
+from cl2r.config.keys import link_keys
 from cl2r.config.layers import describe_preset, override, preset_layers, presets, read_layer, resolve
 from cl2r.config.methods import METHODS
 from cl2r.config.schema import Config, fields, to_yaml
@@ -336,23 +336,3 @@ def test_a_file_that_names_classifier_and_distillation_is_not_a_whole_config(tmp
     mine = tmp_path / "mine.yaml"
     mine.write_text("method: {name: er, classifier: trainable, fd: none}\noptim: {epochs: 3}\n")
     assert read_layer(str(mine))["preset"] == "icons"
-
-
-@pytest.mark.parametrize("name", ["icarl", "foster", "foster+procrustes", "cl2r"])
-def test_a_config_saved_before_a_field_existed_means_what_its_run_did(name: str, tmp_path: Path) -> None:
-    """Now these methods have a bias, and FOSTER draws weights that were zero."""
-    saved = yaml.safe_load(to_yaml(resolve([{"method": {"name": name}}])))
-    for field in LATER_FIELDS:
-        section, _, key = field.partition(".")
-        saved.get(section, {}).pop(key, None)
-    then = resolve([saved])
-    assert not then.head.bias
-    assert {field: value for field, value in LATER_FIELDS.items() if field in fields(then)} == {
-        field: value for field, value in fields(then).items() if field in LATER_FIELDS
-    }
-    assert (then.options is not None) == (name != "cl2r"), "no section of another method"
-    file = write(tmp_path / "config.yaml", yaml.safe_dump(saved))
-    assert resolve([read_layer(file)]) == resolve(preset_layers(file)) == then
-    assert resolve([read_layer(file), override("seed=3")]).head.bias is False
-    saved["head"]["bias"] = name != "cl2r"
-    assert resolve([saved]).head.bias == (name != "cl2r"), "what the config says counts"

@@ -10,9 +10,7 @@ import pandas as pd
 import pytest
 
 from analysis import load_runs
-from cl2r.config.keys import LATER_FIELDS, telling
 from cl2r.config.layers import read_layer, resolve
-from cl2r.config.methods import sections
 from cl2r.config.schema import fields
 from cl2r.engine.chain import RunResult
 from cl2r.engine.frames import run_name, write_run
@@ -67,20 +65,6 @@ def test_files_and_columns(folder: Path, finished: RunResult, tmp_path: Path) ->
         table = frame(folder, name)
         assert sorted(table.columns) == sorted(columns)
         assert (table["run"] == folder.name).all()
-
-
-def test_later_fields_at_their_defaults_leave_names_alone(tiny: Path) -> None:
-    """A study resumes under the names of runs that it finished before a field existed."""
-    config = quick_config(tiny)
-    named = run_name(plan_run(config))
-    shared = {key: value for key, value in LATER_FIELDS.items() if key.partition(".")[0] not in sections()}
-    for key, value in shared.items():
-        section, _, field = key.partition(".")
-        assert getattr(getattr(config, section), field) == (tuple(value) if isinstance(value, list) else value), key
-    other = quick_config(tiny, {"eval": {"thresholds": "grid"}})
-    assert run_name(plan_run(other)) != named
-    content = telling(fields(config))
-    assert not set(LATER_FIELDS) & set(content)
 
 
 def test_rows(folder: Path) -> None:

@@ -26,9 +26,12 @@ from cl2r.engine.links import (
     LinkStore,
     Partial,
     check_writable,
+    content_name,
+    owner,
 )
 from cl2r.errors import InputError
-from cl2r.storage.path import LocalPath, ObjectPath, StoragePath, at, sha256
+from cl2r.storage.path import ASIDE, LocalPath, ObjectPath, StoragePath, at, sha256
+from cl2r.storage.seal import sealed
 from tests.support.object_server import upload
 from tests.support.quick import flip_bit
 
@@ -118,6 +121,16 @@ def assert_damaged(store: LinkStore, name: str) -> None:
         {STATE: store.state, FEATURES: store.features, RECORD: store.record}[name](KEY)
 
 
+def contents(folder: StoragePath) -> dict[str, bytes]:
+    """Return all files below a folder."""
+    return {entry.path: (folder / entry.path).read_bytes() for entry in folder.walk_files()}
+
+
+def asides(folder: StoragePath, name: str = KEY) -> list[StoragePath]:
+    """Return what was set aside in a folder under this name."""
+    return list(folder.list(f"{ASIDE}{name}.*"))
+
+
 def truncate(path: StoragePath) -> None:
     path.write_file(path.read_bytes()[:-1])
 
@@ -197,17 +210,130 @@ def test_a_damaged_link_is_logged_never_used_and_written_again(
     filled: LinkStore, caplog: pytest.LogCaptureFixture, name: str, damage: Callable[[StoragePath], None]
 ) -> None:
     filled.save("feed", link())
-    (path,) = (filled.root / KEY).list(f"*{name}")  # in an object store the name begins with the checksum
+    (path,) = (filled.root / KEY).list(f"*{name}")  # the name begins with the checksum
     damage(path)
+    before = contents(filled.root / KEY)
     assert_damaged(filled, name)
+    with pytest.raises(DamagedError, match=name):
+        filled.check(KEY)
     for _ in range(2):
         assert fresh(filled).load(KEY) is None
         (line,) = caplog.messages
-        assert KEY in line
+        assert str(filled.root / KEY) in line
         assert name in line
+        assert "set aside" in line
+    assert [contents(aside) for aside in asides(filled.root)] == [before], "kept as it was"
+    assert fresh(filled).keys() == {"feed"}
     assert fresh(filled).load("feed") is not None
     filled.save(KEY, link())
     assert_holds(filled)
+
+
+def swap(one: StoragePath, two: StoragePath) -> None:
+    """Exchange two folders, file by file."""
+    first, second = contents(one), contents(two)
+    for folder, files in ((one, second), (two, first)):
+        folder.remove_tree()
+        for name, content in files.items():
+            (folder / name).write_file(content)
+
+
+def test_links_that_were_exchanged_are_named_and_set_aside(filled: LinkStore, caplog: pytest.LogCaptureFixture) -> None:
+    filled.save("feed", link(2.0))
+    swap(filled.root / KEY, filled.root / "feed")
+    for key, other in ((KEY, "feed"), ("feed", KEY)):
+        for read in (filled.state, filled.features, filled.record, filled.check):
+            with pytest.raises(DamagedError, match=f"belongs to link {other}, not to link {key}"):
+                read(key)
+        assert fresh(filled).load(key) is None
+        assert str(filled.root / key) in caplog.messages[-1]
+        assert f"it belongs to link {other}, not to link {key}" in caplog.messages[-1]
+        assert len(asides(filled.root, key)) == 1
+    assert len(caplog.messages) == 2
+    filled.save(KEY, link())
+    assert_holds(filled)
+
+
+def test_a_link_with_the_files_of_another_is_not_used(filled: LinkStore, caplog: pytest.LogCaptureFixture) -> None:
+    """Its own manifest names files by their checksums: files of another link beside it do not count."""
+    filled.save("feed", link(2.0))
+    own, other = filled.manifest(KEY), filled.manifest("feed")
+    wrong = (filled.root / "feed" / content_name(other[STATE], STATE)).read_bytes()
+    (filled.root / KEY / content_name(other[STATE], STATE)).write_file(wrong)
+    assert_holds(filled)
+    (filled.root / KEY / content_name(own[STATE], STATE)).write_file(wrong)
+    assert fresh(filled).load(KEY) is None
+    assert f"{STATE}: the checksum differs" in caplog.text
+
+
+def test_an_epoch_of_another_link_is_named_and_set_aside(store: LinkStore, caplog: pytest.LogCaptureFixture) -> None:
+    store.save_partial("feed", epoch(2))
+    for name, content in contents(store.partials / "feed").items():
+        (store.partials / KEY / name).write_file(content)
+    assert store.load_partial(KEY) is None
+    (line,) = caplog.messages
+    assert str(store.partials / KEY / PARTIAL) in line
+    assert f"it belongs to the unfinished link feed, not to the unfinished link {KEY}" in line
+    assert len(asides(store.partials)) == 1
+    assert store.load_partial("feed") is not None
+
+
+def test_a_link_is_no_unfinished_epoch_of_itself(filled: LinkStore) -> None:
+    """The manifest of a link and the record of its epochs have different owners."""
+    for name, content in contents(filled.root / KEY).items():
+        (filled.partials / KEY / name.replace(MANIFEST, PARTIAL)).write_file(content)
+    assert filled.load_partial(KEY) is None
+    assert len(asides(filled.partials)) == 1
+
+
+@pytest.mark.parametrize("thing", ["link is a file", "manifest is a folder", "state is a folder"])
+def test_a_file_and_a_folder_in_the_wrong_place_are_set_aside(
+    on_disk: LinkStore, caplog: pytest.LogCaptureFixture, thing: str
+) -> None:
+    folder = on_disk.root / KEY
+    if thing == "link is a file":
+        folder.remove_tree()
+        folder.write_file(b"not a folder")
+    else:
+        path = folder / (MANIFEST if "manifest" in thing else content_name(on_disk.manifest(KEY)[STATE], STATE))
+        path.unlink()
+        path.mkdir()
+    assert on_disk.load(KEY) is None
+    assert str(folder) in caplog.text
+    assert len(asides(on_disk.root)) == 1
+    on_disk.save(KEY, link())
+    assert_holds(on_disk)
+
+
+def test_keys_are_those_of_links_only(filled: LinkStore) -> None:
+    for name in ("stray", f"{KEY}/more/{MANIFEST}", f".aside.{KEY}.0/{MANIFEST}", f"no key/{MANIFEST}", "cut/state"):
+        (filled.root / name).write_file(b"")
+    for key in ("aa-cpu2", "bb-cuda4s", "cc-mixed0123456789ab"):
+        filled.save(key, link())
+    assert filled.keys() == {KEY, "aa-cpu2", "bb-cuda4s", "cc-mixed0123456789ab"}
+    assert filled.planned("cpu1") == {KEY}
+    assert filled.planned("cpu2") == {"aa"}
+    assert filled.planned("cuda4s") == {"bb"}
+    assert filled.planned("cuda4") == set()
+
+
+@pytest.mark.parametrize("count", range(FILES))
+def test_a_reader_leaves_a_link_alone_that_is_being_written(
+    store: LinkStore, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    """Whether a link exists is asked without a lock, before each of the writer's files too."""
+    originals, written = {kind: kind.write_file for kind in (LocalPath, ObjectPath)}, itertools.count()
+
+    def read_before(path: Any, content: bytes, durable: bool = True) -> None:
+        if next(written) == count:
+            assert fresh(store).load(KEY) is None
+        originals[type(path)](path, content, durable)
+
+    for kind in originals:
+        monkeypatch.setattr(kind, "write_file", read_before)
+    store.save(KEY, link())
+    assert_holds(store)
+    assert (caplog.messages, asides(store.root)) == ([], [])
 
 
 def test_a_store_can_be_copied_to_a_disk_and_back(remote: ObjectPath, tmp_path: Path) -> None:
@@ -266,8 +392,9 @@ def test_a_damaged_epoch_is_logged_and_ignored(
     damage(path)
     assert store.load_partial(KEY) is None
     if (name, damage) != (PARTIAL, remove):
-        assert KEY in caplog.text
-        assert not (store.partials / KEY).exists()
+        assert f"{store.partials / KEY / PARTIAL} is damaged" in caplog.text
+        assert contents(store.partials / KEY) == {}
+        assert len(asides(store.partials)) == 1, "kept under another name"
 
 
 @pytest.mark.parametrize(("old", "new"), [('"epoch": 2', '"epoch": 3'), ('"seconds": 2', '"seconds": 6')])
@@ -308,17 +435,16 @@ NOT_TENSORS = {
 
 def plant(store: LinkStore, name: str, content: bytes) -> None:
     """Put a file into the link, with a checksum in the manifest that fits."""
-    folder = store.root / KEY
-    manifest = json.loads((folder / MANIFEST).read_bytes())
-    (folder / name).write_file(content)
-    (folder / MANIFEST).write_file(json.dumps(manifest | {name: sha256(content)}).encode())
+    folder, manifest = store.root / KEY, store.manifest(KEY) | {name: sha256(content)}
+    (folder / content_name(manifest[name], name)).write_file(content)
+    (folder / MANIFEST).write_file(sealed(json.dumps(manifest).encode(), owner(KEY)))
 
 
 def plant_partial(store: LinkStore, content: bytes, name: str = "stage0-epoch0001") -> None:
     """Let the record of an unfinished task name a file with this content, with checksums that fit."""
     (store.partials / KEY / name).write_file(content)
     body = json.dumps({"file": name, "sha256": sha256(content), "stage": 0, "epoch": 1, "record": {}}).encode()
-    (store.partials / KEY / PARTIAL).write_file(sha256(body).encode() + b"\n" + body)
+    (store.partials / KEY / PARTIAL).write_file(sealed(body, f"the unfinished {owner(KEY)}"))
 
 
 @pytest.mark.parametrize("name", [STATE, FEATURES, RECORD])
@@ -353,8 +479,11 @@ def test_a_record_that_is_no_json_is_damage(on_disk: LinkStore, content: bytes) 
 @pytest.mark.parametrize(
     "content", [b"", b"{", b"[]", b"{}", b"null", b"[" * 10**5, b"\xff\xfe\x00\x80", b'{"state.safetensors": 7}']
 )
-def test_a_broken_manifest_is_damage(on_disk: LinkStore, caplog: pytest.LogCaptureFixture, content: bytes) -> None:
-    (on_disk.root / KEY / MANIFEST).write_file(content)
+@pytest.mark.parametrize("seal", [True, False])
+def test_a_broken_manifest_is_damage(
+    on_disk: LinkStore, caplog: pytest.LogCaptureFixture, content: bytes, seal: bool
+) -> None:
+    (on_disk.root / KEY / MANIFEST).write_file(sealed(content, owner(KEY)) if seal else content)
     with pytest.raises(DamagedError, match=MANIFEST):
         on_disk.state(KEY)
     assert on_disk.load(KEY) is None
@@ -366,9 +495,8 @@ def test_a_manifest_cannot_name_files_elsewhere(filled: LinkStore, tmp_path: Pat
     victim = tmp_path / "victim" / STATE
     at(victim).write_file(save({"w": torch.arange(4.0)}))
     lie = str(victim) if lie == "ABSOLUTE" else lie
-    digest = json.loads((filled.root / KEY / MANIFEST).read_bytes())[STATE]
-    hostile = {str(lie): digest, STATE: lie, FEATURES: lie, RECORD: lie}
-    (filled.root / KEY / MANIFEST).write_file(json.dumps(hostile).encode())
+    hostile = {str(lie): filled.manifest(KEY)[STATE], STATE: lie, FEATURES: lie, RECORD: lie}
+    (filled.root / KEY / MANIFEST).write_file(sealed(json.dumps(hostile).encode(), owner(KEY)))
     with pytest.raises(DamagedError):
         filled.state(KEY)
     assert filled.load(KEY) is None
@@ -377,7 +505,7 @@ def test_a_manifest_cannot_name_files_elsewhere(filled: LinkStore, tmp_path: Pat
 
 @pytest.mark.parametrize("key", ["../victim", "../../victim", "ABSOLUTE", "..", ".", ""])
 def test_a_key_is_never_a_path(on_disk: LinkStore, tmp_path: Path, key: str) -> None:
-    """A damaged link is removed: a key that is a path would remove what is there."""
+    """A damaged link is renamed: a key that is a path would rename what is there."""
     victims = [place / "victim" / "precious" for place in (tmp_path, tmp_path / "results")]
     for victim in victims:
         victim.mkdir(parents=True)

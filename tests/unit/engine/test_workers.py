@@ -103,8 +103,13 @@ def test_two_workers_finish_a_run_and_only_the_first_one_writes(tiny: Path, tmp_
     (lines, images), second = spawned(whole_run, (tiny, tmp_path))
     assert second == ([], [])
     assert [line.split(" link")[0] for line in lines] == [f"task {task}: trained" for task in (1, 2, 3)]
-    one_lines, one_images = whole_run(ALONE, (tiny, tmp_path / "alone"))
-    assert len(one_lines) == 3
+    one_lines, one_images = whole_run(ALONE, (tiny, tmp_path))
+    assert [line.split(" link")[0] for line in one_lines] == [f"task {task}: trained" for task in (1, 2, 3)], (
+        "in the same store: links of two workers are not those of one"
+    )
     assert images == one_images, "the global batch does not depend on the number of workers"
-    key = plan_run(quick_config(tiny)).keys[2]
-    assert [LinkStore(root).record(key)["workers"] for root in (tmp_path, tmp_path / "alone")] == [2, 1]
+    keys, store = plan_run(quick_config(tiny)).keys, LinkStore(tmp_path)
+    assert store.keys() == {*keys, *(f"{key}-cpu2" for key in keys)}
+    assert [store.record(key)["workers"] for key in (f"{keys[2]}-cpu2", keys[2])] == [2, 1]
+    state, other = store.state(keys[0]), store.state(f"{keys[0]}-cpu2")
+    assert any(not torch.equal(tensor, other[name]) for name, tensor in state.items())

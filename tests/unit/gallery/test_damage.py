@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cl2r.errors import InputError
 from cl2r.gallery.gallery import ITEMS, MANIFEST, MARK, VECTORS, Gallery
 from cl2r.gallery.index import IndexOptions, build_indexes, open_index, read_index_file
 from cl2r.gallery.model import CARD, EXPORT, SUPPORTS, find_model, write_export

@@ -138,7 +138,7 @@ def test_a_damaged_or_missing_link_is_named_and_left_alone(
     own: Trained, file: str, objects: bool, request: pytest.FixtureRequest
 ) -> None:
     key = own.plan.keys[1]
-    path = own.storage / "links" / key / file
+    (path,) = (own.storage / "links" / key).list(f"*{file}")
     content = path.read_bytes()
     path.write_file(content[:40] + bytes([content[40] ^ 1]) + content[41:])
     storage: StoragePath = request.getfixturevalue("remote") if objects else own.storage

@@ -139,16 +139,6 @@ def test_an_exported_model_says_which_run_is_meant(chain: Trained, tmp_path: Sto
     assert find_model(f"{chain.run}@3", tmp_path / "results").card.run == chain.run, "a whole name comes first"
 
 
-def without_facts(storage: StoragePath, *keys: str) -> None:
-    """Rewrite links as earlier versions wrote them."""
-    store = LinkStore(storage)
-    for key in keys:
-        link = Link(store.state(key), store.features(key), store.record(key))
-        assert link.record.pop(MODEL)
-        (store.root / key).remove_tree()
-        store.save(key, link)
-
-
 def moved(data: Path, tmp_path: Path, name: str = "cl2r") -> tuple[Trained, Path]:
     """Train on a copy of the data, and return the run and the copy in another place."""
     shutil.copy(data, tmp_path / "mine.npz")
@@ -173,29 +163,6 @@ def test_a_link_is_enough(tiny: Path, tmp_path: Path, name: str) -> None:
             assert files.card == expected.card
             assert files.states.keys() == expected.states.keys()
             assert files.supports.keys() == expected.supports.keys()
-
-
-def test_links_of_earlier_versions_need_the_data(tiny: Path, tmp_path: StoragePath) -> None:
-    chain, data = moved(tiny, tmp_path)
-    shutil.copytree(chain.storage, tmp_path / "results")
-    without_facts(tmp_path / "results", *chain.plan.keys)
-    with refused(f"--model {chain.run}@2", "older version of cl2r", "mine.npz", "put them back"):
-        find_model(f"{chain.run}@2", tmp_path / "results")
-    shutil.copy(data, tmp_path / "mine.npz")
-    assert find_model(f"{chain.run}@2", tmp_path / "results").card == chain.files(2).card
-    (tmp_path / "results" / "runs" / chain.run / "result.json").unlink()  # the keys are computed again
-    assert find_model(f"{chain.run}@2", tmp_path / "results").card == chain.files(2).card
-
-
-def test_other_images_at_the_same_place_are_refused(tiny: Path, tmp_path: StoragePath) -> None:
-    chain, data = moved(tiny, tmp_path)
-    shutil.copytree(chain.storage, tmp_path / "results")
-    without_facts(tmp_path / "results", *chain.plan.keys)
-    with np.load(data) as held:
-        arrays = {name: held[name] for name in held.files}
-    np.savez(tmp_path / "mine.npz", **arrays | {"x_train": 255 - arrays["x_train"]})
-    with refused(f"--model {chain.run}@2", "mine.npz", "not those that it was trained on"):
-        find_model(f"{chain.run}@2", tmp_path / "results")
 
 
 def test_facts_that_make_no_sense_are_refused(chain: Trained, tmp_path: StoragePath) -> None:

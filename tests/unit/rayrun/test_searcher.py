@@ -204,6 +204,23 @@ def test_only_whole_epochs_and_a_jobs_own_links_are_progress(store: LinkStore) -
     assert not policy.should_retry(prefix)
 
 
+def test_links_that_were_made_otherwise_are_progress_each_for_itself(store: LinkStore) -> None:
+    """A link of one process is there already; two workers train the same link as they would make it."""
+    store.save("one", Link(TENSORS, TENSORS, {}))
+    policy = RetryPolicy(store, 0)
+    assert not policy.should_retry(JOB)
+    for step in (
+        lambda: save_epoch(store, "one-cpu2", 1),
+        lambda: save_epoch(store, "one-cpu2", 2),
+        lambda: store.save("one-cpu2", Link(TENSORS, TENSORS, {})),
+        lambda: save_epoch(store, "two-mixed0123456789ab", 1),
+    ):
+        step()
+        assert [policy.should_retry(JOB) for _ in range(2)] == [True, False]
+    save_epoch(store, "other-cpu2", 1)
+    assert not policy.should_retry(JOB)
+
+
 @pytest.mark.parametrize("retries", [0, 1, 2])
 def test_without_progress_there_are_as_many_retries_as_asked_for(store: LinkStore, retries: int) -> None:
     policy = RetryPolicy(store, retries)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cl2r.config.keys import stored_key
 from cl2r.engine.chain import Chain, RunResult, execute
 from cl2r.engine.links import LinkStore
 from cl2r.engine.plan import plan_run
@@ -86,7 +87,7 @@ def test_workers_stop_together(tiny: Path, tmp_path: Path) -> None:
     message = "stopped by SIGTERM after epoch 2 of task 1; run the same command again to resume"
     assert heard == [(message, 0), (message, 1)]
     assert len(heard) == WORLD
-    partial = LinkStore(tmp_path).load_partial(plan_run(quick_config(tiny)).keys[0])
+    partial = LinkStore(tmp_path).load_partial(stored_key(plan_run(quick_config(tiny)).keys[0], ["cpu2"]))
     assert partial is not None
     assert partial.epoch == 2
 

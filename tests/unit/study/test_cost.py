@@ -1,6 +1,5 @@
 """What a study will cost: counts against real runs and files, speeds, and sums by hand."""
 
-import hashlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,10 +18,13 @@ from cl2r.engine import chain as run_module
 from cl2r.engine import extraction
 from cl2r.engine.chain import RunResult
 from cl2r.engine.extraction import extract
+from cl2r.engine.links import MANIFEST, RECORD, Link, LinkStore, content_name, owner
 from cl2r.engine.loop import TaskLoop
 from cl2r.engine.pixels import Pixels, Rows
 from cl2r.engine.plan import Plan, plan_run
 from cl2r.methods.rehearsal import Rehearsal
+from cl2r.storage.path import sha256
+from cl2r.storage.seal import sealed
 from cl2r.study.cost import (
     CPU,
     GpuAssumption,
@@ -167,30 +169,34 @@ def invented(key: str, group: str = "g", images: int = 900) -> LinkCost:
 
 
 def store_record(root: Path, key: str, text: str) -> None:
-    folder = root / "links" / key
-    folder.mkdir(parents=True)
-    (folder / "record.json").write_text(text)
-    (folder / "manifest.json").write_text(json.dumps({"record.json": hashlib.sha256(text.encode()).hexdigest()}))
+    store = LinkStore(root)
+    store.save(key, Link({}, {}, {}))
+    (old,) = (store.root / key).list(f"*{RECORD}")
+    manifest = store.manifest(key) | {RECORD: sha256(text.encode())}
+    old.with_name(content_name(manifest[RECORD], RECORD)).write_text(text)
+    (store.root / key / MANIFEST).write_file(sealed(json.dumps(manifest).encode(), owner(key)))
 
 
 def test_speeds_of_stored_links_by_group(tmp_path: Path) -> None:
     for key, seconds in {"a": 1.0, "b": 2.0, "c": 10.0, "d": 4.0}.items():
-        store_record(tmp_path, key, json.dumps({"seconds": seconds, "workers": 1}))
+        store_record(tmp_path, key, json.dumps({"seconds": seconds}))
     store_record(tmp_path, "damaged", '{"images": 10')
     store_record(tmp_path, "timeless", '{"seconds": 0.0}')
-    store_record(tmp_path, "shared", '{"seconds": 1.0, "workers": 2}')
+    for key in ("shared-cpu2", "a-cpu2", "a-cuda1", "a-mixed0123456789ab"):
+        store_record(tmp_path, key, '{"seconds": 3.0}')
     keys = ["a", "b", "c", "damaged", "timeless", "shared", "absent"]
     costs = [*map(invented, keys), invented("d", "h"), invented("e", "i")]
     found = {"g": [9e8, 4.5e8, 9e7], "h": [2.25e8]}
-    assert stored_speeds(tmp_path, costs) == found
-    assert stored_speeds(tmp_path, [*costs, *[invented("a")] * 5]) == found, "a link that runs share counts once"
-    assert stored_speeds(tmp_path / "none", costs) == {}
+    assert stored_speeds(tmp_path, costs, "cpu") == found
+    assert stored_speeds(tmp_path, costs, "cuda") == {"g": [3e8]}
+    assert stored_speeds(tmp_path, [*costs, *[invented("a")] * 5], "cpu") == found, "a shared link counts once"
+    assert stored_speeds(tmp_path / "none", costs, "cpu") == {}
 
 
 def test_speed_of_a_real_run(finished: RunResult, finished_root: Path) -> None:
     costs = link_costs(finished.plan)
     speeds = [cost.flops / link.record["seconds"] for cost, link in zip(costs, finished.links, strict=True)]
-    assert stored_speeds(finished_root, costs) == {costs[0].speed_group: speeds}
+    assert stored_speeds(finished_root, costs, "cpu") == {costs[0].speed_group: speeds}
 
 
 @pytest.mark.parametrize(
