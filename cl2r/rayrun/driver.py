@@ -59,12 +59,14 @@ def _explained(error: OSError, folder: str) -> str:
     is reported so.
     """
     reason = os.strerror(error.errno) if error.errno else str(error)
-    paths = [os.fsdecode(path) for path in (error.filename, error.filename2) if isinstance(path, str | bytes | os.PathLike)]
+    paths = [
+        os.fsdecode(path) for path in (error.filename, error.filename2) if isinstance(path, str | bytes | os.PathLike)
+    ]
     modules = {str(frame.f_globals.get("__name__")) for frame, _ in traceback.walk_tb(error.__traceback__)}
     if not paths and any(module.startswith(STORAGE) for module in modules):
         paths = [folder]
     if not paths:
-        return f"{reason}; the study's folder is not the reason; run the same command again to resume"
+        return f"{reason}; this is no fault of the study; run the same command again to resume"
     return f"{' → '.join(paths)}: {reason}; fix that and run the same command again to resume"
 
 
