@@ -12,7 +12,6 @@ import socket
 import uuid
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from functools import partial
 from typing import Any
 
 import torch
@@ -139,8 +138,8 @@ def _process_group(backend: str | None) -> Any:
             file = f"file://{os.environ[FOLDER]}/{uuid.uuid4().hex}"
             kind = backend_config.backend or ("nccl" if "GPU" in worker_group.get_resources_per_worker() else "gloo")
             world, wait = len(worker_group), timedelta(seconds=backend_config.timeout_s)
-            join = partial(dist.init_process_group, kind, file, wait, world)
-            ray.get([worker_group.execute_single_async(rank, join, rank) for rank in range(world)])
+            join = worker_group.execute_single_async
+            ray.get([join(rank, dist.init_process_group, kind, file, wait, world, rank) for rank in range(world)])
 
     class FileConfig(TorchConfig):  # type: ignore[misc]
         backend_cls = FileBackend
