@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from cl2r.errors import REQUEUE, InputError
+from cl2r.rayrun.private import check_folder, private_ray
 from cl2r.rayrun.probes import check_head
 from cl2r.study.resources import Node, Resources, amounts_text
 
@@ -52,11 +53,17 @@ def set_environment(verbose: bool) -> None:
 
 
 def check_address(verbose: bool) -> None:
-    """Raise InputError within 10 s if the cluster at RAY_ADDRESS cannot be joined; call this before work starts."""
+    """Raise InputError within 10 s if the cluster at RAY_ADDRESS cannot be joined; call this before work starts.
+
+    Without RAY_ADDRESS, check that Ray has a folder on this machine.
+    """
     set_environment(verbose)
     ray = sys.modules.get("ray")  # importing it takes a while, and one that was not imported was not started
     if ray is None or not ray.is_initialized():
-        check_head(os.environ.get("RAY_ADDRESS") or "local")
+        address = os.environ.get("RAY_ADDRESS") or "local"
+        check_head(address)
+        if address == "local":
+            check_folder()
 
 
 @contextlib.contextmanager
@@ -65,7 +72,7 @@ def cluster(
 ) -> Iterator[int]:
     """Connect to Ray and yield how many trials run at a time. Call `meanwhile` once the head has answered.
 
-    With RAY_ADDRESS (set inside a Ray job) that cluster is joined; otherwise a Ray for this process alone is started.
+    With RAY_ADDRESS (set inside a Ray job) that cluster is joined; otherwise a private Ray for this process is started.
     The address file of another cluster on this machine is never followed. Raise InputError within 10 s if there is no
     such cluster, or if it asks for another token.
     """
@@ -78,23 +85,31 @@ def cluster(
     if address == "local":
         # Without the dashboard's state service a stopped trial with Train workers would keep their CPUs.
         options |= {"include_dashboard": resources.workers > 1, "object_store_memory": 256 * 2**20}
-    started = not ray.is_initialized()
     check_address(verbose)
     meanwhile()
-    if started:
-        try:
-            ray.init(**options)
-        except RuntimeError as error:
-            if "Version mismatch" not in str(error):
-                raise
-            raise InputError(f"RAY_ADDRESS={address}: {' '.join(str(error).split())}") from error
     watcher = RoomWatcher(resources, say or functools.partial(print, file=sys.stderr, flush=True))
-    try:
+    with contextlib.ExitStack() as stack:
+        if not ray.is_initialized():
+            stack.enter_context(private_ray(options) if address == "local" else _joined(options))
+        stack.callback(watcher.stop)
         yield _concurrency(resources, alive_nodes(), address == "local", watcher)
+
+
+@contextlib.contextmanager
+def _joined(options: dict[str, Any]) -> Iterator[None]:
+    """Join a cluster, and leave it with the block."""
+    import ray
+
+    try:
+        ray.init(**options)
+    except RuntimeError as error:
+        if "Version mismatch" not in str(error):
+            raise
+        raise InputError(f"RAY_ADDRESS={options['address']}: {' '.join(str(error).split())}") from error
+    try:
+        yield
     finally:
-        watcher.stop()
-        if started:
-            ray.shutdown()
+        ray.shutdown()
 
 
 def alive_nodes() -> list[Node]:

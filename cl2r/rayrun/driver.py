@@ -6,6 +6,7 @@ import logging
 import os
 import threading
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 
@@ -21,6 +22,7 @@ from cl2r.study.live import LiveView
 from cl2r.study.session import StudySession
 
 log = logging.getLogger(__name__)
+STORAGE = ("cl2r.storage", "pyarrow")  # modules that read and write the storage, also for Ray Tune
 
 
 @dataclass(frozen=True)
@@ -47,9 +49,25 @@ def run(session: StudySession) -> Outcome:
     except OSError as error:
         if isinstance(error, ConnectionError):
             raise
-        reason = os.strerror(error.errno) if error.errno else error
-        again = "fix that and run the same command again to resume"
-        raise OSError(f"{session.folder.path}: {reason}; {again}") from error
+        raise OSError(_explained(error, str(session.folder.path))) from error
+
+
+def _explained(error: OSError, folder: str) -> str:
+    """Return which path the error is about, what is wrong there, and what to do.
+
+    An error without a path is about the study's folder if it was raised by what reads and writes storage; a full disk
+    is reported so.
+    """
+    reason = os.strerror(error.errno) if error.errno else str(error)
+    paths = [
+        os.fsdecode(path) for path in (error.filename, error.filename2) if isinstance(path, str | bytes | os.PathLike)
+    ]
+    modules = {str(frame.f_globals.get("__name__")) for frame, _ in traceback.walk_tb(error.__traceback__)}
+    if not paths and any(module.startswith(STORAGE) for module in modules):
+        paths = [folder]
+    if not paths:
+        return f"{reason}; this is no fault of the study; run the same command again to resume"
+    return f"{' → '.join(paths)}: {reason}; fix that and run the same command again to resume"
 
 
 def _run(session: StudySession) -> Outcome:

@@ -30,7 +30,7 @@ def check_head(address: str) -> None:
     if status in ("UNAVAILABLE", "DEADLINE_EXCEEDED") or "http2 header with status" in details:  # a web server's
         hint = "give the port of `ray start`, 6379 by default, or unset RAY_ADDRESS to use this machine"
         raise InputError(f"{name}: no Ray head answers at {target} ({details}); {hint}")
-    if _kubernetes_tokens():
+    if kubernetes_tokens():
         return
     token, place = find_token()
     enabled = os.environ.get("RAY_AUTH_MODE", "token" if token and address == "auto" else "").lower() == "token"
@@ -57,7 +57,7 @@ def find_token() -> tuple[str, str]:
         return "", place
 
 
-def _kubernetes_tokens() -> bool:
+def kubernetes_tokens() -> bool:
     """Return whether Ray uses the token of the pod's service account, which it finds on its own."""
     return os.environ.get("RAY_ENABLE_K8S_TOKEN_AUTH", "0").lower() in ("1", "true")
 
@@ -66,7 +66,7 @@ def _check_token_file() -> None:
     """Raise InputError if a token file is named but holds none, which Ray reports with a traceback."""
     wanted = os.environ.get("RAY_AUTH_MODE", "token").lower() == "token" and os.environ.get("RAY_AUTH_TOKEN_PATH")
     token, place = find_token()
-    if wanted and not token and not _kubernetes_tokens():
+    if wanted and not token and not kubernetes_tokens():
         raise InputError(f"no token in {place}; write one there, or unset RAY_AUTH_TOKEN_PATH")
 
 

@@ -11,6 +11,7 @@ import os
 import socket
 import uuid
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from ray.util import get_node_ip_address
 from cl2r.data import load_dataset
 from cl2r.engine.workers import Workers
 from cl2r.errors import InputError, ProcessDiedError
+from cl2r.rayrun.private import FOLDER
 from cl2r.runtime.logs import configure, errors_without_secrets
 from cl2r.runtime.stop import Marker
 from cl2r.study.jobs import Job
@@ -88,7 +90,7 @@ def fit_workers(
 ) -> None:
     """Run `loop` in every worker of a Ray Train group; if it fails, raise the error of a worker, not Ray's wrapper."""
     from ray import train  # a trial with one process does without Ray Train, which takes a while to import
-    from ray.train.torch import TorchConfig, TorchTrainer
+    from ray.train.torch import TorchTrainer
 
     amounts = {name: amount for name, amount in resources.per_worker().items() if name in ("CPU", "GPU")}
     trainer = TorchTrainer(
@@ -110,7 +112,7 @@ def fit_workers(
             worker_runtime_env={"env_vars": {"OMP_WAIT_POLICY": os.environ["OMP_WAIT_POLICY"]}},
             logging_config=train.LoggingConfig(log_level="ERROR"),
         ),
-        torch_config=TorchConfig(backend=resources.backend, timeout_s=COLLECTIVE_TIMEOUT_S),
+        torch_config=_process_group(resources.backend),
     )
     try:
         trainer.fit()
@@ -120,6 +122,30 @@ def fit_workers(
         raise root_cause([error.controller_failure]) from error
     except RayActorError as error:  # the controller itself
         raise ProcessDiedError(DIED) from error
+
+
+def _process_group(backend: str | None) -> Any:
+    """Return how workers form a process group: Ray Train's way, but by a private file if all are on this machine.
+
+    The store of torch that Ray Train uses, and whose content workers trust, listens at all addresses and asks for
+    nothing.
+    """
+    import ray
+    from ray.train.torch import TorchConfig
+    from ray.train.torch.config import _TorchBackend
+
+    class FileBackend(_TorchBackend):  # type: ignore[misc]  # Ray has no types
+        def on_start(self, worker_group: Any, backend_config: Any) -> None:
+            file = f"file://{os.environ[FOLDER]}/{uuid.uuid4().hex}"
+            kind = backend_config.backend or ("nccl" if "GPU" in worker_group.get_resources_per_worker() else "gloo")
+            world, wait = len(worker_group), timedelta(seconds=backend_config.timeout_s)
+            join = worker_group.execute_single_async
+            ray.get([join(rank, dist.init_process_group, kind, file, wait, world, rank) for rank in range(world)])
+
+    class FileConfig(TorchConfig):  # type: ignore[misc]
+        backend_cls = FileBackend
+
+    return (FileConfig if FOLDER in os.environ else TorchConfig)(backend=backend, timeout_s=COLLECTIVE_TIMEOUT_S)
 
 
 def root_cause(failures: Sequence[Exception]) -> Exception:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ray import tune
+from ray.tune.execution import class_cache
 from ray.tune.schedulers import FIFOScheduler
 
 from cl2r.errors import InputError
@@ -15,7 +16,7 @@ from cl2r.rayrun.cluster import Say
 from cl2r.rayrun.probes import NodeChecks
 from cl2r.rayrun.searcher import EarlyStopping, JobSearcher, NotPickled, Source
 from cl2r.rayrun.trial import run_trial
-from cl2r.runtime.logs import without_secrets
+from cl2r.runtime.logs import TELLING, without_secrets
 from cl2r.runtime.text import clock
 from cl2r.study.frames import write_frames
 from cl2r.study.jobs import Job
@@ -26,6 +27,10 @@ GONE = ("The actor is dead", "The actor died", "ActorUnavailable", "The actor is
 """Ray's words for a process that was killed, or whose node was lost."""
 UNLIMITED = 10**9  # trials for Tune; the searcher ends the stream of jobs
 FRAMES_EVERY_S = 10.0
+
+# Tune copies AWS keys of the driver into the runtime environment of its trials, and Ray's agent writes that to its log
+# in clear. A Ray on this machine inherits the keys anyway, and the nodes of a cluster have credentials of their own.
+class_cache.ENV_VARS_TO_PROPAGATE -= set(filter(TELLING.search, class_cache.ENV_VARS_TO_PROPAGATE))
 
 
 def tune_jobs(session: StudySession, jobs: Sequence[Job], source: Source | None, concurrent: int, say: Say) -> None:

@@ -1,8 +1,9 @@
 """The driver before and after Ray Tune: ledger, frames and outcome. Training runs in this process."""
 
 import errno
+import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from io import BytesIO
 from pathlib import Path
 
@@ -106,10 +107,42 @@ def test_after_sigterm_the_study_stays_open(session: StudySession, monkeypatch: 
     assert (session.folder.path / "runs.parquet").exists()
 
 
-def test_an_error_of_the_disk_names_the_study(session: StudySession, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(_: StudySession) -> None:
+def raised(session: StudySession, monkeypatch: pytest.MonkeyPatch, jobs: Callable[[StudySession], object]) -> str:
+    """What the driver says about the error of `jobs`."""
+    monkeypatch.setattr(driver, "run_jobs", jobs)
+    with pytest.raises(OSError) as caught:  # noqa: PT011
+        driver.run(session)
+    return str(caught.value)
+
+
+def test_an_error_of_the_storage_names_the_study(session: StudySession, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(driver, "run_jobs", full)
-    with pytest.raises(OSError, match=f"{session.folder.path}: No space left"):
-        driver.run(session)
+    def write(session: StudySession) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr("cl2r.storage.path.os.fsync", full)
+            (session.folder.path / "x").write_file(b"x")
+
+    said = raised(session, monkeypatch, write)
+    assert said.startswith(f"{session.folder.path}: No space left on device; ")
+    assert "run the same command again" in said
+
+
+def test_an_error_of_another_path_names_that_path(session: StudySession, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = raised(session, monkeypatch, lambda _: Path("/proc/nowhere").mkdir())
+    assert said.startswith("/proc/nowhere: No such file or directory; ")
+    assert str(session.folder.path) not in said
+    said = raised(session, monkeypatch, lambda _: os.rename("/proc/here", "/proc/there"))
+    assert said.startswith("/proc/here → /proc/there: ")
+
+
+def test_an_error_without_a_path_does_not_blame_the_study(
+    session: StudySession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def late(_: StudySession) -> None:
+        raise TimeoutError("an actor did not answer")
+
+    said = raised(session, monkeypatch, late)
+    assert said.startswith("an actor did not answer; ")
+    assert str(session.folder.path) not in said
