@@ -83,6 +83,8 @@ from tests.support.command_line import Command, quick_options, refused
         ("study ablation --storage s3:/bucket/here", ["s3:/bucket"]),
         ("study ablation --workers 2 --gpus-per-worker 0.5", ["--gpus-per-worker 0.5"]),
         ("study ablation --sync-batchnorm", ["--sync-batchnorm"]),
+        ("study ablation --accept-links all", ["--accept-links", "'same', 'any'"]),
+        ("run --accept-links all", ["--accept-links", "'same', 'any'"]),
         ("study ablation --cpus-per-worker many", ["--cpus-per-worker", "many"]),
         ("study ablation --cpus-per-worker auto --workers 2", ["--cpus-per-worker auto"]),
         ("study memory_size --sizes -1", ["memory.per_class"]),

@@ -14,7 +14,7 @@ import yaml
 from cl2r.cli.run import headline, matrix_table, metrics_table, to_json
 from cl2r.compatibility import empirical_compatibility
 from cl2r.config.layers import override, read_layer, resolve
-from cl2r.engine.chain import RunResult
+from cl2r.engine.chain import Chain, RunResult
 from cl2r.metrics import METRICS
 from tests.support.command_line import Command, quick_options
 
@@ -72,6 +72,18 @@ def test_quiet_leaves_matrix_and_metrics(cl2r: Command, tiny: Path) -> None:
     lines = [line.split("  ")[0] for line in out.splitlines()]
     assert lines == [line.split("  ")[0] for line in whole.splitlines()[2 : 2 + len(lines)]]
     assert lines[-1] == "re-indexed recall"
+
+
+@pytest.mark.parametrize(("words", "accepted"), [([], "same"), (["--accept-links", "any"], "any")])
+def test_which_stored_links_are_used_is_an_option(
+    cl2r: Command, tiny: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], accepted: str
+) -> None:
+    seen, result = list[str](), Chain.result
+    monkeypatch.setattr(
+        Chain, "result", lambda chain, seconds: seen.append(chain.accept_links) or result(chain, seconds)
+    )
+    assert cl2r(*small(tiny, *words))[0] == 0
+    assert seen == [accepted]
 
 
 @pytest.mark.usefixtures("no_recorder")

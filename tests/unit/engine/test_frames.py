@@ -26,11 +26,11 @@ COLUMNS = {
     "runs": [
         *("run", "status", "tasks", *fields(resolve([])), *METRICS, *(f"tuning_{metric}" for metric in METRICS)),
         *("adapter_flops", "gallery_items_touched", "stored_bytes", "train_seconds", "links_trained", "wall_seconds"),
-        "peak_bytes",
+        *("peak_bytes", "mixed"),
     ],
     "tasks": [
         *("run", "task", "key", "reused", "images", "seconds", "memory", "extract_seconds", "images_per_second"),
-        "peak_bytes",
+        *("peak_bytes", "device"),
         *("common_direction", "drift_cosine", "rotated_cosine", "cka", "vertex_cosine", "vertex_bound"),
         *("feature_size", "model_bytes", "forward_flops", "workers", "sync_batchnorm", "lambda", "loss_ce", "loss_fd"),
     ],

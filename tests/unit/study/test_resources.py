@@ -55,6 +55,23 @@ def test_how_many_trials_fit(options: dict[str, Any], cluster: dict[str, float],
     assert Resources(**options).fit_into(cluster) == trials
 
 
+@pytest.mark.parametrize(
+    ("options", "made"),
+    [
+        ({}, "cpu1"),
+        ({"workers": 2}, "cpu2"),
+        ({"gpus_per_worker": 0.5}, "cuda1"),
+        ({"workers": 4, "gpus_per_worker": 1}, "cuda4"),
+        ({"workers": 4, "gpus_per_worker": 1, "sync_batchnorm": True}, "cuda4s"),
+        ({"workers": 2, "gpus_per_worker": 1, "backend": "gloo"}, "cpu2"),
+    ],
+)
+def test_what_makes_links_with_these_resources(options: dict[str, Any], made: str) -> None:
+    resources = Resources(**options)
+    assert resources.made_by == made
+    assert made.startswith(resources.device_kind)
+
+
 def test_a_gpu_is_used_only_if_it_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert Resources().device() == torch.device("cpu")
