@@ -250,7 +250,8 @@ def read_commit(path: StoragePath, gallery: str) -> Commit:
         if path.name != commit_name(commit.number):
             raise ValueError(f"it is number {commit.number}")
     except (ValueError, *WRONG_KIND) as error:
-        raise InputError(f"{path} cannot be used ({reason(error)}); {RESTORE}") from error
+        mistake = "move it away if it was copied here by mistake"
+        raise InputError(f"{path} cannot be used ({reason(error)}); {mistake}; otherwise {RESTORE}") from error
     return commit
 
 

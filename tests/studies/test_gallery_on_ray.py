@@ -17,7 +17,7 @@ from cl2r.gallery.model import Model
 from cl2r.rayrun.extract import extract_on_ray
 from cl2r.storage.path import ObjectPath
 from cl2r.study.resources import Resources
-from tests.support.galleries import Trained, below, indexed, stored, trained, write_images
+from tests.support.galleries import Trained, indexed, shards_below, stored, trained, write_images
 from tests.support.object_server import upload
 
 PIECE = 4
@@ -52,7 +52,7 @@ def test_ray_makes_the_same_gallery(small_ray: None, chain: Trained, images: Pat
     report = IndexJob(images, gallery, chain.model(2), on_ray).run()
     assert (report.added, [name for name, _ in report.bad]) == (48, ["c03/broken.png"])
     assert len(gallery.commit.shards) == 13
-    assert below(gallery.root) == below(plain.root)
+    assert shards_below(gallery.root) == shards_below(plain.root)
     assert gallery.commit.shards == plain.commit.shards
 
 
@@ -90,7 +90,7 @@ def test_a_killed_job_is_resumed(small_ray: None, chain: Trained, images: Path, 
     assert len(left.orphans()) > 0
     plain = indexed(images, tmp_path / "plain", chain.model(1))
     assert IndexJob(images, left, chain.model(1), on_ray).run().taken_over > 0
-    assert below(left.root) == below(plain.root)
+    assert shards_below(left.root) == shards_below(plain.root)
     assert {name: vector.tobytes() for name, vector in stored(left).items()} == {
         name: vector.tobytes() for name, vector in stored(plain).items()
     }

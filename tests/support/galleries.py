@@ -27,7 +27,7 @@ from cl2r.engine.frames import write_run
 from cl2r.engine.links import LinkStore, Tensors
 from cl2r.engine.plan import Plan, plan_run
 from cl2r.errors import InputError
-from cl2r.gallery.gallery import Gallery, Shard, Version, shard_name
+from cl2r.gallery.gallery import MANIFEST, Gallery, Shard, Version, shard_name
 from cl2r.gallery.images import decode_one
 from cl2r.gallery.indexing import IndexJob, IndexReport, ShardPlan, extract_here
 from cl2r.gallery.model import Model, ModelFiles, from_links
@@ -185,6 +185,12 @@ def below(root: StoragePath, part: str = "shards") -> dict[str, bytes]:
     if isinstance(folder, Path):
         return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     return {name: (folder / name).read_bytes() for name, *_ in folder.walk_files()}
+
+
+def shards_below(root: StoragePath) -> dict[str, bytes]:
+    """Return the same for the shards without the seals of their manifests, which name the gallery."""
+    files = below(root)
+    return {path: data.partition(b"\n")[2] if path.endswith(MANIFEST) else data for path, data in files.items()}
 
 
 def unit_rows(count: int, dim: int = 12, seed: int = 0) -> Floats:

@@ -1,6 +1,7 @@
 """`cl2r index`, `search`, `gallery`, `upgrade-check` and `export` as users type them."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -227,3 +228,63 @@ def test_open_images_of_a_data_set(tiny: Path, tmp_path: Path, cl2r: Command) ->
     assert (tmp_path / "icons" / "airplane").is_dir()
     code, _, err = cl2r("datasets", "open-images", "icons", tmp_path / "icons")
     assert (code, err) == (2, f"cl2r: {tmp_path / 'icons'}: not empty; give a folder of its own\n")
+
+
+@pytest.mark.parametrize(
+    "place",
+    ["gallery.json", "commits/00000001.json", "commits", "shards", "shards/*/vectors.npy", "shards/*/items.parquet"],
+)
+@pytest.mark.parametrize("damage", ["cut", "kind"])
+def test_a_damaged_gallery_ends_every_command_in_one_line(
+    gallery: Path, chain: Trained, images: Path, tmp_path: Path, cl2r: Command, place: str, damage: str
+) -> None:
+    (path,) = gallery.glob(place)
+    if path.is_dir():
+        shutil.rmtree(path)
+        if damage == "kind":
+            path.write_text("a file")
+    else:
+        content = path.read_bytes()
+        path.unlink()
+        path.write_bytes(content[:-9]) if damage == "cut" else (path / "x").mkdir(parents=True)
+    write_images(images, chain.images[24:26], start=24)
+    run, storage = chain.run, ("--storage", str(chain.storage))
+    commands = [
+        ("search", gallery, "--query", images / "c00" / "i001.png", *at(chain, 3)),
+        ("gallery", "verify", gallery),
+        ("gallery", "export", gallery, tmp_path / "all.parquet"),
+        ("gallery", "build", gallery, "--index", "hnsw"),
+        ("index", images, *at(chain, 1), "--gallery", gallery),
+        ("upgrade-check", gallery, "--old", f"{run}@1", "--new", f"{run}@3", *storage),
+    ]
+    for words in commands:
+        if (words[0] in ("index", "upgrade-check") and "vectors" in place) or (
+            words[1] == "build" and "items" in place
+        ):
+            continue  # they do not read it
+        code, out, err = cl2r(*words)
+        said = out if words[1] == "verify" and code == 1 else err
+        assert code == (1 if said is out else 2), words
+        assert str(gallery) in said.splitlines()[0]
+        assert len(err.splitlines()) <= 1, "no traceback"
+        assert out == "" or said is out
+    assert not (tmp_path / "all.parquet").exists()
+
+
+def test_a_damaged_index_is_named_and_the_search_is_right(
+    gallery: Path, chain: Trained, images: Path, cl2r: Command
+) -> None:
+    assert cl2r("gallery", "build", gallery, "--index", "hnsw")[0] == 0
+    words = ["search", gallery, "--query", images / "c00" / "i001.png", *at(chain, 3), "--top", 5]
+    _, right, _ = cl2r(*words, "--exact")
+    (path,) = (gallery / "index").glob("*.faiss")
+    content = path.read_bytes()
+    path.write_bytes(content[:100] + bytes([content[100] ^ 1]) + content[101:])
+    assert cl2r("gallery", "verify", gallery)[0] == 1
+    code, out, err = cl2r(*words)
+    assert (code, out) == (0, right)
+    assert str(path) in err
+    assert "cl2r gallery build" in err
+    assert cl2r(*words)[1:] == (right, "")
+    assert cl2r("gallery", "build", gallery, "--index", "hnsw")[0] == 0
+    assert cl2r("gallery", "verify", gallery)[:2] == (0, "24 images in 1 shards, 0 problems\n")

@@ -31,6 +31,7 @@ from tests.support.galleries import (
     killed_after,
     refused,
     run_index,
+    shards_below,
     stored,
     write_images,
 )
@@ -110,12 +111,12 @@ def test_a_resumed_job_gives_the_same_bytes(images: Path, root: Path, model: Mod
     report = run_index(images, root, model, extract_here if done < 5 else killed_after(0))
     assert report.taken_over == min(PER_SHARD * done, COUNT)
     assert (report.added, report.present, report.bad) == (COUNT, 0, [])
-    assert below(root) == below(tmp_path / "undisturbed")
+    assert shards_below(root) == shards_below(tmp_path / "undisturbed")
     assert Gallery(root).commit.shards == Gallery(tmp_path / "undisturbed").commit.shards
     for _ in range(4):
         kill_index(images, tmp_path / "often", model, 0)
     assert run_index(images, tmp_path / "often", model).taken_over == 20, "every attempt makes progress"
-    assert below(tmp_path / "often") == below(root)
+    assert shards_below(tmp_path / "often") == shards_below(root)
 
 
 CHILD = """
