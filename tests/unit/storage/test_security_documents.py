@@ -14,6 +14,7 @@ from cl2r.gallery.runs import StoredRun
 from cl2r.gallery.upgrade import read_answer
 from cl2r.storage.documents import DEEPEST, json_mapping, parse_yaml, yaml_mapping
 from cl2r.storage.path import at
+from cl2r.storage.seal import run_owner, write_beside
 from cl2r.study.folder import StudyFolder
 from cl2r.study.spec import StudySpec
 from tests.support.made_study import made_study, write_made
@@ -110,7 +111,7 @@ again: [*base, *base]
 
 
 def config_of_a_run(path: Path) -> object:
-    path.rename(path.with_name("config.yaml"))
+    write_beside(at(path.with_name("config.yaml")), path.read_bytes(), run_owner("run", "config.yaml"))
     return StoredRun("run", at(path.parent), at(path.parent)).config
 
 
@@ -151,20 +152,12 @@ def test_every_reader_of_yaml_names_the_file(tmp_path: Path, reader: str, conten
 
 
 def result_of_a_run(path: Path) -> object:
-    path.rename(path.with_name("result.json"))
+    write_beside(at(path.with_name("result.json")), path.read_bytes(), run_owner("run", "result.json"))
     return StoredRun("run", at(path.parent), at(path.parent)).keys
-
-
-def about_of_a_study(path: Path) -> object:
-    folder = StudyFolder(path.parent, "made")
-    folder.about.write_file(path.read_bytes())
-    return folder.read_about()
 
 
 JSON_READERS: dict[str, Read] = {
     "result.json": result_of_a_run,
-    "about.json: status": about_of_a_study,
-    "about.json: page": loaded("about.json"),
     "paper.json": loaded("paper.json"),
     "mine.json: --check": lambda path: read_answer(at(path)),
 }
@@ -177,6 +170,17 @@ def test_every_reader_of_json_names_the_file(tmp_path: Path, reader: str, conten
     message = refusal(lambda: JSON_READERS[reader](tmp_path / "mine.json"))
     assert f"{reader.partition(':')[0]}: " in message
     assert len(message) < 500
+
+
+@hostile(HOSTILE_JSON)
+def test_a_hostile_about_file_is_named_and_left_out(
+    tmp_path: Path, content: bytes, fault: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = StudyFolder(tmp_path, "made")
+    write_beside(folder.about, content, folder.owner("about.json"))
+    assert folder.read_about() == {}
+    assert read_about(folder.path) == {}
+    assert caplog.text.count(str(folder.about)) >= 2
 
 
 def test_a_saved_answer_with_nan_is_refused(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -173,11 +173,13 @@ def test_secrets_are_not_written_down(folder: StudyFolder, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("content", ["{", "[1]", '"x"'])
-def test_a_damaged_file_is_named(folder: StudyFolder, content: str) -> None:
+def test_a_damaged_file_is_named(folder: StudyFolder, content: str, caplog: pytest.LogCaptureFixture) -> None:
     folder.ledger.write("opened", "driver", {"runs": 1})
     folder.about.write_text(content)
-    with pytest.raises(InputError, match=f"{folder.about}: .*; restore it"):
-        folder.read_about()
+    assert folder.read_about() == {}
+    assert f"{folder.about} is damaged" in caplog.text
+    folder.write_about({}, 1)
+    assert folder.read_about()["expected_runs"] == 1
 
 
 def events(*entries: tuple[float, str]) -> list[Event]:
@@ -225,3 +227,43 @@ def test_a_folder_without_about_json_stays_without(folder: StudyFolder) -> None:
     write_frames(folder)
     assert not folder.about.exists()
     assert folder.read_about() == {}
+
+
+SPECIFIED = {"grid": {"method.name": ["er", "cl2r"]}, "seeds": [0, 1]}
+
+
+def opened(storage: Path, identity: dict[str, Any] = SPECIFIED) -> StudyFolder:
+    """Return a study that a driver has opened, with one finished run."""
+    folder = StudyFolder(storage, "mine")
+    folder.claim_name(identity)
+    folder.ledger.write("opened", "driver", {"specification": digest(identity), "made_by": "cpu1"})
+    folder.ledger.write("finished", "run", {})
+    return folder
+
+
+def spoil(path: Path) -> None:
+    path.write_bytes(path.read_bytes().replace(b"er", b"fr"))
+
+
+@pytest.mark.parametrize("damage", [spoil, Path.unlink, lambda path: path.write_bytes(b"a: [" * 9999)])
+def test_a_damaged_specification_is_restored_from_the_ledger(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+    known = opened(tmp_path).claim_name(SPECIFIED)
+    damage(tmp_path / "studies" / "mine" / "study.yaml")
+    again = StudyFolder(tmp_path, "mine")
+    assert again.fault()
+    with pytest.raises(InputError, match="another"):
+        again.claim_name({**SPECIFIED, "seeds": [0]})
+    assert again.claim_name(SPECIFIED) == known
+    assert not again.fault()
+    assert list(again.ledger.outcomes()) == ["run"]
+    assert not again.ledger.damaged()
+
+
+def test_the_specification_of_another_study_is_refused(tmp_path: Path) -> None:
+    opened(tmp_path / "a")
+    other = opened(tmp_path / "b", {**SPECIFIED, "seeds": [2]})
+    for name in ("study.yaml", "study.yaml.seal"):
+        (tmp_path / "a/studies/mine" / name).write_bytes(Path(str(other.path / name)).read_bytes())
+    with pytest.raises(InputError, match="another specification"):
+        StudyFolder(tmp_path / "a", "mine").claim_name(SPECIFIED)
+    assert len(StudyFolder(tmp_path / "a", "mine").ledger.damaged()) == 2

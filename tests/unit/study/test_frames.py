@@ -157,10 +157,10 @@ def test_types_do_not_depend_on_values(tmp_path: Path) -> None:
 
 def test_runs_are_written_last(folder: StudyFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     enter_finished(folder, "run")
-    written: list[str] = []
-    monkeypatch.setattr(LocalPath, "write_file", lambda path, _: written.append(path.stem))
+    written, names = list[str](), ["tasks", "matrix", "curves", "runs"]
+    monkeypatch.setattr(LocalPath, "write_file", lambda path, _: written.append(path.name))
     write_frames(folder)
-    assert written == ["tasks", "matrix", "curves", "runs"]
+    assert [name for name in written if name.endswith(".parquet")] == [f"{name}.parquet" for name in names]
 
 
 def test_the_module_imports_neither_torch_nor_ray() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from cl2r.errors import InputError
 from cl2r.storage import path as files
 from cl2r.study.ledger import Ledger, finished
 
@@ -51,9 +52,9 @@ def test_events_come_in_the_order_they_were_written(tmp_path: Path) -> None:
     assert len(ledger.events()) == 5
 
 
-def test_time_is_compared_as_a_number(tmp_path: Path) -> None:
+def test_events_are_sorted_by_time(tmp_path: Path) -> None:
     for time_ns in (10, 9, 100):
-        (tmp_path / f"{time_ns}.noted.run.00000000.json").write_text("{}")
+        (tmp_path / f"{time_ns:020d}.noted.run.00000000.json").write_text("{}")
     assert [event.time_ns for event in Ledger(tmp_path).events()] == [9, 10, 100]
 
 
@@ -129,3 +130,40 @@ def test_times_never_decrease(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(time, "time_ns", lambda: now + hour)
     ledger.write("noted", "run", {"number": 4})
     assert ledger.events()[-1].time_ns == now + hour, "a correct clock is used"
+
+
+def test_a_damaged_event_is_named_and_set_aside(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Every single bit counts, and so does the name: events of other studies or of other times are not ours."""
+    ledger = Ledger(tmp_path / "one", lambda: "a" * 32)
+    other = Ledger(tmp_path / "two", lambda: "b" * 32)
+    for one in (ledger, other):
+        one.write("finished", "run", {"value": 0.5})
+        one.write("closed", "driver", {})
+    finished, closed = ledger.events()
+    content = Path(str(finished.path)).read_bytes()
+    for place in range(8 * len(content)):
+        changed = bytearray(content)
+        changed[place // 8] ^= 1 << place % 8
+        Path(str(finished.path)).write_bytes(changed)
+        with pytest.raises(InputError, match=finished.path.name):
+            finished.read()
+    for foreign in (other.events()[0].path, closed.path):
+        Path(str(finished.path)).write_bytes(Path(str(foreign)).read_bytes())
+        with pytest.raises(InputError, match="it belongs to study"):
+            finished.read()
+    ledger.set_damaged_aside()
+    assert str(finished.path) in caplog.text
+    assert [event.kind for event in ledger.events()] == ["closed"]
+    assert len(list((tmp_path / "one").iterdir())) == 2  # renamed, not removed
+
+
+@pytest.mark.parametrize("name", ["x.json", "._x.json", "00000000000000000001.boiled.run.0123abcd.json", ".DS_Store"])
+def test_foreign_files_are_ignored_with_one_note(tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture) -> None:
+    ledger = Ledger(tmp_path)
+    ledger.write("closed", "driver", {})
+    (tmp_path / name).write_text("?")
+    caplog.set_level("INFO", "cl2r")
+    for _ in range(3):
+        assert [event.kind for event in ledger.events()] == ["closed"]
+    ledger.write("closed", "driver", {})
+    assert caplog.text.count(name) == 1

@@ -1,7 +1,6 @@
 """What a training process records in the ledger when it cannot succeed."""
 
 import logging
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +66,7 @@ def test_a_study_resumed_with_other_workers_keeps_its_own_links(tiny: Path, fold
     """The first command ends after two of three tasks; the second one has two workers."""
     (run,) = (job := plan_job(small_study(tiny), Point(None, {}), 0)).runs
     for resources, whole in ((Resources(), Job(-1, None, job.runs, 0, 2)), (Resources(workers=2), job)):
-        folder.ledger.write("opened", "driver", {"resources": asdict(resources), "runs": 1})
+        folder.ledger.write("opened", "driver", {"made_by": resources.made_by})
         train_job.train_job(whole, folder, f"by {resources.workers}", pretended(resources.workers), lambda _: None)
     frames = folder.ledger.outcomes()[run.name].read()["frames"]
     assert [row["workers"] for row in frames["tasks"]] == [1, 1, 2]
@@ -86,7 +85,7 @@ def test_links_of_other_studies_are_used_if_asked_for(
     (run,) = (job := plan_job(small_study(tiny), Point(None, {}), 0)).runs
     reports = list[dict[str, Any]]()
     for study, count in ((StudyFolder(folder.storage, "other"), 1), (folder, 2)):
-        study.ledger.write("opened", "driver", {"resources": asdict(Resources(workers=count)), "runs": 1})
+        study.ledger.write("opened", "driver", {"made_by": Resources(workers=count).made_by})
         train_job.train_job(job, study, f"by {count}", pretended(count), reports.append, accept)
     (row,) = folder.ledger.outcomes()[run.name].read()["frames"]["runs"]
     assert (row["links_trained"], row["mixed"]) == (trained, False)
