@@ -9,6 +9,7 @@ import pytest
 
 from analysis import load_study
 from analysis.paper.statements import read_statements
+from analysis.study import read_about
 from cl2r.config.layers import override, read_layer
 from cl2r.gallery.runs import StoredRun
 from cl2r.gallery.upgrade import read_answer
