@@ -25,6 +25,7 @@ from cl2r.methods.base import Method, build_method
 from cl2r.methods.bic import SAVE_EVERY
 from cl2r.runtime.progress import EpochReport
 from tests.support.method_case import advanced, case, fingerprint, mixed
+from tests.support.pretended import pretended
 from tests.support.quick import TASKS, Interrupter, Recorder, assert_same_chain, chain_tensors, quick_config, train
 from tests.support.two_workers import part, spawned
 
@@ -437,7 +438,7 @@ def test_two_workers_train_every_method(tiny: Path, tmp_path: Path) -> None:
     assert spawned(whole_runs, (tiny, tmp_path, names)) == [2 * len(names)] * 2
     for name in names:
         plan = plan_run(short(tiny, name, {"scenario": {"stop_after": 2}, "optim": {"epochs": 1, "milestones": []}}))
-        result = Chain(plan, tmp_path, Recorder(), "other").result(0.0)
+        result = Chain(plan, tmp_path, Recorder(), "other", pretended(2)).result(0.0)
         assert np.isfinite(result.report.matrix[np.tri(2, dtype=bool)]).all()
         assert result.links[1].record["workers"] == 2
 

@@ -5,6 +5,7 @@ import shutil
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -80,6 +81,11 @@ def test_a_run_is_found_by_a_prefix_of_its_name_and_by_its_folder(
         assert same(find_model(f"{name}{mark}", tmp_path), right)
 
 
+def task_rows(chain: Trained) -> list[dict[str, Any]]:
+    """Return what the tasks frame of a study says about the links of a run."""
+    return [{"task": task, "key": key} for task, key in enumerate(chain.plan.keys, 1)]
+
+
 @pytest.mark.parametrize("name", ["cl2r", *SEVERAL_LINKS])
 def test_a_run_of_a_study_is_found_in_its_ledger(tiny: Path, tmp_path: Path, name: str) -> None:
     chain = trained(tiny, name)
@@ -87,7 +93,7 @@ def test_a_run_of_a_study_is_found_in_its_ledger(tiny: Path, tmp_path: Path, nam
     ledger = StudyFolder(tmp_path, "grid").ledger
     content = {"trial": 1, "variant": "", "config": fields(chain.plan.config)}
     ledger.write("failed", f"{chain.run}-other", content | {"reason": "no"})
-    ledger.write("finished", chain.run, content | {"frames": {}})
+    ledger.write("finished", chain.run, content | {"frames": {"tasks": task_rows(chain)}})
     assert same(find_model(f"{chain.run}@2", tmp_path), chain.files(2))
     assert same(find_model(chain.run[:-3], tmp_path), chain.files(3))
     with refused("did you mean", chain.run):
@@ -100,8 +106,12 @@ def test_models_are_found_in_an_object_store(chain: Trained, remote: ObjectPath,
     address = str(remote / "runs" / chain.run)
     assert same(find_model(address, tmp_path), chain.files(3))
     assert same(find_model(address.replace("?", "@2?"), tmp_path), chain.files(2))
-    StudyFolder(remote, "grid").ledger.write("finished", "another", {"config": fields(chain.plan.config)})
+    ledger, entry = StudyFolder(remote, "grid").ledger, {"config": fields(chain.plan.config)}
+    ledger.write("finished", "another", entry | {"frames": {"tasks": task_rows(chain)}})
     assert find_model("another@2", remote).card.name == "another@2"
+    ledger.write("finished", "nothing", entry)
+    with refused("nothing@2", "no links are recorded", "run the command that trained it again"):
+        find_model("nothing@2", remote)
 
 
 @pytest.mark.parametrize("name", SEVERAL_LINKS)
