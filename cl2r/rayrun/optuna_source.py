@@ -174,7 +174,8 @@ class ContextSearch:
             self._warm_start()
             self.optuna.set_user_attr(EARLIER, spec.search.warm_start)
         outcomes = folder.ledger.outcomes()
-        self._restore(outcomes)
+        if self._restore(outcomes):
+            self.optuna = open_optuna(spec, storage, name, tasks)  # the sampler's seed depends on the trials
         for trial in self.optuna.get_trials(states=(TrialState.RUNNING, TrialState.FAIL)):
             self._settle(trial, outcomes)
 
@@ -198,8 +199,11 @@ class ContextSearch:
                 trial.set_constraint(name, min(violation, UNKNOWN_VIOLATION))
             self.optuna.add_trial(trial)
 
-    def _restore(self, outcomes: dict[str, Event]) -> None:
-        """Put the trials that the ledger has into a journal that was made again: points now, outcomes by `_settle`."""
+    def _restore(self, outcomes: dict[str, Event]) -> bool:
+        """Put the trials that the ledger has into a journal that was made again: points now, outcomes by `_settle`.
+
+        Return whether there were any.
+        """
         points = dict[int, dict[str, Any]]()
         for event in outcomes.values():  # a trial's own event may be what was damaged
             content = event.read()
@@ -208,12 +212,14 @@ class ContextSearch:
         for event in self.folder.ledger.events("trial", "repeated"):
             points[int(event.subject)] = event.read()["params"]
         own = {label // self.contexts: point for label, point in points.items() if label % self.contexts == self.place}
-        for number in range(len(self.optuna.get_trials(deepcopy=False)), max(own, default=-1) + 1):
+        missing = range(len(self.optuna.get_trials(deepcopy=False)), max(own, default=-1) + 1)
+        for number in missing:
             known = {name: own[number][name] for name in self.spec.knobs} if number in own else {}
             self.optuna.enqueue_trial(known)
             trial = self.optuna.ask(distributions(self.spec.knobs) if known else {})
             if not known:  # its events are lost, and its number stays free
                 self.optuna.tell(trial, state=TrialState.FAIL)
+        return len(missing) > 0
 
     def contradicts(self) -> bool:
         """Return whether Optuna knows the value of a trial that the ledger has lost."""

@@ -242,3 +242,77 @@ def test_a_trial_that_died_is_tried_again_once_and_counts_once(tiny: Path, folde
         finish(folder, job, {"tuning_BC": 0.5})
         later.ended(job, pruned=False)
     assert OptunaSource(spec, folder).next() is None
+
+
+def half_a_sweep(study: StudySpec, folder: StudyFolder) -> tuple[list[Any], Job]:
+    """Run three trials of six, leave a fourth one open; return what Optuna knows of the three, and the open job."""
+    source = OptunaSource(study, folder)
+    jobs = list(itertools.islice(iter(source.next, None), 4))
+    for job, value in zip(jobs, (0.1, 0.3, 0.2), strict=False):
+        finish(folder, job, {"tuning_BC": value})
+        source.ended(job, pruned=False)
+    return known(source)[:3], jobs[3]
+
+
+def known(source: OptunaSource) -> list[Any]:
+    return [(trial.number, trial.params, trial.values) for trial in source.searches[0].optuna.get_trials()]
+
+
+JOURNAL_DAMAGES: dict[str, Any] = {
+    "an entry cut off": lambda content: content[:-9],
+    "half of it": lambda content: content[: len(content) // 2],
+    "nothing left": lambda content: b"",
+    "zeros": lambda content: content[:40] + bytes(99) + content[139:],
+    "a flipped bit": lambda content: content[:200] + bytes([content[200] ^ 1]) + content[201:],
+    "a line of another program": lambda content: content + b'{"op_code": 4}\n',
+}
+
+
+@pytest.mark.parametrize("damage", JOURNAL_DAMAGES)
+def test_a_damaged_journal_is_made_again_from_the_ledger(
+    tiny: Path, folder: StudyFolder, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    study = small_sweep(tiny, trials=6)
+    before, left_open = half_a_sweep(study, folder)
+    journal = Path(str(folder.journal))
+    journal.write_bytes(JOURNAL_DAMAGES[damage](journal.read_bytes()))
+    again = OptunaSource(study, folder)
+    assert str(folder.journal) in caplog.text
+    assert known(again)[:3] == before
+    assert [job.trial for job in iter(again.next, None)] == [3, 4, 5]
+    assert known(again)[3][1] == dict(zip(("method.lambda_base", "memory.per_class"), point_of(left_open), strict=True))
+
+
+@pytest.mark.parametrize("with_seal", [True, False])
+def test_a_journal_that_is_gone_is_made_again(tiny: Path, folder: StudyFolder, with_seal: bool) -> None:
+    study = small_sweep(tiny, trials=6)
+    before, _ = half_a_sweep(study, folder)
+    Path(str(folder.journal)).unlink()
+    if with_seal:
+        Path(f"{folder.journal}.seal").unlink()
+    assert known(OptunaSource(study, folder))[:3] == before
+
+
+def test_the_journal_of_another_sweep_is_not_used(tiny: Path, folder: StudyFolder, tmp_path: Path) -> None:
+    study = small_sweep(tiny, trials=6)
+    other = StudyFolder(tmp_path / "other", "sweep")
+    for one, identity in ((folder, {"seeds": [0]}), (other, {"seeds": [1]})):
+        one.claim_name(identity)
+    before, _ = half_a_sweep(study, folder)
+    half_a_sweep(small_sweep(tiny, trials=6, seed=5), other)
+    for ending in ("", ".seal"):
+        Path(f"{folder.journal}{ending}").write_bytes(Path(f"{other.journal}{ending}").read_bytes())
+    assert known(OptunaSource(study, folder))[:3] == before
+
+
+@pytest.mark.parametrize("kind", ["finished", "trial"])
+def test_a_trial_whose_event_is_lost_is_run_again_or_known_from_its_outcome(
+    tiny: Path, folder: StudyFolder, kind: Any
+) -> None:
+    study = small_sweep(tiny, trials=6)
+    before, _ = half_a_sweep(study, folder)
+    folder.ledger.events(kind)[1].path.unlink()
+    again = OptunaSource(study, folder)
+    assert [entry[:2] for entry in known(again)[:3]] == [entry[:2] for entry in before]
+    handed = [job.trial for job in iter(again.next, None)]
+    assert handed == ([1, 3, 4, 5] if kind == "finished" else [3, 4, 5])
