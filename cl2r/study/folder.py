@@ -47,10 +47,10 @@ class StudyFolder:
 
     @classmethod
     def at(cls, path: StoragePath) -> Self:
-        """Return the study in a folder that may have been moved or copied elsewhere."""
+        """Return the study in a folder that may have been moved or copied, to read it; its links may be elsewhere."""
         folder = cls.__new__(cls)
         folder._open(path)
-        folder.storage = path.parent.parent
+        folder.storage = path
         return folder
 
     def _open(self, path: StoragePath) -> None:

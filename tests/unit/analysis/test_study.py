@@ -170,8 +170,6 @@ def test_a_search_study_has_its_frames_once_all_are_written(tmp_path: Path, remo
 @pytest.mark.parametrize(
     ("name", "content"),
     [
-        ("about.json", "{"),
-        ("about.json", "[1]"),
         ("study.yaml", "a: [b"),
         ("study.yaml", "specification: [1]"),
         ("study.yaml", "specification: x"),
@@ -187,6 +185,16 @@ def test_a_damaged_file_is_named(tmp_path: Path, name: str, content: str) -> Non
     with pytest.raises(InputError, match=f"{name} at {folder} is damaged|{folder / name}: ") as error:
         load_study(folder)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("content", ["{", "[1]"])
+def test_a_damaged_about_file_is_named_and_left_out(
+    tmp_path: Path, content: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = write_study(tmp_path / "hurt")
+    (folder / "about.json").write_text(content)
+    assert load_study(folder).about == {}
+    assert str(folder / "about.json") in caplog.text
 
 
 def test_a_frame_that_is_half_copied_is_named(tmp_path: Path) -> None:

@@ -1,13 +1,16 @@
 """The frames of a study, joined from a ledger that the test writes."""
 
+import itertools
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
 
+from analysis import load_study
 from cl2r.config.layers import override, resolve
 from cl2r.config.schema import fields
 from cl2r.storage.path import LocalPath
@@ -181,3 +184,39 @@ def test_a_ledger_from_before_recall_was_measured_has_empty_cells(folder: StudyF
     for frame, column in (("runs", "service_recall"), ("runs", "service_accuracy"), ("matrix", "recall@1")):
         assert tables[frame][column].isna().all()
         assert tables[frame][column].dtype == "float64"
+
+
+def turned_into_a_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+DAMAGES: list[Callable[[Path], object]] = [
+    lambda path: path.write_bytes(path.read_bytes()[:-5]),
+    lambda path: path.write_bytes(b""),
+    lambda path: path.write_bytes(bytes([path.read_bytes()[0] ^ 4]) + path.read_bytes()[1:]),
+    turned_into_a_folder,
+]
+
+
+def test_damaged_frames_are_made_again_from_the_ledger(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Whatever happens to a frame or its seal, the values are those that were written, and the log names the study."""
+    folder = StudyFolder(tmp_path, "mine")
+    folder.claim_name({"seeds": [0]})
+    enter_finished(folder, "first")
+    enter_finished(folder, "second")
+    write_frames(folder)
+    whole = load_study(str(folder.path))
+    assert not caplog.text
+    for name, damage in itertools.product(["runs.parquet", "matrix.parquet", "runs.parquet.seal"], DAMAGES):
+        path = Path(str(folder.path / name))
+        content = path.read_bytes()
+        caplog.clear()
+        damage(path)
+        again = load_study(str(folder.path))
+        assert str(folder.path) in caplog.text
+        for frame in ("runs", "tasks", "matrix", "curves"):
+            pd.testing.assert_frame_equal(getattr(again, frame), getattr(whole, frame))
+        if path.is_dir():
+            path.rmdir()
+        path.write_bytes(content)

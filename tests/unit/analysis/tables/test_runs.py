@@ -335,13 +335,6 @@ def test_one_seed_has_a_best_but_no_test() -> None:
     assert table.notes[1].startswith("ER is the trainable classifier without distillation, CL²R the fixed one")
 
 
-def test_a_point_of_runs_older_than_a_field_has_its_default() -> None:
-    runs = runs_of({"er": [0.1, 0.2], "cl2r": [0.2, 0.3]}).assign(**{"eval.order": [None, "stratified"] * 2})
-    table = tables.points_table(runs, ["method.name", "eval.order"])
-    assert texts(table, "order") == ["stratified"] * 2
-    assert table.data["seeds"].tolist() == [2, 2]
-
-
 def test_heads_of_fields_are_short_if_that_tells_them_apart() -> None:
     fields = ["method.name", "variant", "scenario.n_tasks", "lwf.temperature", "wa.temperature"]
     assert tables.field_heads(fields) == ["method", "variant", "T", "lwf.temperature", "wa.temperature"]
