@@ -202,7 +202,7 @@ def read_about(path: StoragePath) -> dict[str, Any]:
     try:
         return _read_mapping(path / "about.json", json_mapping)
     except InputError as error:
-        log.warning("%s; the next command of the study writes it again", error)
+        log.warning("%s", error)
         return {}
 
 
@@ -242,9 +242,8 @@ def _read_mapping(path: StoragePath, parse: Callable[[bytes, object, str], dict[
 
 
 def _read_sealed(path: StoragePath, owner: str) -> bytes:
-    """Return a file that fits its seal. Frames that were copied without any seal are read as they are, with a note."""
+    """Return a file that fits its seal. Frames that were copied somewhere without any seal are read as they are."""
     if not seal_path(path).exists() and not (path.parent / "ledger").exists() and not path.parent.list("*.seal"):
-        log.info("note: %s has no seal, so damage to it cannot be told", path)
         return path.read_bytes()
     return read_beside(path, owner)
 

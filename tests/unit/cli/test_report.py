@@ -16,6 +16,7 @@ from cl2r.cli import report
 from cl2r.cli.report import load, watch_study
 from cl2r.runtime.progress import EpochReport
 from cl2r.storage.path import at
+from cl2r.storage.seal import write_beside
 from cl2r.study.folder import StudyFolder
 from cl2r.study.frames import write_frames
 from cl2r.study.live import LiveFile
@@ -160,10 +161,17 @@ def test_a_run_that_failed_and_then_finished(folder: StudyFolder, made: Study) -
     assert load(folder.path).runs["status"].tolist() == ["finished"]
 
 
-def test_frames_that_were_copied_beside_an_older_ledger_count(folder: StudyFolder, made: Study) -> None:
+def test_frames_that_were_copied_beside_an_older_ledger_count_if_they_are_its_own(
+    folder: StudyFolder, made: Study, caplog: pytest.LogCaptureFixture
+) -> None:
     enter(folder, made, 1)
     for name in FRAMES:
         getattr(made, name).to_parquet(folder.path / f"{name}.parquet", index=False)
+    assert len(load(folder.path).runs) == 1, "the ledger is the truth about a study"
+    assert "runs.parquet" in caplog.text
+    for name in FRAMES:
+        content = (folder.path / f"{name}.parquet").read_bytes()
+        write_beside(folder.path / f"{name}.parquet", content, folder.owner(f"{name}.parquet"))
     assert len(load(folder.path).runs) == 4
 
 
@@ -369,7 +377,8 @@ def test_copied_frames_are_watched_until_about_says_that_the_study_has_ended(
         about.write_text(json.dumps(made.about))
 
     assert watch(copy, lambda: frame.write_bytes(whole), lambda: about.write_text("{"), end)[0] == 0
-    assert [(len(page.runs), page.live, page.refresh) for page in pages] == [(1, [], 10), (4, [], None)]
+    expected = [(1, [], 10), (1, [], 10), (4, [], None)]
+    assert [(len(page.runs), page.live, page.refresh) for page in pages] == expected
 
 
 @pytest.mark.parametrize("repaired", [True, False])

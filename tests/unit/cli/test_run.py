@@ -40,7 +40,8 @@ def test_a_run_prints_and_writes_its_results(cl2r: Command, tiny: Path, tmp_path
     (last,) = [line for line in out.splitlines() if line.startswith("3 links trained, ")]
     folder = tmp_path / "cwd" / last.split("; ")[1]
     names = [f"{frame}.parquet" for frame in ("runs", "tasks", "matrix", "curves")]
-    assert sorted(path.name for path in folder.iterdir()) == sorted([*names, "config.yaml", "result.json"])
+    files = [*names, "config.yaml", "result.json"]
+    assert sorted(path.name for path in folder.iterdir()) == sorted([*files, *(f"{name}.seal" for name in files)])
     result = json.loads((folder / "result.json").read_text())
     for number in (*result["report"]["C"][2], result["report"]["mean_accuracy"]):
         assert f"{number:.3f}" in out

@@ -59,7 +59,8 @@ def written(folder: Path) -> dict[str, Any]:
 def test_files_and_columns(folder: Path, finished: RunResult, tmp_path: Path) -> None:
     assert folder == tmp_path / "runs" / run_name(finished.plan)
     parquet = [f"{name}.parquet" for name in COLUMNS]
-    assert sorted(path.name for path in folder.iterdir()) == sorted([*parquet, "config.yaml", "result.json"])
+    files = [*parquet, "config.yaml", "result.json"]
+    assert sorted(path.name for path in folder.iterdir()) == sorted([*files, *(f"{name}.seal" for name in files)])
     assert resolve([read_layer(str(folder / "config.yaml"))]) == finished.plan.config
     for name, columns in COLUMNS.items():
         table = frame(folder, name)
