@@ -3,8 +3,9 @@
 `python -m tests.faults.corruption --damages 1000 --seed 0` damages one file of a fresh copy at a time, does what users
 do with it, and compares what comes out with the undamaged copy: frames without times, matrices, trials, hits, vectors.
 
-    same      every result is as before; what was lost has been made again
-    told      a result differs or is missing, and a warning or an error of one line names the path
+    same      every result is as before, and nobody had to say anything
+    rebuilt   somebody named the path in a warning or an error, and the next command ended with the right result
+    refused   the next command ended with an error that names the path
     SILENT    a result differs without a word, or `cl2r fsck` finds nothing where another command complains
     TRACEBACK any other exception, or an error that names no path
 """
@@ -237,6 +238,7 @@ def make_scenes(folder: LocalPath) -> list[Scene]:
     in_study = f"studies/{NAME}/"
     frames = {f"{name} frame": f"{in_study}{name}.parquet" for name in ("runs", "tasks", "matrix", "curves")}
     events = {f"{kind} event": f"{in_study}ledger/*.{kind}.*.json" for kind in ("opened", "finished", "closed")}
+    events["event"] = f"{in_study}ledger/*.json"
     study = {"study.yaml": f"{in_study}study.yaml", "about.json": f"{in_study}about.json", **frames, **events}
     run_files = {"config.yaml": "runs/*/config.yaml", "result.json": "runs/*/result.json"}
     run_files["frame of a run"] = "runs/*/*.parquet"
@@ -437,7 +439,7 @@ class Verdict:
     scene: str
     kind: str
     way: str
-    word: str  # same, told, SILENT or TRACEBACK
+    word: str  # same, rebuilt, refused, SILENT or TRACEBACK
     problems: tuple[str, ...] = ()
 
 
@@ -454,7 +456,7 @@ def judge(scene: Scene, kind: str, way: Callable[[Place], bool], seed: str, scra
             return None
         steps = list({**scene.reads, "fsck": check}.items())
         steps += [("repair", repair)] * rng.randint(0, 1) + [*scene.writes.items(), *scene.reads.items()]
-        told, wrong, complaints = False, list[str](), 0
+        told, refused, wrong, complaints = False, False, list[str](), 0
         for number, (name, action) in enumerate(steps):
             with listening() as words:
                 result, fault = None, ""
@@ -477,15 +479,14 @@ def judge(scene: Scene, kind: str, way: Callable[[Place], bool], seed: str, scra
             spoke = bool(fault or named or (name == "status" and "run the same command again" in str(result)))
             complaints += bool((fault or named) and number < len(scene.reads))
             if fault or result != scene.expected[name]:
-                told = True
+                refused |= name in scene.writes
                 if not spoke:
                     wrong.append(f"SILENT {name}: {_difference(scene.expected[name], result)}")
-            told = told or spoke
+            told |= spoke
         word = "TRACEBACK" if any(text.startswith("TRACEBACK") for text in wrong) else "SILENT" if wrong else ""
-        where = path.relative_to(root)
-        return Verdict(
-            scene.name, kind, way.__name__, word or ("told" if told else "same"), tuple(f"{where}: {w}" for w in wrong)
-        )
+        word = word or ("refused" if refused else "rebuilt" if told else "same")
+        problems = tuple(f"{path.relative_to(root)}: {text}" for text in wrong)
+        return Verdict(scene.name, kind, way.__name__, word, problems)
     finally:
         shutil.rmtree(root)
 
@@ -538,6 +539,8 @@ def run_suite(scenes: Sequence[Scene], count: int, seed: int, scratch: LocalPath
             verdicts.append(verdict)
             if verbose and verdict.problems:
                 print(f"{words}:", *verdict.problems, sep="\n  ", flush=True)
+            if verbose and verdict.word == "refused" and scene.name != "search":
+                print(f"{words}: refused", flush=True)
     return verdicts
 
 
@@ -554,7 +557,8 @@ def table(verdicts: Sequence[Verdict]) -> str:
             cells.append(f"{(str(here.total()) + bad) if here else '–':>9}")
         lines.append(f"{f'{scene}: {kind}':<38}" + " ".join(cells))
     totals = Counter(one.word for one in verdicts)
-    lines.append(f"{len(verdicts)} damages: {totals['same']} the same, {totals['told']} told or made again")
+    fine = f"{totals['same']} the same, {totals['rebuilt']} rebuilt with a word, {totals['refused']} refused"
+    lines.append(f"{len(verdicts)} damages: {fine}")
     lines.append(f"silently different results: {totals['SILENT']}")
     lines.append(f"tracebacks: {totals['TRACEBACK']}")
     if os.getuid() == 0:
