@@ -42,20 +42,20 @@ class Finding:
 @click.option("--remove-unused", is_flag=True, help="Remove links that no finished run refers to.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 def fsck(storage: "StoragePath", repair: bool, remove_unused: bool, as_json: bool) -> None:
-    """Check every link, study, run and gallery below a storage.
+    """Check every link, study, run, gallery and exported model below a storage.
 
     Reads all of it, on a disk or in an object store, and changes nothing unless asked. Damaged links and events are
-    set aside by --repair: the next command trains or evaluates again what they told. Exit code 0: all is sound; 5:
-    something is damaged; 6: nothing is damaged, but files are foreign, unused or left behind. After repairs the code
-    tells what is left.
+    set aside by --repair: the next command trains or evaluates again what they told. What was set aside is listed from
+    then on, and removed by the next --repair. Exit code 0: all is sound; 5: something is damaged; 6: nothing is
+    damaged, but files are foreign, unused or left behind. After repairs the code tells what is left.
     """
     from rich.console import Console
     from rich.progress import Progress
 
     if not storage.exists():
         raise click.UsageError(f"{storage}: no such folder")
-    found, left = list[Finding](), list[Finding]()
-    with Progress(console=Console(stderr=True), transient=True, disable=as_json) as progress:
+    found, left, console = list[Finding](), list[Finding](), Console(stderr=True)
+    with Progress(console=console, transient=True, disable=as_json or not console.is_terminal) as progress:
         bar = progress.add_task("reading", total=None)
         for finding in check_storage(storage, lambda done, total: progress.update(bar, completed=done, total=total)):
             wanted = remove_unused if finding.kind == "unused" else repair
@@ -156,7 +156,8 @@ def _check_link(store: "LinkStore", path: "StoragePath", used: set[str], busy: b
         yield Finding("foreign", path, "not a link", _size(path))
         return
     if not (path / MANIFEST).exists():
-        if (store.locks / path.name).holder() is None:
+        gone = path.remote and next(path.walk_files(), None) is None  # only the mark of a folder is left
+        if not gone and (store.locks / path.name).holder() is None:
             yield Finding("left behind", path, "a link that was not written whole", _size(path), path.remove_tree)
         return
     try:
@@ -313,4 +314,5 @@ def _leftovers(storage: "StoragePath") -> Iterator[Finding]:
         before, aside, after = entry.path.partition(ASIDE)
         names |= {before + aside + after.partition("/")[0]} if aside else set()
     for object_path in (storage / name for name in sorted(names)):
-        yield Finding("left behind", object_path, "set aside", _size(object_path), object_path.remove_tree)
+        remove = object_path.unlink if object_path.file_info() else object_path.remove_tree
+        yield Finding("left behind", object_path, "set aside", _size(object_path), remove)
