@@ -311,8 +311,8 @@ def _leftovers(storage: "StoragePath") -> Iterator[Finding]:
         return
     names = set[str]()
     for entry in storage.walk_files():
-        before, aside, after = entry.path.partition(ASIDE)
-        names |= {before + aside + after.partition("/")[0]} if aside else set()
+        before, mark, after = entry.path.partition(ASIDE)
+        names |= {before + mark + after.partition("/")[0]} if mark else set()
     for object_path in (storage / name for name in sorted(names)):
         remove = object_path.unlink if object_path.file_info() else object_path.remove_tree
         yield Finding("left behind", object_path, "set aside", _size(object_path), remove)

@@ -167,7 +167,9 @@ def _from_run(asked: str, run: StoredRun, task: int | None) -> ModelFiles:
 
 def _unusable(asked: str, store: LinkStore, task: int, key: str, error: Exception) -> InputError:
     fault = f"damaged ({error})" if key in store else "missing"
-    return InputError(f"{asked}: link {store.root / key} of task {task} is {fault}; run the command that trained it again")
+    return InputError(
+        f"{asked}: link {store.root / key} of task {task} is {fault}; run the command that trained it again"
+    )
 
 
 def from_links(run: str, config: Config, facts: Mapping[str, Any], store: LinkStore, asked: str = "") -> ModelFiles:
