@@ -273,7 +273,7 @@ def _check_run(path: "StoragePath", used: set[str]) -> Iterator[Finding]:
 
 def _check_gallery(path: "StoragePath") -> Iterator[Finding]:
     from cl2r.errors import InputError
-    from cl2r.gallery.gallery import Gallery
+    from cl2r.gallery.gallery import COMMIT_NAME, Gallery, newest_commit, own_files, read_commit
     from cl2r.gallery.maintenance import verify
 
     try:
@@ -283,6 +283,14 @@ def _check_gallery(path: "StoragePath") -> Iterator[Finding]:
         yield Finding("damaged", path, str(error))
         return
     yield from (Finding("damaged", path, problem) for problem in problems)
+    newest = newest_commit(path)
+    for commit in own_files(path / "commits", COMMIT_NAME):
+        try:
+            if commit != newest:
+                read_commit(commit, gallery.id)
+        except InputError as error:
+            what = f"{error.__cause__}; no search needs this older commit"
+            yield Finding("damaged", commit, what, _size(commit), commit.set_aside)
     for name in gallery.uncommitted():
         shard = gallery.shards.folder / name
         yield Finding("left behind", shard, "no commit lists this shard", _size(shard), shard.remove_tree)
