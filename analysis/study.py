@@ -97,6 +97,9 @@ def load_runs(root: str | Path, names: Collection[str] | None = None) -> Frames:
     """Load all finished runs below `root`/runs, or those with the given names; e.g. load_runs("results")."""
     folders = sorted(path.parent for path in Path(root).glob("runs/*/runs.parquet"))
     folders = [folder for folder in folders if names is None or folder.name in names]
+    for other in sorted(path.parent for path in Path(root).glob("runs/*/result.json*")):
+        if other not in folders and (names is None or other.name in names):
+            log.warning("%s is missing; run the command that wrote it again", other / "runs.parquet")
     if not folders:
         raise FileNotFoundError(f"no finished runs below {Path(root) / 'runs'}")
     parts: dict[str, list[pd.DataFrame]] = {name: [] for name in FRAMES}
@@ -190,7 +193,9 @@ def newest_study() -> StoragePath:
 
 
 def read_specification(path: StoragePath) -> dict[str, Any]:
-    """Return what the study was asked for, from study.yaml."""
+    """Return what the study was asked for, from study.yaml; empty, with a warning if there is a ledger but no file."""
+    if (path / "ledger").exists() and not (path / "study.yaml").exists():
+        log.warning("%s is missing; the next command of the study writes it again", path / "study.yaml")
     found = _read_mapping(path / "study.yaml", yaml_mapping).get("specification") or {}
     if not isinstance(found, dict):
         raise _damaged(path, "study.yaml", "its specification is no mapping")

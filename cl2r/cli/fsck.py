@@ -1,7 +1,10 @@
 """`cl2r fsck`: read everything below a storage and list what is damaged, foreign or left behind."""
 
 import contextlib
+import dataclasses
 import json
+import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
 DAMAGED, LEFT_BEHIND = 5, 6
 """Exit codes: something is damaged; nothing is damaged, but there are foreign files or leftovers."""
 Kind = Literal["damaged", "foreign", "left behind", "unused"]
+RUN_FILES = {"config.yaml", "result.json", *(f"{name}.parquet" for name in ("runs", "tasks", "matrix", "curves"))}
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,7 @@ class Finding:
     what: str
     bytes: int = 0
     repair: Callable[[], object] | None = None
+    repaired: bool = False
 
 
 @click.command()
@@ -37,41 +42,41 @@ class Finding:
 @click.option("--remove-unused", is_flag=True, help="Remove links that no finished run refers to.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 def fsck(storage: "StoragePath", repair: bool, remove_unused: bool, as_json: bool) -> None:
-    """Check every link, study, run and gallery below a storage.
+    """Check every link, study, run, gallery and exported model below a storage.
 
     Reads all of it, on a disk or in an object store, and changes nothing unless asked. Damaged links and events are
-    set aside by --repair: the next command trains or evaluates again what they told. Exit code 0: all is sound; 5:
-    something is damaged; 6: nothing is damaged, but files are foreign, unused or left behind. After repairs the code
-    tells what is left.
+    set aside by --repair: the next command trains or evaluates again what they told. What was set aside is listed from
+    then on, and removed by the next --repair. Exit code 0: all is sound; 5: something is damaged; 6: nothing is
+    damaged, but files are foreign, unused or left behind. After repairs the code tells what is left.
     """
     from rich.console import Console
     from rich.progress import Progress
 
     if not storage.exists():
         raise click.UsageError(f"{storage}: no such folder")
-    found, left = list[Finding](), list[Finding]()
-    with Progress(console=Console(stderr=True), transient=True, disable=as_json) as progress:
+    found, left, console = list[Finding](), list[Finding](), Console(stderr=True)
+    with Progress(console=console, transient=True, disable=as_json or not console.is_terminal) as progress:
         bar = progress.add_task("reading", total=None)
         for finding in check_storage(storage, lambda done, total: progress.update(bar, completed=done, total=total)):
-            found.append(finding)
             wanted = remove_unused if finding.kind == "unused" else repair
             if wanted and finding.repair is not None:
                 finding.repair()
+                finding = dataclasses.replace(finding, repaired=True)
             else:
                 left.append(finding)
-    codes = [DAMAGED if finding.kind == "damaged" else LEFT_BEHIND for finding in left]
+            found.append(finding)
     if as_json:
-        entries = [{**vars(one), "path": str(one.path), "repaired": one not in left} for one in found]
-        click.echo(json.dumps([{name: entry[name] for name in entry if name != "repair"} for entry in entries]))
+        names = ("kind", "path", "what", "bytes", "repaired")
+        entries = [{name: getattr(one, name) for name in names} | {"path": str(one.path)} for one in found]
+        click.echo(json.dumps({"storage": str(storage), "findings": entries, "left": len(left)}))
     else:
         for finding in found:
             size = f", {finding.bytes:,} bytes" if finding.bytes else ""
-            done = "" if finding in left else "; repaired"
-            click.echo(f"{finding.kind}: {finding.path}: {finding.what}{size}{done}")
-        counts = [f"{sum(one.kind == kind for one in found)} {kind}" for kind in dict.fromkeys(f.kind for f in found)]
-        click.echo(", ".join(counts) or f"{storage}: all is sound")
-    if codes:
-        raise SystemExit(min(codes))
+            click.echo(f"{finding.kind}: {finding.path}: {finding.what}{size}{'; repaired' * finding.repaired}")
+        counts = Counter(finding.kind for finding in found)
+        click.echo(", ".join(f"{count} {kind}" for kind, count in counts.items()) or f"{storage}: all is sound")
+    if left:
+        raise SystemExit(DAMAGED if any(finding.kind == "damaged" for finding in left) else LEFT_BEHIND)
 
 
 def check_storage(
@@ -82,36 +87,58 @@ def check_storage(
     from cl2r.study.folder import StudyFolder
 
     store = LinkStore(storage)
-    links = _children(store.root)
-    partials = _children(store.partials)
+    left_behind = list(_leftovers(storage))  # before anything is set aside by a repair
+    links, partials = _children(store.root), _children(store.partials)
     studies = [path for path in _children(storage / "studies") if not path.name.startswith(".")]
     runs = [path for path in _children(storage / "runs") if not path.name.startswith(".")]
-    marks = [] if (storage / "gallery.json").exists() else _galleries(storage)
-    galleries = [storage] if (storage / "gallery.json").exists() else marks
-    total, done, used = sum(map(len, (links, partials, studies, runs, galleries))), 0, set[str]()
+    galleries, exports = _galleries_and_exports(storage)
+    total, done = sum(map(len, (links, partials, studies, runs, galleries, exports))), 0
+    # Links of a run that has not finished are still needed by the command that is at work on it.
+    busy = any(StudyFolder.at(path).is_driven() for path in studies) or _is_training(store)
+    used = set[str]()
     checks: list[tuple[list[StoragePath], Callable[[StoragePath], Iterator[Finding]]]] = [
         (studies, lambda path: _check_study(StudyFolder.at(path), used)),
         (runs, lambda path: _check_run(path, used)),
-        (links, lambda path: _check_link(store, path, used)),
+        (links, lambda path: _check_link(store, path, used, busy)),
         (partials, lambda path: _check_partial(store, path)),
         (galleries, _check_gallery),
+        (exports, _check_export),
     ]
     for paths, check in checks:
         for path in paths:
-            yield from check(path)
+            try:
+                yield from check(path)
+            except (PermissionError, IsADirectoryError, NotADirectoryError) as error:
+                yield Finding("damaged", path, f"it cannot be read ({error})")
             done += 1
             report(done, total)
-    yield from _leftovers(storage)
+    yield from left_behind
 
 
 def _children(folder: "StoragePath") -> "list[StoragePath]":
     return [*folder.list("*")] if folder.exists() else []
 
 
-def _galleries(storage: "StoragePath") -> "list[StoragePath]":
+def _is_training(store: "LinkStore") -> bool:
+    """Return whether a process holds the lock of a link."""
+    suffix = r"\.[0-9a-f]{32}\.json" if store.locks.remote else r"\.holder"
+    names = {re.sub(f"{suffix}$", "", path.name) for path in _children(store.locks)}
+    return any((store.locks / name).holder() is not None for name in names)
+
+
+def _galleries_and_exports(storage: "StoragePath") -> "tuple[list[StoragePath], list[StoragePath]]":
+    """Return the folders of galleries and of exported models, also of those whose first file is missing."""
     ours = ("links/", "partials/", "runs/", "claims/")
-    names = [entry.path for entry in storage.walk_files() if entry.path.endswith("gallery.json")]
-    return [(storage / name).parent for name in names if not name.startswith(ours)]
+    galleries, exports = set[str](), set[str]()
+    for entry in storage.walk_files():
+        if entry.path.startswith(ours) or "/." in f"/{entry.path}":
+            continue
+        if found := re.fullmatch(r"(?:(.+)/)?(?:gallery\.json|commits/\d{8,}\.json)", entry.path):
+            galleries.add(found[1] or "")
+        elif found := re.fullmatch(r"(?:(.+)/)?(?:model\.json\.seal|task\d+\.safetensors)", entry.path):
+            exports.add(found[1] or "")
+    first, second = ([storage / name if name else storage for name in sorted(names)] for names in (galleries, exports))
+    return first, second
 
 
 def _size(path: "StoragePath") -> int:
@@ -119,7 +146,7 @@ def _size(path: "StoragePath") -> int:
     return info.size if info else sum(entry.size for entry in path.walk_files())
 
 
-def _check_link(store: "LinkStore", path: "StoragePath", used: set[str]) -> Iterator[Finding]:
+def _check_link(store: "LinkStore", path: "StoragePath", used: set[str], busy: bool) -> Iterator[Finding]:
     from cl2r.config.keys import KEY
     from cl2r.engine.links import MANIFEST, DamagedError, content_name
 
@@ -129,7 +156,8 @@ def _check_link(store: "LinkStore", path: "StoragePath", used: set[str]) -> Iter
         yield Finding("foreign", path, "not a link", _size(path))
         return
     if not (path / MANIFEST).exists():
-        if (store.locks / path.name).holder() is None:
+        gone = path.remote and next(path.walk_files(), None) is None  # only the mark of a folder is left
+        if not gone and (store.locks / path.name).holder() is None:
             yield Finding("left behind", path, "a link that was not written whole", _size(path), path.remove_tree)
         return
     try:
@@ -140,16 +168,24 @@ def _check_link(store: "LinkStore", path: "StoragePath", used: set[str]) -> Iter
     listed = {MANIFEST, *(content_name(digest, name) for name, digest in store.manifest(path.name).items())}
     for file in path.list("*"):
         if file.name not in listed and not file.name.startswith("."):
-            yield Finding("left behind", file, "another attempt's file", _size(file), file.unlink)
+            remove = file.unlink if file.file_info() else file.remove_tree
+            yield Finding("left behind", file, "another attempt's file", _size(file), remove)
     if path.name not in used:
-        yield Finding("unused", path, "no finished run refers to this link", _size(path), path.remove_tree)
+        what = f"no finished run refers to this link{', but a command is at work' * busy}"
+        yield Finding("unused", path, what, _size(path), None if busy else path.remove_tree)
 
 
 def _check_partial(store: "LinkStore", path: "StoragePath") -> Iterator[Finding]:
+    from cl2r.config.keys import KEY
     from cl2r.storage.path import sha256
 
     if path.name.startswith("."):
         return
+    if not KEY.fullmatch(path.name) or path.file_info() is not None:
+        yield Finding("foreign", path, "not an unfinished epoch", _size(path))
+        return
+    if (store.locks / path.name).holder() is not None:
+        return  # it is being trained
     try:
         entry = store.read_partial(path.name)
         if sha256((path / str(entry["file"])).read_bytes()) != entry["sha256"]:
@@ -163,67 +199,81 @@ def _check_partial(store: "LinkStore", path: "StoragePath") -> Iterator[Finding]
 
 
 def _check_study(folder: "StudyFolder", used: set[str]) -> Iterator[Finding]:
-    from cl2r.errors import InputError
     from cl2r.rayrun.optuna_source import check_journal
-    from cl2r.storage.seal import SealError, read_beside
+    from cl2r.storage.seal import SealError, read_beside, seal_path
     from cl2r.study.frames import FRAMES, write_frames
+    from cl2r.study.status import phase
 
     if not folder.specification.exists() and not (folder.path / "ledger").exists():
         yield Finding("foreign", folder.path, "not a study", _size(folder.path))
         return
-    if folder.is_driven():
-        return  # its driver is at work and checks for itself
-    if fault := folder.fault():
-        yield Finding("damaged", folder.specification, f"{fault}; run the study's command again, which writes it")
+    driven = folder.is_driven()  # its driver is at work and checks for itself
+    if not driven and (fault := folder.fault()):
+        cure = "run the study's command again, which writes it"
+        yield Finding("damaged", folder.specification, f"{fault}; {cure}")
     bad = {event.path: why for event, why in folder.ledger.damaged()}
-    for path, why in bad.items():
-        yield Finding("damaged", path, f"{why}; what it told is made again", _size(path), path.set_aside)
     for event in folder.ledger.last("finished").values():
         if event.path not in bad:
-            used |= {str(row["key"]) for row in event.read()["frames"]["tasks"]}
-    names = [f"{name}.parquet" for name in FRAMES] + ["about.json", "paper.json"]
-    search = [f"search/{path.name}" for path in (folder.path / "search").list("*.parquet")]
-    for name in [*names, *search]:
+            used |= {str(row["key"]) for row in event.read().get("frames", {}).get("tasks", ())}
+    if driven:
+        return
+    for path, why in bad.items():
+        yield Finding("damaged", path, f"{why}; what it told is made again", _size(path), path.set_aside)
+    frames = [f"{name}.parquet" for name in FRAMES]
+    closed = phase(folder) == "closed" if not bad else False
+    if missing := [name for name in frames if closed and not (folder.path / name).exists()]:
+
+        def write() -> None:
+            write_frames(folder)
+
+        yield Finding("damaged", folder.path / missing[0], "it is missing; it is made again from the ledger", 0, write)
+    for name in [*frames, "about.json", "paper.json", *_search_frames(folder)]:
         path = folder.path / name
         with contextlib.suppress(FileNotFoundError):
             try:
                 read_beside(path, folder.owner(name))
             except SealError as error:
-                frame = name in names and name.endswith(".parquet")
 
-                def again(path: "StoragePath" = path, frame: bool = frame) -> None:
+                def again(path: "StoragePath" = path, frame: bool = name in frames) -> None:
                     path.set_aside()
-                    if frame:
-                        with contextlib.suppress(InputError):  # of a damaged event, which is listed by itself
-                            write_frames(folder)
+                    if frame and not bad:  # otherwise the study's command, which first replaces what is lost
+                        write_frames(folder)
 
                 yield Finding("damaged", path, str(error), _size(path), again)
     if fault := check_journal(folder):
-        yield Finding(
-            "damaged", folder.journal, f"{fault}; it is made again from the ledger", 0, folder.journal.set_aside
-        )
+
+        def remove() -> None:
+            folder.journal.set_aside()
+            seal_path(folder.journal).set_aside()
+
+        yield Finding("damaged", folder.journal, f"{fault}; it is made again from the ledger", 0, remove)
+
+
+def _search_frames(folder: "StudyFolder") -> list[str]:
+    return [f"search/{path.name}" for path in (folder.path / "search").list("*.parquet")]
 
 
 def _check_run(path: "StoragePath", used: set[str]) -> Iterator[Finding]:
     from cl2r.storage.seal import SUFFIX, SealError, read_beside, run_owner
 
-    files = [file for file in path.list("*.seal") if not file.name.startswith(".")]
-    if not files:
+    there = {file.name.removesuffix(SUFFIX) for file in path.list("*") if not file.name.startswith(".")}
+    if not there & RUN_FILES:
         yield Finding("foreign", path, "not a run", _size(path))
-    for seal in files:
-        file = path / seal.name.removesuffix(SUFFIX)
+        return
+    for file in (path / name for name in sorted(RUN_FILES)):
         try:
             content = read_beside(file, run_owner(path.name, file.name))
             if file.name == "result.json":
                 used |= {str(link["key"]) for link in json.loads(content)["links"]}
         except (SealError, FileNotFoundError) as error:
-            cure = "run the command that wrote it again"
-            yield Finding("damaged", file, f"{error}; {cure}", _size(file) if file.exists() else 0)
+            fault = "it is missing" if isinstance(error, FileNotFoundError) else str(error)
+            size = _size(file) if file.exists() else 0
+            yield Finding("damaged", file, f"{fault}; run the command that wrote it again", size)
 
 
 def _check_gallery(path: "StoragePath") -> Iterator[Finding]:
     from cl2r.errors import InputError
-    from cl2r.gallery.gallery import Gallery
+    from cl2r.gallery.gallery import COMMIT_NAME, Gallery, newest_commit, own_files, read_commit
     from cl2r.gallery.maintenance import verify
 
     try:
@@ -233,9 +283,27 @@ def _check_gallery(path: "StoragePath") -> Iterator[Finding]:
         yield Finding("damaged", path, str(error))
         return
     yield from (Finding("damaged", path, problem) for problem in problems)
+    newest = newest_commit(path)
+    for commit in own_files(path / "commits", COMMIT_NAME):
+        try:
+            if commit != newest:
+                read_commit(commit, gallery.id)
+        except InputError as error:
+            what = f"{error.__cause__}; no search needs this older commit"
+            yield Finding("damaged", commit, what, _size(commit), commit.set_aside)
     for name in gallery.uncommitted():
         shard = gallery.shards.folder / name
         yield Finding("left behind", shard, "no commit lists this shard", _size(shard), shard.remove_tree)
+
+
+def _check_export(path: "StoragePath") -> Iterator[Finding]:
+    from cl2r.errors import InputError
+    from cl2r.gallery.model import read_export
+
+    try:
+        read_export(path)
+    except InputError as error:
+        yield Finding("damaged", path, str(error))
 
 
 def _leftovers(storage: "StoragePath") -> Iterator[Finding]:
@@ -244,13 +312,15 @@ def _leftovers(storage: "StoragePath") -> Iterator[Finding]:
     from cl2r.storage.path import ASIDE, LocalPath
 
     if isinstance(storage, LocalPath):
-        for path in [*stale(storage), *stale_temporary()]:
+        aside = [path for path in stale(storage, 0) if path.name.startswith(ASIDE)]  # nobody is writing it
+        for path in dict.fromkeys([*aside, *stale(storage), *stale_temporary()]):
             what = "set aside" if path.name.startswith(ASIDE) else "left by a process that ended"
             yield Finding("left behind", path, what, _size(path), path.remove_tree if path.is_dir() else path.unlink)
         return
     names = set[str]()
     for entry in storage.walk_files():
-        before, aside, after = entry.path.partition(ASIDE)
-        names |= {before + aside + after.partition("/")[0]} if aside else set()
+        before, mark, after = entry.path.partition(ASIDE)
+        names |= {before + mark + after.partition("/")[0]} if mark else set()
     for object_path in (storage / name for name in sorted(names)):
-        yield Finding("left behind", object_path, "set aside", _size(object_path), object_path.remove_tree)
+        remove = object_path.unlink if object_path.file_info() else object_path.remove_tree
+        yield Finding("left behind", object_path, "set aside", _size(object_path), remove)

@@ -40,7 +40,7 @@ from cl2r.data.images import MODES, Crop
 from cl2r.engine.links import MODEL, DamagedError, Link, LinkStore, Tensors
 from cl2r.errors import InputError
 from cl2r.gallery.gallery import WRONG_KIND, Name, Record, Version, reason
-from cl2r.gallery.runs import StoredRun, find_runs
+from cl2r.gallery.runs import RESULT, StoredRun, find_runs
 from cl2r.methods.base import Method, TaskInfo, build_method
 from cl2r.storage.path import StoragePath, at, sha256
 from cl2r.storage.seal import SealError, read_beside, seal_path, sealed
@@ -153,7 +153,8 @@ def _from_run(asked: str, run: StoredRun, task: int | None) -> ModelFiles:
     store = LinkStore(run.storage)
     keys = run.keys
     if not keys:
-        raise InputError(f"{asked}: no links are recorded for {run.name}; run the command that trained it again")
+        where = run.folder / RESULT if run.folder is not None else run.storage
+        raise InputError(f"{asked}: no links are recorded in {where}; run the command that trained it again")
     task = task or len(keys)
     if task > len(keys):
         raise InputError(f"{asked}: {run.name} has {len(keys)} tasks; give a task from 1 to {len(keys)}")
@@ -166,7 +167,9 @@ def _from_run(asked: str, run: StoredRun, task: int | None) -> ModelFiles:
 
 def _unusable(asked: str, store: LinkStore, task: int, key: str, error: Exception) -> InputError:
     fault = f"damaged ({error})" if key in store else "missing"
-    return InputError(f"{asked}: link {key} of task {task} is {fault}; run the command that trained it again")
+    return InputError(
+        f"{asked}: link {store.root / key} of task {task} is {fault}; run the command that trained it again"
+    )
 
 
 def from_links(run: str, config: Config, facts: Mapping[str, Any], store: LinkStore, asked: str = "") -> ModelFiles:

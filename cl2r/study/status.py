@@ -96,13 +96,14 @@ def phase(folder: StudyFolder) -> Literal["running", "closed", "interrupted"]:
     """Return whether a driver is at work and, if not, whether the last one ended normally.
 
     A file lock of a driver on another machine may not be visible here; it counts as running if any process reported
-    within the last minute.
+    within the last minute. A study that has lost events of runs that had finished is to be resumed.
     """
     if folder.is_driven():
         return "running"
     opened, closed = folder.ledger.events("opened"), folder.ledger.events("closed")
     if opened and closed and closed[-1].time_ns > opened[-1].time_ns:
-        return "closed"
+        lost = closed[-1].read().get("finished", 0) - len(folder.ledger.last("finished"))
+        return "interrupted" if lost > 0 else "closed"
     if not folder.driver_is_elsewhere():
         return "interrupted"
     recent = time.time() - _last_event(folder) < STALE_SECONDS or any(not row.stale for row in read_live(folder.live))
