@@ -179,7 +179,8 @@ class StudyFolder:
 
     def makers(self) -> list[str]:
         """Return what made the links of this study (`cl2r.config.keys`), the last command's resources first."""
-        return list(dict.fromkeys(event.read()["made_by"] for event in reversed(self.ledger.events("opened"))))
+        sessions = [event.read() for event in reversed(self.ledger.events("opened"))]
+        return list(dict.fromkeys(entry["made_by"] for entry in sessions if "made_by" in entry))
 
     def owner(self, name: str) -> str:
         """Return whose the file `name` of this folder is, as its seal states it."""

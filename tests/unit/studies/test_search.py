@@ -73,7 +73,7 @@ def frames(results: list[RunResult]) -> Frames:
 
 @pytest.fixture(scope="module")
 def measured(study: StudySpec, frames: Frames, root: Path) -> Frames:
-    return measure_runs(study, frames["runs"], root, draws=2)
+    return measure_runs(study, frames["runs"], StudyFolder(root, "made"), draws=2)
 
 
 def test_every_cell_of_every_run_is_measured(measured: Frames, results: list[RunResult], root: Path) -> None:
@@ -81,7 +81,7 @@ def test_every_cell_of_every_run_is_measured(measured: Frames, results: list[Run
     assert list(cells.columns) == ["run", "method", "seed", "t", "k", "metric", "value", "low", "high", "compatible"]
     assert len(cells) == 4 * len(SEARCH_METRICS) * TASKS * (TASKS + 1) // 2
     for result in results:
-        features, images = chain_features(result.plan, root), report_images(result.plan)
+        features, images = chain_features(result.plan, StudyFolder(root, "made")), report_images(result.plan)
         own = cells[cells["run"] == run_name(result.plan)].set_index(["metric", "t", "k"])
         judged = retrieved(*features.searched(2, 1, images), images)
         for metric, value in zip(SEARCH_METRICS, judged.mean(axis=0), strict=True):
@@ -144,7 +144,7 @@ def test_indexes_of_the_runs_own_gallery(measured: Frames) -> None:
 def test_a_failed_run_is_left_out(study: StudySpec, frames: Frames, root: Path) -> None:
     runs = frames["runs"].copy()
     runs.loc[1:, "status"] = "failed"
-    found = measure_runs(study, runs, root, draws=1)
+    found = measure_runs(study, runs, StudyFolder(root, "made"), draws=1)
     assert set(found["retrieval"]["run"]) == {runs["run"].iloc[0]}
 
 
@@ -152,7 +152,7 @@ def test_a_lost_link_is_trained_again(results: list[RunResult], root: Path, tmp_
     shutil.copytree(root, tmp_path / "copy")
     plan = results[0].plan
     shutil.rmtree(tmp_path / "copy" / "links" / plan.keys[1])
-    found, right = (chain_features(plan, place) for place in (tmp_path / "copy", root))
+    found, right = (chain_features(plan, StudyFolder(place, "made")) for place in (tmp_path / "copy", root))
     assert all(np.array_equal(one.body, other.body) for one, other in zip(found.models, right.models, strict=True))
 
 
@@ -228,7 +228,7 @@ def test_the_matrix_shows_a_search_metric(frames: Frames, measured: Frames) -> N
 
 def test_everything_is_written(frames: Frames, measured: Frames, tmp_path: Path, remote: ObjectPath) -> None:
     found = Study(**frames, curves=pd.DataFrame(), name="made", search=measured, paper={})
-    text = present(found, at(tmp_path / "out"), "python studies/search.py --seeds 0 1")
+    text = present(found, at(tmp_path / "out"), StudyFolder(tmp_path, "made"), "python studies/search.py --seeds 0 1")
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert {f"{name}.parquet" for name in measured} <= names
     assert {f"search_backfill.{kind}" for kind in ("png", "svg", "pdf")} | {"search_matrices.png", "search.md"} <= names
@@ -245,7 +245,7 @@ def test_everything_is_written(frames: Frames, measured: Frames, tmp_path: Path,
     assert "1:N search" in text
     assert "|" not in text, "aligned columns for the terminal"
     assert str(tmp_path / "out") in text
-    present(found, remote / "search", "cl2r study search")
+    present(found, remote / "search", StudyFolder(remote, "made"), "cl2r study search")
     assert {path.name for path in (remote / "search").list()} == names
 
 
