@@ -107,7 +107,8 @@ def check_journal(folder: StudyFolder) -> str:
     journal, owner = folder.journal, folder.owner(folder.journal.name)
     try:
         if isinstance(journal, LocalPath):
-            JournalSeal(journal, owner, change=False)
+            if lines := JournalSeal(journal, owner, change=False).unsealed_lines:
+                return f"{lines} lines at its end do not fit its seal"
         elif journal.exists():
             ObjectJournal(journal, owner)
     except (ValueError, KeyError, TypeError, IsADirectoryError) as error:

@@ -107,6 +107,7 @@ class JournalSeal:
 
     def __init__(self, path: LocalPath, belongs_to: str, change: bool = True) -> None:
         self.path, self.belongs_to, self.change = path, belongs_to, change
+        self.unsealed_lines = 0  # at its end
         content = path.read_bytes() if path.exists() else b""
         seal = seal_path(path)
         if content or seal.exists():
@@ -120,6 +121,7 @@ class JournalSeal:
         for left_out in range(min(len(lines), MOST_LINES) + 1):
             kept = b"".join(lines[: len(lines) - left_out])
             if checksum(kept, owner) in digests:
+                self.unsealed_lines = left_out
                 if left_out and self.change:
                     log.warning("%s: %d lines at its end were not written whole; removed", self.path, left_out)
                     self.path.write_file(kept)

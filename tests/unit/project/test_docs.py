@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from cl2r.cli.fsck import DAMAGED, LEFT_BEHIND
 from cl2r.cli.main import cli
 from cl2r.errors import NOT_KNOWN, NOT_SAFE, REQUEUE
 
@@ -123,7 +124,17 @@ def test_the_table_of_the_readme_is_the_kept_one() -> None:
 
 def test_the_page_of_exit_codes_has_all_of_them() -> None:
     rows = table_rows(ROOT / "cl2r" / "cli" / "README.md", "Exit codes")[2:]
-    assert [int(row.split("|")[1]) for row in rows] == [0, 1, 2, NOT_SAFE, NOT_KNOWN, REQUEUE, 130]
+    assert [int(row.split("|")[1]) for row in rows] == [
+        0,
+        1,
+        2,
+        NOT_SAFE,
+        NOT_KNOWN,
+        DAMAGED,
+        LEFT_BEHIND,
+        REQUEUE,
+        130,
+    ]
 
 
 def test_speeds_are_those_that_the_benchmark_wrote() -> None:
