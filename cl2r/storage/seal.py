@@ -37,8 +37,8 @@ def sealed(content: bytes, belongs_to: str) -> bytes:
 
 def unsealed(content: bytes, belongs_to: str) -> bytes:
     """Return the content behind a seal. Raise SealError if it is damaged, or belongs to something else."""
-    line, _, body = content.partition(b"\n")
-    owner, digest = _parsed(line)
+    line, end, body = content.partition(b"\n")
+    owner, digest = _parsed(line + end)
     if digest != checksum(body, owner):
         raise SealError("the checksum differs")
     _check_owner(owner, belongs_to)
@@ -47,7 +47,7 @@ def unsealed(content: bytes, belongs_to: str) -> bytes:
 
 def owner_of(content: bytes) -> str:
     """Return what sealed content belongs to. Raise SealError if it is damaged."""
-    owner, _ = _parsed(content.partition(b"\n")[0])
+    owner, _ = _parsed(b"".join(content.partition(b"\n")[:2]))
     unsealed(content, owner)
     return owner
 
@@ -160,12 +160,12 @@ def _parsed(line: bytes) -> tuple[str, Any]:
     """Return owner and checksums of a seal. Raise SealError if it is none."""
     try:
         entry = json.loads(line)
-        if entry.keys() != {_OWNER, _DIGEST} or not isinstance(entry[_OWNER], str):
+        if not isinstance(entry[_OWNER], str) or _line(entry[_OWNER], entry[_DIGEST]) != line:
             raise SealError("its seal does not parse")
         return entry[_OWNER], entry[_DIGEST]
     except SealError:
         raise
-    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, TypeError, LookupError, RecursionError) as error:
         raise SealError("it has no seal, or a damaged one") from error
 
 

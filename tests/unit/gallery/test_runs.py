@@ -16,7 +16,9 @@ from cl2r.engine.links import MODEL, Link, LinkStore
 from cl2r.gallery.model import find_model, find_models, write_export
 from cl2r.gallery.runs import StoredRun, find_runs
 from cl2r.storage.path import StoragePath
+from cl2r.storage.seal import run_owner, sealed, write_beside
 from cl2r.study.folder import StudyFolder
+from cl2r.study.ledger import owner
 from tests.support.command_line import Command, quick_options
 from tests.support.galleries import Trained, refused, trained, write_images
 from tests.support.object_server import upload
@@ -29,13 +31,14 @@ def add_run(storage: StoragePath, name: str, hour: int | None, tasks: int = 5) -
     entry: dict[str, object] = {"links": [{"task": task, "key": f"{name}{task}"} for task in range(1, tasks + 1)]}
     if hour is not None:
         entry["finished"] = datetime.fromtimestamp(hour * HOUR, UTC).isoformat()
-    (storage / "runs" / name / "config.yaml").write_file(b"{}")
-    (storage / "runs" / name / "result.json").write_file(json.dumps(entry).encode())
+    for file, content in (("config.yaml", b"{}"), ("result.json", json.dumps(entry).encode())):
+        write_beside(storage / "runs" / name / file, content, run_owner(name, file))
 
 
 def add_study_run(storage: StoragePath, study: str, name: str, hour: int) -> None:
     path = StudyFolder(storage, study).ledger.folder / f"{hour * HOUR * 10**9:020d}.finished.{name}.01234567.json"
-    path.write_file(json.dumps({"config": {}, "frames": {"tasks": [{"key": f"{name}1"}]}}).encode())
+    content = json.dumps({"config": {}, "frames": {"tasks": [{"key": f"{name}1"}]}}).encode()
+    path.write_file(sealed(content, owner("", path.name)))
 
 
 def found(storage: StoragePath, **names: str) -> list[str]:
@@ -108,7 +111,7 @@ def test_old_and_new_are_of_one_run(tmp_path: StoragePath, caplog: pytest.LogCap
 def test_a_damaged_result_is_named(tmp_path: StoragePath, content: bytes) -> None:
     add_run(tmp_path, "icons-er-T5-s0-aa", 1)
     folder = tmp_path / "runs" / "icons-er-T5-s0-aa"
-    (folder / "result.json").write_file(content)
+    write_beside(folder / "result.json", content, run_owner(folder.name, "result.json"))
     run = StoredRun(folder.name, tmp_path, folder)
     with refused(folder / "result.json", "damaged", "again"):
         print(run.keys, run.finished_ns)
@@ -129,9 +132,13 @@ def test_a_short_name_with_a_task_that_the_newest_run_lacks(tmp_path: StoragePat
 def test_an_exported_model_says_which_run_is_meant(chain: Trained, tmp_path: StoragePath) -> None:
     shutil.copytree(chain.storage, tmp_path / "results")
     shutil.copytree(chain.folder, tmp_path / "results" / "runs" / f"{chain.run}-newer")
-    result = tmp_path / "results" / "runs" / f"{chain.run}-newer" / "result.json"
-    later = json.loads(result.read_text()) | {"finished": datetime.now(UTC).isoformat()}
-    result.write_file(json.dumps(later).encode())
+    newer = tmp_path / "results" / "runs" / f"{chain.run}-newer"
+    later = json.loads((newer / "result.json").read_text()) | {"finished": datetime.now(UTC).isoformat()}
+    for name, content in (
+        ("result.json", json.dumps(later).encode()),
+        ("config.yaml", (newer / "config.yaml").read_bytes()),
+    ):
+        write_beside(newer / name, content, run_owner(newer.name, name))
     write_export(chain.files(1), tmp_path / "model")
     named = {"--old": str(tmp_path / "model"), "--new": "tiny-cl2r@3"}
     assert [files.card.run for files in find_models(named, tmp_path / "results")] == [chain.run] * 2
