@@ -53,7 +53,7 @@ def storage(tmp_path: LocalPath) -> LocalPath:
     add_study(root)
     add_run(root)
     LinkStore(root).save_partial(BEGUN, Partial(0, 1, {"x": torch.zeros(2)}, {}))
-    filled(root / "galleries" / "mine", made_version(1))
+    filled(root / "galleries" / "mine", made_version(1), made_version(2))
     return root
 
 
@@ -96,7 +96,9 @@ def plain(path: StoragePath) -> str:
 
 
 def only(root: LocalPath, pattern: str) -> LocalPath:
-    (path,) = root.list(pattern)
+    """Return the only file that fits, or the first of two shards."""
+    path, *others = root.list(pattern)
+    assert not others or "shards" in pattern
     return path
 
 
@@ -134,6 +136,7 @@ DAMAGES = {
     "record of an epoch": f"partials/{BEGUN}/partial.json",
     "run": "runs/run/matrix.parquet",
     "vectors": "galleries/mine/shards/*/vectors.npy",
+    "older commit": "galleries/mine/commits/00000001.json",
     "mark": "galleries/mine/gallery.json",
 }
 NOT_REPAIRED = {"study.yaml", "run", "vectors", "mark"}  # the commands that wrote them do that, or a copy
@@ -377,6 +380,12 @@ def test_a_thousand_links_need_no_more_memory_than_a_hundred(tmp_path: Path) -> 
     peak(10)  # imports
     few, many = peak(100), peak(1000)
     assert many - few < 900 * 2000, "less than a link's own bytes for each"
+
+
+def test_lines_that_another_program_added_to_a_journal_are_found(storage: LocalPath) -> None:
+    journal = storage / "studies" / STUDY / "optuna.journal"
+    journal.write_bytes(journal.read_bytes() + b"{}\n")
+    assert found(storage) == [("damaged", f"studies/{STUDY}/optuna.journal")]
 
 
 def test_the_seal_of_a_journal_is_set_aside_with_it(cl2r: Command, storage: LocalPath) -> None:
