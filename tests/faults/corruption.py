@@ -458,7 +458,8 @@ def judge(scene: Scene, kind: str, way: Way, seed: str, scratch: LocalPath) -> V
         if not way(Place(path, [one for one in found if one != path], foreign, rng)):
             return None
         reads, repairs = [*scene.reads.items()], rng.random() < 0.5
-        whole = scene.name != "search"  # galleries and exports are restored from a copy or made again elsewhere
+        # Galleries and exports are restored from a copy, and what may not be read may be sound: neither is repaired.
+        whole = scene.name != "search" and way is not unreadable
         steps = [*reads, ("fsck", check), *[("repair", repair)] * repairs, *scene.writes.items(), *reads]
         steps += [("fsck afterwards", check)] * (repairs and whole)
         told, refused, wrong = False, False, list[str]()
