@@ -3,7 +3,8 @@
 What is written aside before it is renamed is called `.NAME.` and 32 hexadecimal digits (`LocalPath.write_file`). It
 cannot be told whether its writer lives, on this machine or another, so it counts as left behind when nothing in it has
 changed for long. Folders in the temporary directory are called `cl2r-` and the mark of their process, which can be
-asked about on the machine that it ran on; `cl2r-` without a known mark is judged by age.
+asked about on the machine that it ran on; those of another boot are judged by age. Folders of a Ray have no such mark:
+they are kept for a while, because they hold its logs (`cl2r/rayrun/private.py`).
 """
 
 import os
@@ -19,7 +20,7 @@ from cl2r.storage.path import LocalPath
 
 DAY = 24 * 3600.0
 ASIDE = re.compile(r"\.(.+\.|probe-)[0-9a-f]{32}", re.DOTALL)
-TEMPORARY = re.compile(r"cl2r-(?:(\d{1,9}-[0-9a-f]{8})-)?.+", re.DOTALL)
+TEMPORARY = re.compile(r"cl2r-(\d{1,9}-[0-9a-f]{8})-.+", re.DOTALL)
 
 
 def stale(root: Path, older_than: float = DAY) -> Iterator[LocalPath]:
@@ -44,7 +45,7 @@ def stale_temporary(older_than: float = DAY) -> Iterator[LocalPath]:
             continue
         name = TEMPORARY.fullmatch(path.name)
         if name and stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid():
-            gone = mark_is_gone(name[1]) if name[1] else None
+            gone = mark_is_gone(name[1])
             if gone or (gone is None and time.time() - _changed(path) > older_than):
                 yield path
 
