@@ -5,7 +5,7 @@
     python studies/evidence.py --only epochs_70 --keep studies/results/evidence_cifar100.json
 
 A variant is a name and a few overrides (evidence.yaml). Links are shared with other commands and studies. `--keep` adds
-the finished runs to a JSON file, from which `python studies/evidence_page.py` makes the tables and plots of
+the finished runs to a JSON file, from which `python -m analysis.evidence` makes the tables and plots of
 studies/results/which-method-when.md. Cost on one plain core: 4 to 8 minutes for ten tasks of 14 epochs.
 """
 
@@ -28,7 +28,9 @@ VARIANTS = yaml_mapping(FILE.read_bytes(), FILE)["variants"]
 @study_command(__file__, __doc__)
 @list_option("--only", type=click.Choice(list(VARIANTS)), metavar="VARIANT...", help="Some of the variants.")
 @list_option("--cells", type=click.Choice(ABLATION_CELLS), metavar="CELL...", help="Some of the cells.")
-@click.option("--keep", type=click.Path(path_type=Path), metavar="FILE.json", help="Add the finished runs to this file.")
+@click.option(
+    "--keep", type=click.Path(path_type=Path), metavar="FILE.json", help="Add the finished runs to this file."
+)
 def main(only: tuple[str, ...], cells: tuple[str, ...], keep: Path | None) -> Recipe:
     """Choose variants and cells."""
 

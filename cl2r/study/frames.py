@@ -3,7 +3,7 @@
 import types
 import typing
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -72,9 +72,14 @@ def study_frames(folder: StudyFolder) -> dict[str, pd.DataFrame]:
             trained[row["run"]] += 1
     for row in rows["runs"]:
         row["links_trained"] = trained[row["run"]]
+    return typed_frames(rows)
+
+
+def typed_frames(rows: Mapping[str, list[dict[str, Any]]]) -> dict[str, pd.DataFrame]:
+    """Return the rows of the four frames with all their columns and types; `rows` may lack frames."""
     common = [field for field in field_types() if field.partition(".")[0] not in sections()]
     always = _ALWAYS | {"runs": (*_ALWAYS["runs"], *common)}
-    return {name: _typed(rows[name], always[name]) for name in FRAMES}
+    return {name: _typed(rows.get(name, []), always[name]) for name in FRAMES}
 
 
 def write_frames(folder: StudyFolder) -> dict[str, pd.DataFrame]:

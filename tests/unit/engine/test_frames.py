@@ -31,7 +31,15 @@ COLUMNS = {
     "tasks": [
         *("run", "task", "key", "reused", "images", "seconds", "memory", "extract_seconds", "images_per_second"),
         *("peak_bytes", "device"),
-        *("common_direction", "train_accuracy", "drift_cosine", "rotated_cosine", "cka", "vertex_cosine", "vertex_bound"),
+        *(
+            "common_direction",
+            "train_accuracy",
+            "drift_cosine",
+            "rotated_cosine",
+            "cka",
+            "vertex_cosine",
+            "vertex_bound",
+        ),
         *("feature_size", "model_bytes", "forward_flops", "workers", "sync_batchnorm", "lambda", "loss_ce", "loss_fd"),
     ],
     "matrix": ["run", "pairs", "metric", "t", "k", "accuracy", "recall@1", "compatible", "low", "high", "p_compatible"],

@@ -1,0 +1,344 @@
+"""Tables and plots of studies/results/which-method-when.md, from the runs that are kept beside it.
+
+    python -m analysis.evidence                       # rewrite what stands between the page's markers, and its plots
+
+Text between `<!-- NAME -->` and `<!-- end of NAME -->` is a table of this module; everything else is written by hand.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from analysis.kept import load_kept
+from analysis.names import STYLES, metric_of, ordered, title
+from analysis.paper.items import ITEMS
+from analysis.paper.report import Report, verdicts_table
+from analysis.plots import parts
+from analysis.stats import EVERYWHERE, Estimate, line_points, t_interval
+from analysis.study import Study
+from analysis.tables.formats import render
+from analysis.tables.table import EMPTY, Cell, Table, interval_cell, number_cell
+from cl2r.metrics import AC, BC, FIRST_ACCURACY, METRICS, REINDEXED_ACCURACY, SERVICE_ACCURACY, SERVICE_RECALL
+
+RESULTS = Path(__file__).parents[1] / "studies" / "results"
+PAGE, RUNS = RESULTS / "which-method-when.md", RESULTS / "evidence_cifar100.json"
+CELLS = ("er", "er_fdm", "fixed", "cl2r")
+REGIMES = {
+    "equal": "ten equal tasks",
+    "equal_centred": "ten equal tasks, centred",
+    "half_first": "half of the classes first",
+    "half_first_centred": "half of the classes first, centred",
+}
+"""Titles of the variants with all tasks and three seeds."""
+SHOWN = (SERVICE_ACCURACY, REINDEXED_ACCURACY, FIRST_ACCURACY, BC, AC, SERVICE_RECALL)
+HEADS = {FIRST_ACCURACY.name: "never upgrade"}
+THREE = {
+    "three": "first three of ten tasks",
+    "three_centred": "first three of ten tasks, centred",
+    "three_70": "the same, 70 epochs",
+    "three_70_centred": "the same, 70 epochs, centred",
+}
+CHANGES = {
+    "three_centred": "centred",
+    "three_masked": "softmax over the classes seen only",
+    "three_legacy": "simplex of the legacy scale",
+    "three_signed": "signed features, no last ReLU",
+    "three_mlp": "mlp projection",
+    "three_natural": "natural batches",
+    "three_preallocated": "all outputs from the start",
+}
+"""One change each, compared with the variant `three`."""
+LINKS = {
+    "common_direction": "common direction",
+    "drift_cosine": "cos to φ(t−1)",
+    "rotated_cosine": "after rotation",
+    "cka": "CKA",
+    "vertex_cosine": "cos to vertex",
+    "vertex_bound": "its bound",
+    "train_accuracy": "training accuracy",
+}
+
+
+def of_variant(study: Study, variant: str, method: str | None = None) -> pd.DataFrame:
+    """Return the runs of a variant, or those of one of its methods, by seed."""
+    runs = study.runs[study.runs["variant"] == variant]
+    return (runs if method is None else runs[runs["method.name"] == method]).set_index("seed").sort_index()
+
+
+def estimate(values: pd.Series) -> Estimate:
+    """Return the mean over seeds with its t-interval, clipped to the bounds of the metric that the column holds."""
+    found, metric = t_interval(values.dropna().to_numpy(dtype=float)), metric_of(str(values.name))
+    low, high = metric.bounds if metric is not None else EVERYWHERE
+    return replace(found, low=max(found.low, low), high=min(found.high, high))
+
+
+def cell(metric: str, found: Estimate) -> Cell:
+    """Return the cell of a mean, with its interval if there are two seeds or more."""
+    return interval_cell(metric, found.mean, found.low, found.high) if found.n else Cell(EMPTY)
+
+
+def difference(one: pd.DataFrame, other: pd.DataFrame, metric: str) -> Estimate:
+    """Return the mean difference over the seeds that both have."""
+    return estimate((one[metric] - other[metric]).rename("difference"))
+
+
+def outcome(study: Study, variants: Mapping[str, str] = REGIMES) -> Table:
+    """Return one row per variant and method, means over seeds with intervals."""
+    rows, data = [], []
+    for variant, name in variants.items():
+        known = study.runs.loc[study.runs["variant"] == variant, "method.name"].unique()
+        for method in ordered(known):
+            runs = of_variant(study, variant, method)
+            found = {metric.name: estimate(runs[metric.name]) for metric in SHOWN}
+            rows.append(
+                (Cell(name), Cell(title(method)), *(cell(*item) for item in found.items()), Cell(str(len(runs))))
+            )
+            means = {metric: value.mean for metric, value in found.items()}
+            data.append({"variant": variant, "method": method, **means, "seeds": len(runs)})
+    heads = [HEADS.get(metric.name, metric.head) for metric in SHOWN]
+    notes = ("Brackets: 95 % t-interval of the mean over the seeds.",)
+    return Table(("regime", "method", *heads, "seeds"), tuple(rows), pd.DataFrame(data), notes=notes)
+
+
+def regimes(study: Study) -> Table:
+    """Return one row per regime: the method that serves best, and how sure its lead is."""
+    rows, data = [], []
+    for variant, name in REGIMES.items():
+        runs = study.runs[study.runs["variant"] == variant]
+        means = runs.groupby("method.name")[SERVICE_ACCURACY.name].mean().sort_values(ascending=False)
+        best, second = str(means.index[0]), str(means.index[1])
+        own = of_variant(study, variant, best)
+        upgrade = (own[SERVICE_ACCURACY.name] - own[FIRST_ACCURACY.name]).rename("difference")
+        gains = {
+            "over the next": difference(own, of_variant(study, variant, second), SERVICE_ACCURACY.name),
+            "over ER": difference(own, of_variant(study, variant, "er"), SERVICE_ACCURACY.name),
+            "over CL²R": difference(own, of_variant(study, variant, "cl2r"), SERVICE_ACCURACY.name),
+            "over never upgrading": estimate(upgrade),
+        }
+        shown = [Cell(EMPTY) if found.mean == 0 else cell(BC.name, found) for found in gains.values()]
+        rows.append((Cell(name), Cell(title(best)), number_cell(means.iloc[0], ".3f"), Cell(title(second)), *shown))
+        values = {head: found.mean for head, found in gains.items()}
+        data.append({"variant": variant, "best": best, "next": second, **values})
+    columns = ("regime", "serves best", SERVICE_ACCURACY.head, "next", *gains)
+    notes = ("Differences in service accuracy, paired by seed; brackets: 95 % t-interval over three seeds.",)
+    return Table(columns, tuple(rows), pd.DataFrame(data), notes=notes)
+
+
+def centring(study: Study) -> Table:
+    """Return what centring does to every method, and to the lead of CL²R over ER, with all tasks."""
+    rows, data = [], []
+    metrics = (SERVICE_ACCURACY, REINDEXED_ACCURACY, BC, AC)
+    for split in ("equal", "half_first"):
+        pairs = [(title(method), (f"{split}_centred", method), (split, method)) for method in CELLS]
+        pairs += [("CL²R − ER, as it is", (split, "cl2r"), (split, "er"))]
+        pairs += [("CL²R − ER, centred", (f"{split}_centred", "cl2r"), (f"{split}_centred", "er"))]
+        for words, one, other in pairs:
+            runs = of_variant(study, *one), of_variant(study, *other)
+            found = [difference(*runs, metric.name) for metric in metrics]
+            rows.append((Cell(REGIMES[split]), Cell(words), *(cell(BC.name, value) for value in found)))
+            means = {metric.name: value.mean for metric, value in zip(metrics, found, strict=True)}
+            data.append({"split": split, "difference": words, **means})
+    columns = ("classes", "centred − as it is", *(metric.head for metric in metrics))
+    notes = ("Differences paired by seed; brackets: 95 % t-interval over three seeds.",)
+    return Table(columns, tuple(rows), pd.DataFrame(data), notes=notes)
+
+
+def changes(study: Study) -> Table:
+    """Return one row per change and method: what it does to the first three of ten tasks, on tuning pairs."""
+    rows, data = [], []
+    served, backward = SERVICE_ACCURACY.column("tuning"), BC.column("tuning")
+    for variant, name in {"three": "as it is", **CHANGES}.items():
+        for method in CELLS:
+            runs, base = of_variant(study, variant, method), of_variant(study, "three", method)
+            if runs.empty or runs[served].isna().all():
+                continue
+            own = [estimate(runs[backward]), estimate(runs[served])]
+            gains = [difference(runs, base, metric) for metric in (backward, served)] if variant != "three" else []
+            links = study.tasks[study.tasks["run"].isin(runs["run"])].groupby("task")["common_direction"].mean()
+            cells = [cell(backward, own[0]), *([cell(backward, gains[0])] if gains else [Cell(EMPTY)])]
+            cells += [cell(served, own[1]), *([cell(backward, gains[1])] if gains else [Cell(EMPTY)])]
+            arrow = " → ".join(f"{links[task]:.2f}" for task in (1, 2))
+            rows.append((Cell(name), Cell(title(method)), *cells, Cell(arrow), Cell(str(len(runs)))))
+            data.append({"variant": variant, "method": method, "BC": own[0].mean, "service": own[1].mean})
+    columns = ("change", "method", "BC", "difference", "service accuracy", "difference", "common direction φ₁ → φ₂")
+    notes = ("Tuning pairs. Differences to the same method as it is, paired by seed; brackets: 95 % t-intervals.",)
+    return Table((*columns, "seeds"), tuple(rows), pd.DataFrame(data), notes=notes)
+
+
+def lengths(study: Study) -> Table:
+    """Return the first three of ten tasks after 14 and after 70 epochs; chains of all tasks are cut to three."""
+    rows, data = [], []
+    for centred in (False, True):
+        for epochs in (14, 70):
+            for method in CELLS:
+                values = first_tasks(study, method, epochs, centred)
+                if values.empty:
+                    continue
+                found = {str(name): estimate(values[name]) for name in values}
+                words = f"{epochs} epochs{', centred' if centred else ''}"
+                cells = [cell(name, one) for name, one in found.items()]
+                rows.append((Cell(words), Cell(title(method)), *cells, Cell(str(len(values)))))
+                means = {name: one.mean for name, one in found.items()}
+                data.append({"epochs": epochs, "centred": centred, "method": method, **means, "seeds": len(values)})
+    heads = [HEADS.get(name, METRICS[name].head) for name in found]
+    notes = ("Report pairs. Brackets: 95 % t-interval over seeds; a row of one seed has none and is a sketch.",)
+    return Table(("training", "method", *heads, "seeds"), tuple(rows), pd.DataFrame(data), notes=notes)
+
+
+def first_tasks(study: Study, method: str, epochs: int, centred: bool, tasks: int = 3) -> pd.DataFrame:
+    """Return metrics of the first tasks of ten, by seed: of the runs that have most tasks, if several fit."""
+    runs = study.runs
+    chosen = runs[
+        (runs["method.name"] == method)
+        & (runs["optim.epochs"] == epochs)
+        & (runs["scenario.n_tasks"] == 10)
+        & (runs["backbone.name"] == "resnet8s")
+        & runs["variant"].isin([name + "_centred" * centred for name in ("equal", "three", "epochs_70", "three_70")])
+    ]
+    chosen = chosen.sort_values("tasks", ascending=False).drop_duplicates("seed")
+    rows = {}
+    for run, seed in zip(chosen["run"], chosen["seed"], strict=True):
+        cells = study.matrix[(study.matrix["run"] == run) & (study.matrix["pairs"] == "report")]
+        array = cells.pivot(index="t", columns="k", values="accuracy").to_numpy(dtype=float)[:tasks, :tasks]
+        wanted = (SERVICE_ACCURACY, REINDEXED_ACCURACY, FIRST_ACCURACY, BC, AC)
+        rows[int(seed)] = {m.name: float(m.compute(array, False)) for m in wanted if m.compute is not None}
+    return pd.DataFrame.from_dict(rows, orient="index").sort_index()
+
+
+def links(study: Study) -> Table:
+    """Return diagnostics of some links of the regimes, means over seeds."""
+    rows, data = [], []
+    for variant, name in {**REGIMES, **THREE}.items():
+        for method in CELLS:
+            runs = of_variant(study, variant, method)
+            if runs.empty:
+                continue
+            own = study.tasks[study.tasks["run"].isin(runs["run"])].groupby("task")
+            means = own.mean(numeric_only=True).reindex(columns=list(LINKS))
+            cells = study.matrix[study.matrix["run"].isin(runs["run"]) & (study.matrix["pairs"] == "report")]
+            last = int(means.index.max())
+            for task in (1, 2, last):
+                selves, cross = (cells[(cells["t"] == task) & (cells["k"] == k)] for k in (task, task - 1))
+                shown = [*means.loc[task], selves["accuracy"].mean(), cross["accuracy"].mean()]
+                shown += [selves["recall@1"].mean(), selves["mAP"].mean() if "mAP" in selves else np.nan]
+                cells_shown = (number_cell(value, ".2f") for value in shown)
+                rows.append((Cell(name), Cell(title(method)), Cell(str(task)), *cells_shown))
+                data.append([variant, method, task, *shown])
+    columns = ("regime", "method", "t", *LINKS.values(), "self", "cross", "recall@1", "mAP")
+    return Table(columns, tuple(rows), pd.DataFrame(data), notes=("Means over seeds, report images.",))
+
+
+def verdicts(study: Study, variant: str) -> Table:
+    """Return the verdicts on the paper's text about its ablation, by the runs of a variant."""
+    runs = study.runs[study.runs["variant"] == variant]
+    own = {
+        "runs": runs,
+        "tasks": study.tasks[study.tasks["run"].isin(runs["run"])],
+        "matrix": study.matrix[study.matrix["run"].isin(runs["run"])],
+    }
+    return verdicts_table(Report.of_frames("table ablation", ITEMS["table ablation"], own, "cifar100").judgements)
+
+
+TABLES: Mapping[str, Callable[[Study], Table]] = {
+    "regimes": regimes,
+    "outcome": outcome,
+    "centring": centring,
+    "lengths": lengths,
+    "changes": changes,
+    "links": links,
+    "verdicts": lambda study: verdicts(study, "equal"),
+    "verdicts, centred": lambda study: verdicts(study, "equal_centred"),
+}
+
+
+def plot_lengths(study: Study) -> Figure:
+    """Plot BC and service accuracy after the first three of ten tasks against the length of training."""
+    panels = [(metric, centred) for metric in (BC, SERVICE_ACCURACY) for centred in (False, True)]
+    rows = []
+    for epochs in (14, 70):
+        for metric, centred in panels:
+            for method in CELLS:
+                found = first_tasks(study, method, epochs, centred)
+                values = found[metric.name] if len(found) else pd.Series(dtype=float)
+                rows += [(metric.name, centred, method, epochs, value) for value in values]
+    table = pd.DataFrame(rows, columns=["metric", "centred", "method", "x", "y"])
+    words = (
+        "CIFAR-100, first three of ten tasks, resnet8s; mean and 95 % interval over seeds, one seed without interval"
+    )
+    return _drawn(table, words, "epochs per task", (14, 70))
+
+
+def plot_first_task(study: Study) -> Figure:
+    """Plot BC and service accuracy against the share of the classes in the first task."""
+    rows = []
+    for variant in REGIMES:
+        for method in CELLS:
+            runs = of_variant(study, variant, method)
+            share = 50 if variant.startswith("half") else 10
+            for metric in (BC, SERVICE_ACCURACY):
+                rows += [
+                    (metric.name, variant.endswith("centred"), method, share, value) for value in runs[metric.name]
+                ]
+    table = pd.DataFrame(rows, columns=["metric", "centred", "method", "x", "y"])
+    words = "CIFAR-100, then 10 classes at a time, resnet8s, 14 epochs; mean and 95 % interval over three seeds"
+    return _drawn(table, words, "classes in the first task, of 100", (10, 50))
+
+
+def _drawn(table: pd.DataFrame, words: str, axis: str, ticks: tuple[int, ...]) -> Figure:
+    """Draw one panel per metric, as it is and centred."""
+    methods = ordered(table["method"].unique())
+    figure, axes = parts.page_panels(4, words, [title(method) for method in methods], sharey=False, height=2.3)
+    width = ticks[-1] - ticks[0]
+    for place, metric in enumerate((BC, SERVICE_ACCURACY)):
+        drawn = []
+        for panel, centred in zip(axes[2 * place : 2 * place + 2], (False, True), strict=True):
+            for number, method in enumerate(methods):
+                own = table[(table["metric"] == metric.name) & (table["centred"] == centred)]
+                own = own[own["method"] == method]
+                if own.empty:
+                    continue
+                beside = (number - (len(methods) - 1) / 2) * 0.015 * width  # intervals stand side by side
+                own = own.assign(x=own["x"] + beside)
+                points = line_points(own, ["x"])
+                panel.plot(points.index, points["mean"], label=title(method), **parts.line_style(STYLES[method]))
+                for x, (mean, low, high) in zip(points.index, points[["mean", "low", "high"]].to_numpy(), strict=True):
+                    parts.error_bar(panel, float(x), (mean, low, high), STYLES[method])
+                drawn.append(points)
+            panel.set_xticks(ticks)
+            panel.set_xlabel(axis)
+            panel.set_ylabel(metric.head)
+            panel.set_title("centred" if centred else "as it is", fontsize=parts.TEXT)
+            if metric is BC:
+                parts.zero_line(panel)
+        parts.fit(figure, axes[2 * place : 2 * place + 2], pd.concat(drawn))
+    return parts.with_legend(figure, axes, order={title(method): STYLES[method] for method in methods})
+
+
+PLOTS: Mapping[str, Callable[[Study], Figure]] = {"length": plot_lengths, "first_task": plot_first_task}
+
+
+def with_tables(text: str, study: Study) -> str:
+    """Return the page with its tables made again."""
+    for name, make in TABLES.items():
+        begin, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
+        pattern = re.compile(re.escape(begin) + ".*?" + re.escape(end), re.DOTALL)
+        table = f"{begin}\n\n{render(make(study), 'markdown')}\n\n{end}"
+        text = pattern.sub(lambda found, table=table: table, text)  # type: ignore[misc]
+    return text
+
+
+def main() -> None:
+    """Rewrite the tables of the page and its plots."""
+    study = load_kept(RUNS)
+    PAGE.write_text(with_tables(PAGE.read_text(encoding="utf-8"), study), encoding="utf-8")
+    for name, plot in PLOTS.items():
+        parts.save(plot(study), PAGE.with_name(f"which_method_when_{name}"), ["png"])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,147 @@
+"""Runs that are kept as JSON beside a page of results: written from a study, read back as a study.
+
+The file holds what the page is made of: matrices, diagnostics of every link, settings, and where the runs were trained.
+Metrics are computed from the matrices again when it is read. The file lists its variants with their overrides, so it
+needs no other file to be understood.
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analysis.groups import finished
+from analysis.matrices import cells_of, square
+from analysis.study import FRAMES, Study
+from cl2r.config.schema import fields, scalar
+from cl2r.errors import InputError
+from cl2r.metrics import METRICS
+from cl2r.storage.documents import RESTORE, json_mapping
+from cl2r.study.frames import typed_frames
+from cl2r.study.spec import Point, StudySpec
+
+MATRICES = {"C": "accuracy", "recall@1": "recall@1", "mAP": "mAP"}
+"""Columns of the `matrix` frame by what the file calls them."""
+DIAGNOSTICS = (
+    *("common_direction", "train_accuracy", "drift_cosine", "rotated_cosine", "cka", "vertex_cosine", "vertex_bound"),
+    *("lambda", "loss_ce", "loss_fd"),
+)
+"""Columns of the `tasks` frame that are kept."""
+DIGITS = 5
+NOT_KEPT = ("data.root", "data.loaders")  # private, and without effect
+
+
+def keep_runs(study: Study, path: Path) -> int:
+    """Add the finished runs of a study with variants to the file and return how many runs it has now.
+
+    A run that the file has already, with the same variant, method and seed, is replaced. Raise InputError if a variant
+    of the same name has other settings there.
+    """
+    spec = {name: study.specification.get(name, {}) for name in ("preset", "set", "variants")}
+    kept = json_mapping(path.read_bytes(), path, RESTORE) if path.exists() else {**spec, "origins": [], "runs": []}
+    for name in ("preset", "set"):
+        if kept[name] != spec[name]:
+            raise InputError(f"{path}: its runs have {name} {kept[name]}, this study has {spec[name]}")
+    for name, values in spec["variants"].items():
+        if kept["variants"].setdefault(name, values) != values:
+            raise InputError(f"{path}: variant {name} is {kept['variants'][name]} there, {values} here")
+    origin = {name: study.about.get(name) for name in ("commit", "version")}
+    origin["processor"] = study.about.get("environment", {}).get("processor")
+    if origin not in kept["origins"]:
+        kept["origins"].append(origin)
+    runs = {_name(run): run for run in kept["runs"]}
+    for run in study.runs[finished(study.runs)].to_dict("records"):
+        entry: dict[str, Any] = {"variant": run["variant"], "method": run["method.name"], "seed": int(run["seed"])}
+        entry["origin"] = kept["origins"].index(origin)
+        entry["seconds"] = round(float(run["train_seconds"]), 1)
+        for pairs in ("report", "tuning"):
+            cells = cells_of(study.matrix[study.matrix["run"] == run["run"]], pairs)
+            shown = {name: _rows(square(cells, column)) for name, column in MATRICES.items() if column in cells}
+            entry[pairs] = {name: rows for name, rows in shown.items() if rows[0][0] is not None}
+        links = study.tasks[study.tasks["run"] == run["run"]].sort_values("task")
+        entry["links"] = {
+            name: [_rounded(value) for value in links[name]]
+            for name in DIAGNOSTICS
+            if name in links and links[name].notna().any()
+        }
+        runs[_name(entry)] = entry
+    order = list(kept["variants"])
+    kept["runs"] = sorted(runs.values(), key=lambda run: (order.index(run["variant"]), run["method"], run["seed"]))
+    path.write_text(as_text(kept), encoding="utf-8")
+    return len(runs)
+
+
+def load_kept(path: Path, variants: Sequence[str] | None = None) -> Study:
+    """Return the runs of a file, or those of some variants, as a study without curves."""
+    kept = json_mapping(path.read_bytes(), path, RESTORE)
+    specification = {name: kept[name] for name in ("preset", "set", "variants")}
+    spec = StudySpec.load(specification)
+    rows: dict[str, list[dict[str, Any]]] = {"runs": [], "tasks": [], "matrix": []}
+    for run in kept["runs"]:
+        if variants is None or run["variant"] in variants:
+            _read(run, spec, rows, path.stem)
+    frames = typed_frames(rows)
+    runs, tasks, matrix, curves = (frames[name] for name in FRAMES)
+    return Study(runs, tasks, matrix, curves, name=path.stem, specification=specification)
+
+
+def _read(run: Mapping[str, Any], spec: StudySpec, rows: dict[str, list[dict[str, Any]]], study: str) -> None:
+    name = "-".join(map(str, _name(run)))
+    point = Point(run["variant"], {"method.name": run["method"]}, spec.variants[run["variant"]])
+    config = {key: scalar(value) for key, value in fields(spec.config(point, run["seed"])).items()}
+    row: dict[str, Any] = {"study": study, "run": name, "variant": run["variant"], "status": "finished", "trial": None}
+    row |= {key: value for key, value in config.items() if key not in NOT_KEPT}
+    row |= {"tasks": len(run["report"]["C"]), "train_seconds": run["seconds"]}
+    for pairs in ("report", "tuning"):
+        arrays = {MATRICES[key]: _square(cells) for key, cells in run.get(pairs, {}).items()}
+        if not arrays:
+            continue
+        for metric in METRICS.of_matrix():
+            cells = arrays.get("accuracy" if metric.matrix == "accuracy" else "recall@1")
+            if cells is not None and metric.compute is not None:
+                row[metric.column(pairs)] = float(metric.compute(cells, False))
+        accuracy = arrays["accuracy"]
+        for t, k in zip(*np.tril_indices(len(accuracy)), strict=True):
+            cell: dict[str, Any] = {"run": name, "pairs": pairs, "metric": "accuracy", "t": int(t) + 1, "k": int(k) + 1}
+            cell |= {column: values[t, k] for column, values in arrays.items()}
+            cell["compatible"] = bool(accuracy[t, k] > accuracy[k, k]) if k < t else None
+            rows["matrix"].append(cell)
+    rows["runs"].append(row)
+    for place in range(row["tasks"]):
+        values = {key: column[place] for key, column in run["links"].items()}
+        rows["tasks"].append({"run": name, "task": place + 1, "key": f"{name}-{place + 1}", "reused": False} | values)
+
+
+def as_text(kept: Mapping[str, Any]) -> str:
+    """Return the content of a file: JSON with one line per run."""
+    lines = []
+    for key, value in kept.items():
+        one = json.dumps(value, ensure_ascii=False)
+        if key == "runs":
+            one = "[\n  " + ",\n  ".join(json.dumps(run, ensure_ascii=False) for run in value) + "\n ]"
+        lines.append(f" {json.dumps(key)}: {one}")
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def _name(run: Mapping[str, Any]) -> tuple[str, str, int]:
+    return run["variant"], run["method"], run["seed"]
+
+
+def _rounded(value: Any) -> float | None:
+    return None if pd.isna(value) else round(float(value), DIGITS)
+
+
+def _rows(matrix: np.ndarray[Any, np.dtype[np.float64]]) -> list[list[float | None]]:
+    """Return the lower triangle row by row."""
+    return [[_rounded(value) for value in row[: place + 1]] for place, row in enumerate(matrix)]
+
+
+def _square(rows: Sequence[Sequence[float]]) -> np.ndarray[Any, np.dtype[np.float64]]:
+    matrix = np.full((len(rows), len(rows)), math.nan)
+    for place, row in enumerate(rows):
+        matrix[place, : place + 1] = row
+    return matrix
