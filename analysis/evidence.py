@@ -15,6 +15,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from analysis.kept import load_kept
+from analysis.matrices import bc_by_task
 from analysis.names import STYLES, metric_of, ordered, title
 from analysis.paper.items import ITEMS
 from analysis.paper.report import Report, verdicts_table
@@ -233,6 +234,30 @@ def links(study: Study) -> Table:
     return Table(columns, tuple(rows), pd.DataFrame(data), notes=("Means over seeds, report images.",))
 
 
+def backward(study: Study) -> Table:
+    """Return BC(t) with ten equal tasks, means over seeds with intervals."""
+    points = bc_points(study)
+    rows = []
+    for (centred, method), own in points.groupby(["centred", "method"], sort=False):
+        values = [estimate(own.loc[own["x"] == task, "y"].rename(BC.name)) for task in (2, 3, 4, 6, 8, 10)]
+        words = REGIMES["equal_centred" if centred else "equal"]
+        rows.append((Cell(words), Cell(title(str(method))), *(cell(BC.name, found) for found in values)))
+    columns = ("regime", "method", *(f"t = {task}" for task in (2, 3, 4, 6, 8, 10)))
+    notes = ("Report pairs. Brackets: 95 % t-interval over three seeds.",)
+    return Table(columns, tuple(rows), points, notes=notes)
+
+
+def bc_points(study: Study) -> pd.DataFrame:
+    """Return BC(t) of the runs with ten equal tasks: centred, method, x = t, y = BC(t)."""
+    rows = []
+    for centred in (False, True):
+        for method in CELLS:
+            names = of_variant(study, "equal_centred" if centred else "equal", method)["run"]
+            curves = bc_by_task(study.matrix[study.matrix["run"].isin(names)])
+            rows += [(centred, method, t, value) for t, value in zip(curves["t"], curves["BC"], strict=True)]
+    return pd.DataFrame(rows, columns=["centred", "method", "x", "y"])
+
+
 def verdicts(study: Study, variant: str) -> Table:
     """Return the verdicts on the paper's text about its ablation, by the runs of a variant."""
     runs = study.runs[study.runs["variant"] == variant]
@@ -251,9 +276,27 @@ TABLES: Mapping[str, Callable[[Study], Table]] = {
     "lengths": lengths,
     "changes": changes,
     "links": links,
+    "backward": backward,
     "verdicts": lambda study: verdicts(study, "equal"),
     "verdicts, centred": lambda study: verdicts(study, "equal_centred"),
 }
+
+
+def plot_backward(study: Study) -> Figure:
+    """Plot BC(t) with ten equal tasks, as it is and centred."""
+    words = "CIFAR-100 in ten equal tasks, resnet8s, 14 epochs; mean over three seeds, bands are 95 % intervals"
+    figure, axes = parts.page_panels(2, words, [title(method) for method in CELLS], height=2.6)
+    drawn, points = [], bc_points(study)
+    for panel, (centred, own) in zip(axes, points.groupby("centred"), strict=True):
+        for method in CELLS:
+            rows = own[own["method"] == method]
+            drawn.append(parts.mean_line(panel, rows, title(method), STYLES[method], lines=len(CELLS)))
+        panel.set(xlabel="task t", xticks=range(2, 11, 2))
+        panel.set_title("centred" if centred else "as it is", fontsize=parts.TEXT)
+        parts.zero_line(panel)
+    axes[0].set_ylabel("BC(t)")
+    parts.fit(figure, axes, pd.concat(drawn))
+    return parts.with_legend(figure, axes, order=[title(method) for method in CELLS])
 
 
 def plot_lengths(study: Study) -> Figure:
@@ -316,10 +359,14 @@ def _drawn(table: pd.DataFrame, words: str, axis: str, ticks: tuple[int, ...]) -
             if metric is BC:
                 parts.zero_line(panel)
         parts.fit(figure, axes[2 * place : 2 * place + 2], pd.concat(drawn))
-    return parts.with_legend(figure, axes, order={title(method): STYLES[method] for method in methods})
+    return parts.with_legend(figure, axes, order=[title(method) for method in methods])
 
 
-PLOTS: Mapping[str, Callable[[Study], Figure]] = {"length": plot_lengths, "first_task": plot_first_task}
+PLOTS: Mapping[str, Callable[[Study], Figure]] = {
+    "first_task": plot_first_task,
+    "bc": plot_backward,
+    "length": plot_lengths,
+}
 
 
 def with_tables(text: str, study: Study) -> str:

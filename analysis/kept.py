@@ -5,6 +5,7 @@ Metrics are computed from the matrices again when it is read. The file lists its
 needs no other file to be understood.
 """
 
+import itertools
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -17,12 +18,13 @@ import pandas as pd
 from analysis.groups import finished
 from analysis.matrices import cells_of, square
 from analysis.study import FRAMES, Study
+from cl2r.config.layers import from_dotted, read_layer, resolve
 from cl2r.config.schema import fields, scalar
 from cl2r.errors import InputError
 from cl2r.metrics import METRICS
 from cl2r.storage.documents import RESTORE, json_mapping
+from cl2r.storage.path import at
 from cl2r.study.frames import typed_frames
-from cl2r.study.spec import Point, StudySpec
 
 MATRICES = {"C": "accuracy", "recall@1": "recall@1", "mAP": "mAP"}
 """Columns of the `matrix` frame by what the file calls them."""
@@ -71,7 +73,7 @@ def keep_runs(study: Study, path: Path) -> int:
         runs[_name(entry)] = entry
     order = list(kept["variants"])
     kept["runs"] = sorted(runs.values(), key=lambda run: (order.index(run["variant"]), run["method"], run["seed"]))
-    path.write_text(as_text(kept), encoding="utf-8")
+    at(path).write_file(as_text(kept).encode())
     return len(runs)
 
 
@@ -79,20 +81,20 @@ def load_kept(path: Path, variants: Sequence[str] | None = None) -> Study:
     """Return the runs of a file, or those of some variants, as a study without curves."""
     kept = json_mapping(path.read_bytes(), path, RESTORE)
     specification = {name: kept[name] for name in ("preset", "set", "variants")}
-    spec = StudySpec.load(specification)
     rows: dict[str, list[dict[str, Any]]] = {"runs": [], "tasks": [], "matrix": []}
     for run in kept["runs"]:
         if variants is None or run["variant"] in variants:
-            _read(run, spec, rows, path.stem)
+            _read(run, specification, rows, path.stem)
     frames = typed_frames(rows)
     runs, tasks, matrix, curves = (frames[name] for name in FRAMES)
     return Study(runs, tasks, matrix, curves, name=path.stem, specification=specification)
 
 
-def _read(run: Mapping[str, Any], spec: StudySpec, rows: dict[str, list[dict[str, Any]]], study: str) -> None:
+def _read(run: Mapping[str, Any], spec: Mapping[str, Any], rows: dict[str, list[dict[str, Any]]], study: str) -> None:
     name = "-".join(map(str, _name(run)))
-    point = Point(run["variant"], {"method.name": run["method"]}, spec.variants[run["variant"]])
-    config = {key: scalar(value) for key, value in fields(spec.config(point, run["seed"])).items()}
+    values = {**spec["set"], **spec["variants"][run["variant"]], "method.name": run["method"], "seed": run["seed"]}
+    settings = [read_layer(spec["preset"]), *itertools.starmap(from_dotted, values.items())]
+    config = {key: scalar(value) for key, value in fields(resolve(settings)).items()}
     row: dict[str, Any] = {"study": study, "run": name, "variant": run["variant"], "status": "finished", "trial": None}
     row |= {key: value for key, value in config.items() if key not in NOT_KEPT}
     row |= {"tasks": len(run["report"]["C"]), "train_seconds": run["seconds"]}
