@@ -160,11 +160,13 @@ def document(report: Report, frames: dict[str, pd.DataFrame], command: str, imag
 def origin(frames: Mapping[str, pd.DataFrame], command: str) -> str:
     """Return a list of what a document was made by; links that runs share are counted once."""
     seeds = ", ".join(str(seed) for seed in sorted(frames["runs"]["seed"].unique()))
+    data = ", ".join(sorted({data_title(str(name)) for name in frames["runs"]["data.name"]}))
     seconds = frames["tasks"].drop_duplicates("key")["seconds"].sum()
     lines = (
         f"command: `{command}`",
         f"commit: {commit()}",
         f"seeds: {seeds}; ± is one standard deviation over seeds",
+        f"data: {data}",
         f"training: {seconds:,.0f} s in total; links that runs share count once",
     )
     return "\n".join(f"- {line}" for line in lines)

@@ -338,7 +338,7 @@ def test_a_document_names_its_origin_and_counts_shared_links_once() -> None:
     given["tasks"]["key"] = ["a", "b", "a", "c"]
     report = Report.of_frames("table 2", ITEMS["table 2"], given, "icons")
     text = document(report, given, "cl2r study paper --table 2")
-    for part in ("`cl2r study paper --table 2`", "- commit: ", "4, 5", " 6 s "):
+    for part in ("`cl2r study paper --table 2`", "- commit: ", "4, 5", "- data: icons", " 6 s "):
         assert part in text
     assert "![" not in text
     assert "![Table 2](a.png)" in document(report, given, "x", ["a.png"])

@@ -1,6 +1,7 @@
 """The roofline: FLOPs of convolutions, and one tiny measurement through the command."""
 
 import json
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from tests.benchmarks import peak
-from tests.benchmarks.peak import DATA, Convolution, convolution_call, measure_peak
+from tests.benchmarks.peak import DATA, Convolution, PeakReport, Rate, convolution_call, measure_peak
 from tests.support.quick import quick_config
 
 
@@ -41,3 +42,14 @@ def test_a_tiny_measurement_is_written_to_both_files(
     assert peak.main(["--out", str(out), "--rounds", "2"]) == 0
     assert Path(f"{out}.md").read_text() == capsys.readouterr().out
     assert json.loads(Path(f"{out}.json").read_text())["share_of_peak"] == pytest.approx(report.share_of_peak)
+
+
+def test_the_kept_tables_are_those_of_the_kept_measurements() -> None:
+    kept = Path(__file__).parents[3] / "studies" / "results" / "peak"
+    content = json.loads(kept.with_suffix(".json").read_text(encoding="utf-8"))
+    own = {field.name: content[field.name] for field in fields(PeakReport)}
+    own["gemm"] = {int(side): rate for side, rate in own["gemm"].items()}
+    own["convolutions"] = [Rate(Convolution(**rate.pop("shape")), **rate) for rate in own["convolutions"]]
+    shown = kept.with_suffix(".md").read_text(encoding="utf-8").splitlines()
+    made = "\n\n".join(peak.table(PeakReport(**own))).splitlines()
+    assert [line for line in shown if line.startswith("|")] == [line for line in made if line.startswith("|")]

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from analysis.tables.formats import render
 from cl2r.errors import TrainingError
 from tests.benchmarks import tricks
-from tests.benchmarks.tricks import ENGINE, KNOWN, run_chain
+from tests.benchmarks.tricks import ENGINE, KNOWN, Outcome, compare, run_chain, table
 from tests.support.quick import quick_config
 from tests.support.small_study import write_preset
 
@@ -41,3 +42,13 @@ def test_from_the_command_line_to_files(tiny: Path, tmp_path: Path, capsys: pyte
     assert {(row["variant"], row["seed"]) for row in content["outcomes"]} == {
         (name, seed) for name in (ENGINE, "augmentation") for seed in (0, 1)
     }
+
+
+def test_the_kept_table_is_that_of_the_kept_chains() -> None:
+    kept = Path(__file__).parents[3] / "studies" / "results" / "tricks"
+    content = json.loads(kept.with_suffix(".json").read_text(encoding="utf-8"))
+    outcomes = [Outcome(**row) for row in content["outcomes"]]
+    rows = [compare(outcomes, row["variant"]) for row in content["rows"]]
+    shown = kept.with_suffix(".md").read_text(encoding="utf-8").splitlines()
+    made = render(table(rows), "markdown").splitlines()
+    assert [line for line in shown if line.startswith("|")] == [line for line in made if line.startswith("|")]

@@ -252,3 +252,22 @@ def test_files_without_a_model_are_valid_json(steps: list[StepTime], tmp_path: P
     written = json.loads((tmp_path / "out" / "scaling.json").read_text(), parse_constant=pytest.fail)
     assert written["scaling"][0]["fitted_seconds"] is None
     assert len(written["predicted"]) == len(predicted())
+
+
+def test_the_kept_tables_are_those_of_the_kept_measurements() -> None:
+    kept = Path(__file__).parents[3] / "studies" / "results" / "scaling"
+    content = json.loads(kept.with_suffix(".json").read_text(encoding="utf-8"))
+    frames = {name: pd.DataFrame(content[name]) for name in ("scaling", "predicted")}
+    samples = [{name: value for name, value in row.items() if name != "step"} for row in content["fitted"]["samples"]]
+    _, fitted = fit([Sample(**sample) for sample in samples])
+    made = [
+        *scaling_table(frames["scaling"], None, pd.DataFrame()).rows,
+        *samples_table(fitted).rows,
+        *predicted_table(frames["predicted"], "A100", "", content["batch"]).rows,
+    ]
+    rows = {line for line in kept.with_suffix(".md").read_text(encoding="utf-8").splitlines() if line.startswith("|")}
+    assert {f"| {' | '.join(cell.text for cell in row)} |" for row in made} <= rows
+    for _, layout in content["trials"]:
+        speed = f"{layout['rate']:,.0f} | {3600 * layout['rate'] / content['link_images']:,.1f}"
+        shown = f"| {layout['trials']} | {layout['threads']} | {speed} | {layout['bytes'] / 1e6:,.0f} |"
+        assert any(row.endswith(shown) for row in rows)
