@@ -27,7 +27,7 @@ from analysis.tables.table import EMPTY, Cell, Table, interval_cell, number_cell
 from cl2r.metrics import AC, BC, FIRST_ACCURACY, METRICS, REINDEXED_ACCURACY, SERVICE_ACCURACY, SERVICE_RECALL
 
 RESULTS = Path(__file__).parents[1] / "studies" / "results"
-PAGE, RUNS = RESULTS / "which-method-when.md", RESULTS / "evidence_cifar100.json"
+PAGE, RUNS = RESULTS / "which-method-when.md", RESULTS / "which-method-when.json"
 CELLS = ("er", "er_fdm", "fixed", "cl2r")
 REGIMES = {
     "equal": "ten equal tasks",

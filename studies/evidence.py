@@ -2,7 +2,7 @@
 
     python studies/evidence.py --data-root DIR                                   # everything: days on two cores
     python studies/evidence.py --only three three_masked --cells fixed cl2r      # some variants, some cells
-    python studies/evidence.py --only epochs_70 --keep studies/results/evidence_cifar100.json
+    python studies/evidence.py --only epochs_70 --keep studies/results/which-method-when.json
 
 A variant is a name and a few overrides (evidence.yaml). Links are shared with other commands and studies. `--keep` adds
 the finished runs to a JSON file, from which `python -m analysis.evidence` makes the tables and plots of

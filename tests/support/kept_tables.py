@@ -17,7 +17,7 @@ OTHER_FORM = {
     "README.md": "an index of the pages, without values",
     "verified.md": "says in words what was run",
     "methods_icons.md": "methods_icons.json has the runs, from which the table follows",
-    "which-method-when.md": "its tables are made from evidence_cifar100.json",
+    "which-method-when.md": "its tables are made from which-method-when.json",
     "peak.md": "written with peak.json, its measurements, by `make bench-peak`",
     "scaling.md": "written with scaling.json, its measurements, by `make bench-scaling`",
     "throughput.md": "written with throughput.json, its measurements, by `make bench-speed`",
