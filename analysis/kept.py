@@ -17,8 +17,8 @@ import pandas as pd
 
 from analysis.groups import finished
 from analysis.matrices import cells_of, square
-from analysis.study import FRAMES, Study
-from cl2r.config.layers import from_dotted, read_layer, resolve
+from analysis.study import FRAMES, Study, data_title
+from cl2r.config.layers import from_dotted, resolve
 from cl2r.config.schema import fields, scalar
 from cl2r.errors import InputError
 from cl2r.metrics import METRICS
@@ -43,12 +43,14 @@ def keep_runs(study: Study, path: Path) -> int:
     A run that the file has already, with the same variant, method and seed, is replaced. Raise InputError if a variant
     of the same name has other settings there.
     """
-    spec = {name: study.specification.get(name, {}) for name in ("preset", "set", "variants")}
-    kept = json_mapping(path.read_bytes(), path, RESTORE) if path.exists() else {**spec, "origins": [], "runs": []}
-    for name in ("preset", "set"):
-        if kept[name] != spec[name]:
-            raise InputError(f"{path}: its runs have {name} {kept[name]}, this study has {spec[name]}")
-    for name, values in spec["variants"].items():
+    base, variants = study.specification.get("base", {}), study.specification.get("variants", {})
+    data = ", ".join(sorted({data_title(str(name)) for name in study.finished["data.name"]}))
+    kept = {"base": {**base, "data": {"name": data}}, "variants": {}, "origins": [], "runs": []}
+    if path.exists():
+        before, kept = kept, json_mapping(path.read_bytes(), path, RESTORE)
+        if kept["base"] != before["base"]:
+            raise InputError(f"{path}: its runs are based on {kept['base']}, those of this study on {before['base']}")
+    for name, values in variants.items():
         if kept["variants"].setdefault(name, values) != values:
             raise InputError(f"{path}: variant {name} is {kept['variants'][name]} there, {values} here")
     origin = {name: study.about.get(name) for name in ("commit", "version")}
@@ -80,7 +82,7 @@ def keep_runs(study: Study, path: Path) -> int:
 def load_kept(path: Path, variants: Sequence[str] | None = None) -> Study:
     """Return the runs of a file, or those of some variants, as a study without curves."""
     kept = json_mapping(path.read_bytes(), path, RESTORE)
-    specification = {name: kept[name] for name in ("preset", "set", "variants")}
+    specification = {name: kept[name] for name in ("base", "variants")}
     rows: dict[str, list[dict[str, Any]]] = {"runs": [], "tasks": [], "matrix": []}
     for run in kept["runs"]:
         if variants is None or run["variant"] in variants:
@@ -92,8 +94,8 @@ def load_kept(path: Path, variants: Sequence[str] | None = None) -> Study:
 
 def _read(run: Mapping[str, Any], spec: Mapping[str, Any], rows: dict[str, list[dict[str, Any]]], study: str) -> None:
     name = "-".join(map(str, _name(run)))
-    values = {**spec["set"], **spec["variants"][run["variant"]], "method.name": run["method"], "seed": run["seed"]}
-    settings = [read_layer(spec["preset"]), *itertools.starmap(from_dotted, values.items())]
+    values = {**spec["variants"][run["variant"]], "method.name": run["method"], "seed": run["seed"]}
+    settings = [spec["base"], *itertools.starmap(from_dotted, values.items())]
     config = {key: scalar(value) for key, value in fields(resolve(settings)).items()}
     row: dict[str, Any] = {"study": study, "run": name, "variant": run["variant"], "status": "finished", "trial": None}
     row |= {key: value for key, value in config.items() if key not in NOT_KEPT}

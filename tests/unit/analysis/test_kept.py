@@ -19,10 +19,8 @@ VARIANTS = {"plain": {}, "centred": {"head.centre": True}}
 
 def variant_of(study: Study, variant: str, **changes: object) -> Study:
     """Return a study whose runs are those of one variant of two."""
-    entries = {"set": {"optim.epochs": 7}, "variants": VARIANTS, **changes}
-    return dataclasses.replace(
-        study, runs=study.runs.assign(variant=variant), specification={**study.specification, **entries}
-    )
+    specification = {"base": {"optim": {"epochs": 7}}, "variants": VARIANTS, **changes}
+    return dataclasses.replace(study, runs=study.runs.assign(variant=variant), specification=specification)
 
 
 def test_a_kept_study_is_read_back(tmp_path: Path) -> None:
@@ -63,11 +61,13 @@ def test_runs_of_other_variants_are_added_and_equal_ones_replaced(tmp_path: Path
     assert len(kept["origins"]) == 1
 
 
-@pytest.mark.parametrize("changes", [{"set": {"optim.epochs": 8}}, {"variants": {"plain": {"head.centre": True}}}])
+@pytest.mark.parametrize(
+    "changes", [{"base": {"optim": {"epochs": 8}}}, {"variants": {"plain": {"head.centre": True}}}]
+)
 def test_other_settings_are_refused(tmp_path: Path, changes: dict[str, object]) -> None:
     path = tmp_path / "kept.json"
     keep_runs(variant_of(made_study(), "plain"), path)
     before = path.read_bytes()
-    with pytest.raises(InputError, match=r"kept\.json.*(set|variant plain)"):
+    with pytest.raises(InputError, match=r"kept\.json.*(based on|variant plain)"):
         keep_runs(variant_of(made_study(), "plain", **changes), path)
     assert path.read_bytes() == before
