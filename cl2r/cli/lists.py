@@ -22,13 +22,14 @@ def methods(names: tuple[str, ...]) -> None:
     from cl2r.config.methods import ADAPTERS, METHODS, method_info, split_name
 
     if names:
-        from cl2r.cli.method_page import adapter_page, method_page
+        from cl2r.cli.method_page import adapter_page, method_page, symbols
 
         bases = {info.name: method_page(info) for info in map(method_info, names)}
         adapters = {split_name(name)[1]: None for name in names if split_name(name)[1] != "none"}
         pages = bases | {f"+{name}": adapter_page(ADAPTERS[name]) for name in adapters}
         for name, lines in pages.items():
             _print_entry(name, max(map(len, pages)), lines)
+        _print_entry("symbols", max(map(len, pages)), symbols())
     else:
         _list_methods()
     for line in [*METHODS.errors, *ADAPTERS.errors]:
@@ -36,12 +37,12 @@ def methods(names: tuple[str, ...]) -> None:
 
 
 def _list_methods() -> None:
+    from cl2r.cli.method_page import settings
     from cl2r.config.methods import ADAPTERS, METHODS
 
     width = max(map(len, [*METHODS, *ADAPTERS]))
     for info in METHODS.values():
-        defaults = ", ".join(f"{key}={value}" for key, value in info.defaults.items())
-        lines = [info.title, info.paper, f"carries {info.carries}; φ: {info.feature}", f"sets {defaults}"]
+        lines = [info.title, info.paper, f"carries {info.carries}; φ: {info.feature}", f"sets {settings(info)}"]
         if info.options is not None:
             options = {key: option.default for key, option in info.options.model_fields.items()}
             lines.append("options " + ", ".join(f"{info.section}.{key}={value}" for key, value in options.items()))

@@ -15,6 +15,15 @@ if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
 WIDTH = 100  # of a line of text, without its margin
+SYMBOLS = (
+    "D_t images of task t, M_t those in memory, T_t = D_t ∪ M_t; k_n new classes, k_0 old ones, N_t = k_0 + k_n",
+    "b(x) backbone; φ_t feature after task t; z logits; z° logits of the model before, which does not change",
+    "FD(S) = mean over S of 1 − cos(φ_t(x), φ_{t-1}(x));  CE cross-entropy",
+    "KD_T(z, z°) = cross-entropy of softmax(z/T) to softmax(z°/T) over the old classes",
+    "a, A: features of an adapter's images by the new model; b, B: by the old one; q a new query",
+)
+"""What the formulas have in common."""
+PRESETS = "Defaults of options are those without a preset; a preset may set others, e.g. memory.per_class=4 on icons."
 SIGNS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
 
 
@@ -24,7 +33,7 @@ def method_page(info: MethodInfo) -> Iterator[str]:
     yield from _text(METHOD_TEXTS.get(info.name), info.paper)
     yield f"carries     {info.carries}"
     yield f"feature φ   {info.feature}"
-    yield from _labelled("sets", [", ".join(f"{key}={value}" for key, value in info.defaults.items())])
+    yield from _labelled("sets", [settings(info)])
     chosen: list[tuple[type[Section], str, Iterable[str]]] = []
     if info.options is not None:
         chosen.append((info.options, info.section, info.options.model_fields))
@@ -35,6 +44,17 @@ def method_page(info: MethodInfo) -> Iterator[str]:
         chosen.append((MemoryConfig, "memory", MemoryConfig.model_fields))
     defaults = fields(resolve([{"method": {"name": info.name}}]))
     yield from _options((kind, section, keys, defaults) for kind, section, keys in chosen)
+
+
+def settings(info: MethodInfo) -> str:
+    """Return the fields that a method sets, as `--set` takes them."""
+    return ", ".join(f"{key}={_written(value)}" for key, value in info.defaults.items())
+
+
+def symbols() -> Iterator[str]:
+    """Yield the lines that explain the formulas, and where the defaults of options come from."""
+    yield from (line for text in SYMBOLS for line in textwrap.wrap(text, WIDTH, subsequent_indent="  "))
+    yield from textwrap.wrap(PRESETS, WIDTH, subsequent_indent="  ")
 
 
 def adapter_page(info: AdapterInfo) -> Iterator[str]:
@@ -62,10 +82,14 @@ def _options(chosen: Iterable[tuple[type[Section], str, Iterable[str], dict[str,
     for kind, section, keys, defaults in chosen:
         texts = docstrings(kind)
         for key in keys:
-            default = json.dumps(defaults[f"{section}.{key}"]).strip('"')
+            default = _written(defaults[f"{section}.{key}"])
             values = allowed(kind.model_fields[key])
             lines.append(f"{section}.{key}={default}{f' ({values})' if values else ''}: {texts.get(key, '')}")
     yield from _labelled("options", [line.removesuffix(": ") for line in lines], "- ")
+
+
+def _written(value: Any) -> str:
+    return json.dumps(value).strip('"')
 
 
 def allowed(field: "FieldInfo") -> str:

@@ -3,17 +3,18 @@
     python tests/benchmarks/method_cost.py [--preset icons] [--rounds 7] [--methods er lucir ...]
 
 Every method stands at the start of task 2. In each round all stages of all methods make a few training steps one after
-the other, so that a slow moment of the machine hits all alike. A stage's time is its steps a task times the seconds of
-a step; a method's, relative to ER's of the same round, is reported as the median over rounds with its quartiles.
-FLOPs of the same steps, forward and backward, are counted, not timed. `measured / counted` above 1 is what the extra
-passes do not explain: steps of small tensors, data, optimiser.
+the other, so that a slow moment of the machine hits all alike; on a CPU with one thread the clock counts the time of
+this process alone, so that other work on the machine hardly matters. A stage's time is its steps a task times the
+seconds of a step; a method's, relative to ER's of the same round, is reported as the median over rounds with its
+quartiles. FLOPs of the same steps, forward and backward, are counted, not timed. `measured / counted` above 1 is what
+the extra passes do not explain: steps of small tensors, data, optimiser.
 """
 
 import argparse
 import itertools
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -38,14 +39,14 @@ class Timed:
     steps: int  # per task
     flops: float  # per task
 
-    def seconds(self) -> float:
+    def seconds(self, clock: Callable[[], float]) -> float:
         """Return the seconds per task at the speed of the next few steps."""
         method = self.chain.method
         optimiser = self.chain.loop.optimiser(method, self.stage)
         batches = itertools.islice(self.batches, STEPS)
-        began = time.perf_counter()
+        began = clock()
         self.chain.loop.epoch(method, method.network, self.stage, optimiser, 0, batches)
-        return self.steps * (time.perf_counter() - began) / STEPS
+        return self.steps * (clock() - began) / STEPS
 
 
 def stages_of(name: str, preset: str) -> list[Timed]:
@@ -80,13 +81,15 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", default=list(METHODS))
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
+    alone = args.threads == 1 and not torch.cuda.is_available()
+    clock = time.process_time if alone else time.perf_counter
     methods = {name: stages_of(name, args.preset) for name in dict.fromkeys([BASELINE, *args.methods])}
     for stages in methods.values():
         for timed in stages:
-            timed.seconds()  # warm-up
+            timed.seconds(clock)  # warm-up
     ratios: dict[str, list[float]] = {name: [] for name in methods}
     for _ in range(args.rounds):
-        seconds = {name: sum(timed.seconds() for timed in stages) for name, stages in methods.items()}
+        seconds = {name: sum(timed.seconds(clock) for timed in stages) for name, stages in methods.items()}
         for name in methods:
             ratios[name].append(seconds[name] / seconds[BASELINE])
     base = sum(timed.flops for timed in methods[BASELINE])

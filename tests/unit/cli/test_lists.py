@@ -18,7 +18,7 @@ def test_methods_are_listed_with_papers_and_options(cl2r: Command) -> None:
             assert f"{info.section}.{option}=" in listed
     code, out, _ = cl2r("methods", "lucir+slerp")
     assert code == 0
-    assert [line.split()[0] for line in out.splitlines() if not line.startswith(" ")] == ["lucir", "+slerp"]
+    assert [line.split()[0] for line in out.splitlines() if not line.startswith(" ")] == ["lucir", "+slerp", "symbols"]
 
 
 def test_data_sets_are_listed(cl2r: Command) -> None:

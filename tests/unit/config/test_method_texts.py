@@ -8,10 +8,10 @@ import pytest
 
 from cl2r.cli.method_page import allowed, method_page
 from cl2r.config.builtin import ABLATION_CELLS
-from cl2r.config.layers import resolve
+from cl2r.config.layers import read_layer, resolve
 from cl2r.config.method_texts import ADAPTER_TEXTS, METHOD_TEXTS, with_deviations
 from cl2r.config.methods import ADAPTERS, METHODS
-from cl2r.config.schema import AdapterConfig, field_keys
+from cl2r.config.schema import AdapterConfig, field_keys, fields
 from cl2r.config.section import Section, docstrings, keyed_from
 from cl2r.runtime.environment import ROOT
 from tests.support.command_line import Command
@@ -101,6 +101,23 @@ def test_options_are_shown_with_their_defaults_and_ranges(cl2r: Command) -> None
         "adapter.orthogonality=1.0 (> 0):",
     ):
         assert entry in " ".join(out.split())
+
+
+def test_the_command_explains_the_symbols_of_the_formulas_once(cl2r: Command) -> None:
+    _, out, _ = cl2r("methods", "lwf", "cl2r+aligner")
+    _, _, legend = out.partition("\nsymbols")
+    shown = " ".join(legend.split())
+    assert shown, "it comes last, once"
+    for symbol in ("T_t =", "k_0 old", "N_t =", "z logits", "z° logits", "FD(S) =", "KD_T(z, z°) =", "q a new query"):
+        assert symbol in shown
+    for name, value in re.findall(r"e\.g\. ([a-z_.]+)=(\d+) on icons", shown):
+        assert fields(resolve([read_layer("icons")]))[name] == int(value)
+    assert " on icons" in shown
+
+
+def test_what_a_method_sets_can_be_typed(cl2r: Command) -> None:
+    _, out, _ = cl2r("methods", "lucir")
+    assert "backbone.last_relu=false" in " ".join(out.split())
 
 
 class PluginOptions(Section):

@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from cl2r.batches import Batch
 from cl2r.config.builtin import HocOptions
 from cl2r.distillation import feature_distillation, logit_distillation
 from cl2r.methods.base import AuxiliaryOutputs, Outputs
@@ -20,7 +21,7 @@ from cl2r.methods.bic import sigmoid_distillation
 from cl2r.methods.foster import class_weights
 from cl2r.methods.hoc import contrastive
 from cl2r.methods.lucir import margin_ranking
-from cl2r.methods.podnet import pod_spatial
+from cl2r.methods.podnet import nca_of_code, nca_of_paper, pod_spatial
 from cl2r.simplex import SimplexClassifier
 from tests.support.method_case import advanced
 
@@ -121,6 +122,73 @@ def pod() -> Twice:
     return Twice(lambda maps: pod_spatial([maps], [single(old)]).mean(), plain, drawn(3, 4, 5, 6))
 
 
+def lsc_of_code() -> Twice:
+    """As released: the own class is e^0 = 1 in the sum, and the largest score, which is subtracted, has a gradient."""
+
+    def plain(z: Array) -> float:
+        total = 0.0
+        for row, label in zip(z, LABELS, strict=True):
+            scores = row - row.max()
+            total += np.log(1 + sum(np.exp(scores[j]) for j in range(6) if j != label)) - scores[label]
+        return float(total / len(z))
+
+    return Twice(lambda z: nca_of_code(z, torch.from_numpy(LABELS)).mean(), plain, drawn(7, 6))
+
+
+def lsc_of_paper(eta_margin: float) -> Twice:
+    def plain(z: Array) -> float:
+        total = 0.0
+        for row, label in zip(z, LABELS, strict=True):
+            others = sum(np.exp(row[j]) for j in range(6) if j != label)
+            total += max(0.0, -np.log(np.exp(row[label] - eta_margin) / others))
+        return float(total / len(z))
+
+    def ours(z: Tensor) -> Tensor:
+        return nca_of_paper(z, torch.from_numpy(LABELS), torch.tensor(eta_margin)).mean()
+
+    at = drawn(7, 6)
+    at[0, LABELS[0]] = 9.0  # clipped
+    return Twice(ours, plain, at)
+
+
+def icarl_bce() -> Twice:
+    """Old classes have the old sigmoids as targets whatever the label, new ones their label; summed over classes."""
+    made = advanced("icarl", steps=0)
+    batch = made.batch_of(2, range(8), 1)
+    old = 2 * drawn(8, 4, seed=1)
+    made.method.old_outputs = lambda x: Outputs(single(old), single(old))
+
+    def ours(z: Tensor) -> Tensor:
+        return made.method.loss(batch, lambda x: Outputs(z, z))["bce"]
+
+    def plain(z: Array) -> float:
+        p, q = (1 / (1 + np.exp(-v)) for v in (z, old))
+        total = 0.0
+        for i, label in enumerate(batch.y.tolist()):
+            targets = [*q[i], *(float(label == j) for j in range(4, 8))]
+            total -= sum(t * np.log(a) + (1 - t) * np.log(1 - a) for t, a in zip(targets, p[i], strict=True))
+        return float(total / len(z))
+
+    return Twice(ours, plain, drawn(8, 8))
+
+
+def influence_of_bct() -> Twice:
+    """The mean over the rows of old classes alone."""
+    made = advanced("lifelong_bct", "bct.weight=0.7", steps=0)
+    batch: Batch = made.batch_of(2, range(8), 1)
+    old = made.method.old_head.double().numpy()
+
+    def ours(f: Tensor) -> Tensor:
+        return made.method.loss(batch, lambda x: Outputs(f, torch.zeros(8, 8)))["influence"]
+
+    def plain(f: Array) -> float:
+        rows = [i for i, label in enumerate(batch.y.tolist()) if label < 4]
+        terms = [np.log(probabilities(f[i] @ old.T))[int(batch.y[i])] for i in rows]
+        return float(-0.7 * sum(terms) / len(terms))
+
+    return Twice(ours, plain, drawn(8, old.shape[1]))
+
+
 def foster_boost() -> Twice:
     made = advanced("foster", "foster.beta_boost=0.8", steps=0)
     batch, omega = made.batch_of(2, range(8), 1), effective_weights([2] * 4 + [6] * 4, 0.8)
@@ -199,9 +267,15 @@ CASES: dict[str, Callable[[], Twice]] = {
     "margin ranking of LUCIR, new classes": lambda: margin(3, 2),
     "margin ranking of LUCIR, all classes": lambda: margin(0, 2),
     "POD-spatial": pod,
+    "LSC of PODNet as released": lsc_of_code,
+    "LSC of PODNet as written": lambda: lsc_of_paper(0.6),
+    "BCE of iCaRL": icarl_bce,
+    "influence loss of BCT": influence_of_bct,
     "boosting of FOSTER": foster_boost,
     "BKD of FOSTER": foster_bkd,
     "HOC": lambda: hoc("inf", "new"),
+    "HOC, similarities of the own class 0": lambda: hoc("code", "new"),
+    "HOC, old features compared with new ones": lambda: hoc("inf", "old"),
     "HOC as released": lambda: hoc("code", "old"),
     "simplex, K = 3": lambda: simplex(3),
     "simplex, K = 20": lambda: simplex(20),
