@@ -15,7 +15,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from analysis.kept import load_kept
-from analysis.matrices import bc_by_task
+from analysis.matrices import bc_by_task, square
 from analysis.names import STYLES, metric_of, ordered, title
 from analysis.paper.items import ITEMS
 from analysis.paper.report import Report, verdicts_table
@@ -24,6 +24,7 @@ from analysis.stats import EVERYWHERE, Estimate, line_points, t_interval
 from analysis.study import Study
 from analysis.tables.formats import render
 from analysis.tables.table import EMPTY, Cell, Table, interval_cell, number_cell
+from cl2r.compatibility import backward_compatibility
 from cl2r.metrics import AC, BC, FIRST_ACCURACY, METRICS, REINDEXED_ACCURACY, SERVICE_ACCURACY, SERVICE_RECALL
 
 RESULTS = Path(__file__).parents[1] / "studies" / "results"
@@ -205,7 +206,7 @@ def first_tasks(study: Study, method: str, epochs: int, centred: bool, tasks: in
     rows = {}
     for run, seed in zip(chosen["run"], chosen["seed"], strict=True):
         cells = study.matrix[(study.matrix["run"] == run) & (study.matrix["pairs"] == "report")]
-        array = cells.pivot(index="t", columns="k", values="accuracy").to_numpy(dtype=float)[:tasks, :tasks]
+        array = square(cells)[:tasks, :tasks]
         wanted = (SERVICE_ACCURACY, REINDEXED_ACCURACY, FIRST_ACCURACY, BC, AC)
         rows[int(seed)] = {m.name: float(m.compute(array, False)) for m in wanted if m.compute is not None}
     return pd.DataFrame.from_dict(rows, orient="index").sort_index()
@@ -240,11 +241,42 @@ def backward(study: Study) -> Table:
     rows = []
     for (centred, method), own in points.groupby(["centred", "method"], sort=False):
         values = [estimate(own.loc[own["x"] == task, "y"].rename(BC.name)) for task in (2, 3, 4, 6, 8, 10)]
+        late, early = (own.loc[own["x"] == task, "y"].reset_index(drop=True) for task in (10, 2))
+        values.append(estimate((late - early).rename("difference")))
         words = REGIMES["equal_centred" if centred else "equal"]
         rows.append((Cell(words), Cell(title(str(method))), *(cell(BC.name, found) for found in values)))
-    columns = ("regime", "method", *(f"t = {task}" for task in (2, 3, 4, 6, 8, 10)))
+    columns = ("regime", "method", *(f"t = {task}" for task in (2, 3, 4, 6, 8, 10)), "10 − 2")
     notes = ("Report pairs. Brackets: 95 % t-interval over three seeds.",)
     return Table(columns, tuple(rows), points, notes=notes)
+
+
+def recall(study: Study) -> Table:
+    """Return BC of 1:N search, by recall@1 instead of accuracy, beside that of 1:1 verification; both less ER's."""
+    rows, data = [], []
+    for variant, name in REGIMES.items():
+        base = bc_by_recall(study, variant, "er"), of_variant(study, variant, "er")
+        for method in CELLS:
+            runs, found = of_variant(study, variant, method), bc_by_recall(study, variant, method)
+            values = {"recall@1": estimate(found), "accuracy": estimate(runs[BC.name])}
+            if method != "er":
+                values["recall@1, less ER"] = estimate((found - base[0]).rename("difference"))
+                values["accuracy, less ER"] = difference(runs, base[1], BC.name)
+            heads = ("recall@1", "recall@1, less ER", "accuracy", "accuracy, less ER")
+            cells = [cell(BC.name, values[head]) if head in values else Cell(EMPTY) for head in heads]
+            rows.append((Cell(name), Cell(title(method)), *cells))
+            data.append({"variant": variant, "method": method, **{head: one.mean for head, one in values.items()}})
+    columns = ("regime", "method", *(f"BC by {head}" for head in heads))
+    notes = ("Differences paired by seed; brackets: 95 % t-interval over three seeds.",)
+    return Table(columns, tuple(rows), pd.DataFrame(data), notes=notes)
+
+
+def bc_by_recall(study: Study, variant: str, method: str) -> pd.Series:
+    """Return BC of the recall@1 matrix by seed, on the report images."""
+    values = {}
+    for seed, run in of_variant(study, variant, method)["run"].items():
+        cells = study.matrix[(study.matrix["run"] == run) & (study.matrix["pairs"] == "report")]
+        values[seed] = float(backward_compatibility(square(cells, "recall@1")))
+    return pd.Series(values, name=BC.name)
 
 
 def bc_points(study: Study) -> pd.DataFrame:
@@ -277,6 +309,7 @@ TABLES: Mapping[str, Callable[[Study], Table]] = {
     "changes": changes,
     "links": links,
     "backward": backward,
+    "recall": recall,
     "verdicts": lambda study: verdicts(study, "equal"),
     "verdicts, centred": lambda study: verdicts(study, "equal_centred"),
 }
