@@ -124,7 +124,7 @@ def load_study(path_or_uri: str | Path | None = None) -> Study:
     except InputError as error:
         if not folder.ledger.outcomes():
             raise
-        log.warning("%s; the frames are made again from the ledger", error)
+        log.warning("%s; until then its rows are read from the ledger", error)
         found = {name: _as_stored(frame) for name, frame in study_frames(folder).items()}
     frames = _with_later_columns(found)
     runs = frames["runs"]
@@ -271,7 +271,7 @@ def _read_frame(path: StoragePath, name: str, owner: str) -> pd.DataFrame:
 
 
 def _damaged(path: StoragePath, name: str, why: str) -> InputError:
-    return InputError(f"{name} at {path} is damaged: {' '.join(why.split())}")
+    return InputError(f"{name} at {path} is damaged ({' '.join(why.split())}); {RESTORE}")
 
 
 def concat(studies: Sequence[Study], name: str | None = None) -> Study:

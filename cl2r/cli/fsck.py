@@ -6,7 +6,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 import click
@@ -34,6 +34,14 @@ class Finding:
     bytes: int = 0
     repair: Callable[[], object] | None = None
     repaired: bool = False
+
+
+@dataclass
+class References:
+    """Keys of the links that finished runs refer to, and why links may be needed that are not among them."""
+
+    keys: set[str] = field(default_factory=set)
+    doubt: str = ""
 
 
 @click.command()
@@ -95,11 +103,11 @@ def check_storage(
     total, done = sum(map(len, (links, partials, studies, runs, galleries, exports))), 0
     # Links of a run that has not finished are still needed by the command that is at work on it.
     busy = any(StudyFolder.at(path).is_driven() for path in studies) or _is_training(store)
-    used = set[str]()
+    used = References(doubt="a command is at work" * busy)
     checks: list[tuple[list[StoragePath], Callable[[StoragePath], Iterator[Finding]]]] = [
         (studies, lambda path: _check_study(StudyFolder.at(path), used)),
         (runs, lambda path: _check_run(path, used)),
-        (links, lambda path: _check_link(store, path, used, busy)),
+        (links, lambda path: _check_link(store, path, used)),
         (partials, lambda path: _check_partial(store, path)),
         (galleries, _check_gallery),
         (exports, _check_export),
@@ -146,7 +154,7 @@ def _size(path: "StoragePath") -> int:
     return info.size if info else sum(entry.size for entry in path.walk_files())
 
 
-def _check_link(store: "LinkStore", path: "StoragePath", used: set[str], busy: bool) -> Iterator[Finding]:
+def _check_link(store: "LinkStore", path: "StoragePath", used: References) -> Iterator[Finding]:
     from cl2r.config.keys import KEY
     from cl2r.engine.links import MANIFEST, DamagedError, content_name
 
@@ -170,9 +178,9 @@ def _check_link(store: "LinkStore", path: "StoragePath", used: set[str], busy: b
         if file.name not in listed and not file.name.startswith("."):
             remove = file.unlink if file.file_info() else file.remove_tree
             yield Finding("left behind", file, "another attempt's file", _size(file), remove)
-    if path.name not in used:
-        what = f"no finished run refers to this link{', but a command is at work' * busy}"
-        yield Finding("unused", path, what, _size(path), None if busy else path.remove_tree)
+    if path.name not in used.keys:
+        what = f"no finished run refers to this link{f', but {used.doubt}' * bool(used.doubt)}"
+        yield Finding("unused", path, what, _size(path), None if used.doubt else path.remove_tree)
 
 
 def _check_partial(store: "LinkStore", path: "StoragePath") -> Iterator[Finding]:
@@ -198,8 +206,9 @@ def _check_partial(store: "LinkStore", path: "StoragePath") -> Iterator[Finding]
         yield Finding("left behind", path, "the epoch of a finished link", _size(path), path.remove_tree)
 
 
-def _check_study(folder: "StudyFolder", used: set[str]) -> Iterator[Finding]:
+def _check_study(folder: "StudyFolder", used: References) -> Iterator[Finding]:
     from cl2r.rayrun.optuna_source import check_journal
+    from cl2r.storage.path import ASIDE
     from cl2r.storage.seal import SealError, read_beside, seal_path
     from cl2r.study.frames import FRAMES, write_frames
     from cl2r.study.status import phase
@@ -209,12 +218,14 @@ def _check_study(folder: "StudyFolder", used: set[str]) -> Iterator[Finding]:
         return
     driven = folder.is_driven()  # its driver is at work and checks for itself
     if not driven and (fault := folder.fault()):
-        cure = "run the study's command again, which writes it"
-        yield Finding("damaged", folder.specification, f"{fault}; {cure}")
-    bad = {event.path: why for event, why in folder.ledger.damaged()}
+        yield Finding("damaged", folder.specification, fault)
+    damaged = folder.ledger.damaged()
+    bad = {event.path: why for event, why in damaged}
     for event in folder.ledger.last("finished").values():
         if event.path not in bad:
-            used |= {str(row["key"]) for row in event.read().get("frames", {}).get("tasks", ())}
+            used.keys |= {str(row["key"]) for row in event.read().get("frames", {}).get("tasks", ())}
+    if any(event.kind == "finished" for event, _ in damaged) or folder.ledger.folder.list(f"{ASIDE}*.finished.*"):
+        used.doubt = used.doubt or f"an event of {folder.path} is damaged: run the study's command first"
     if driven:
         return
     for path, why in bad.items():
@@ -253,7 +264,7 @@ def _search_frames(folder: "StudyFolder") -> list[str]:
     return [f"search/{path.name}" for path in (folder.path / "search").list("*.parquet")]
 
 
-def _check_run(path: "StoragePath", used: set[str]) -> Iterator[Finding]:
+def _check_run(path: "StoragePath", used: References) -> Iterator[Finding]:
     from cl2r.storage.seal import SUFFIX, SealError, read_beside, run_owner
 
     there = {file.name.removesuffix(SUFFIX) for file in path.list("*") if not file.name.startswith(".")}
@@ -264,8 +275,10 @@ def _check_run(path: "StoragePath", used: set[str]) -> Iterator[Finding]:
         try:
             content = read_beside(file, run_owner(path.name, file.name))
             if file.name == "result.json":
-                used |= {str(link["key"]) for link in json.loads(content)["links"]}
+                used.keys |= {str(link["key"]) for link in json.loads(content)["links"]}
         except (SealError, FileNotFoundError) as error:
+            if file.name == "result.json":
+                used.doubt = used.doubt or f"{file} is damaged: run the command that wrote it first"
             fault = "it is missing" if isinstance(error, FileNotFoundError) else str(error)
             size = _size(file) if file.exists() else 0
             yield Finding("damaged", file, f"{fault}; run the command that wrote it again", size)

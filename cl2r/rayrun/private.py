@@ -56,6 +56,9 @@ def private_ray(options: Mapping[str, Any]) -> Iterator[None]:
             place = os.fsdecode(getattr(error, "filename", None) or folder)
             reason = getattr(error, "strerror", None) or " ".join(str(error).split())
             raise InputError(f"{place}: Ray cannot start there ({reason}); fix that, or set RAY_TMPDIR") from error
+        except Exception as error:  # Ray has no class of its own for a process that does not answer in time
+            why = " ".join(str(error).split())
+            raise ConnectionError(f"Ray does not start ({why}); its logs are in {folder}") from error
         yield
 
 

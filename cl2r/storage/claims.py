@@ -1,9 +1,14 @@
 """Locks: one process at a time may do a thing, and the lock of a process that died is freed.
 
 On a disk the operating system locks (NFS passes locks on to other machines). In an object store a process puts a
-ticket, then lists all tickets: if it sees no other ticket, it holds the lock; otherwise it removes its own and tries
-again. Listings are consistent, so of two processes the later one sees the ticket of the other. A holder rewrites its
-ticket every few seconds; one that did not change for a minute of the observer's clock belongs to a dead process.
+ticket, then lists all tickets: if it sees no other ticket, it holds the lock. Listings are consistent, so of two
+processes the later one sees the ticket of the other. If several see each other, the one whose name comes first keeps
+its ticket and waits; the others remove theirs and put none while there is one. A holder rewrites its ticket every few
+seconds; one that did not change for a minute of the observer's clock belongs to a dead process.
+
+Tickets need nothing but listings, which every store has. A put that fails if the object exists would need a second
+client with credentials of its own, because pyarrow offers none; and as long as one process of a store cannot use it,
+the others would have to look for tickets too.
 """
 
 import contextlib
@@ -84,7 +89,7 @@ def disk_holder(path: Path) -> str | None:
     try:
         with path.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except BlockingIOError:
         return last_disk_holder(path)
@@ -114,39 +119,47 @@ class Ticket:
             self.path.unlink(missing_ok=True)
 
     def _acquire(self, wait: bool) -> None:
-        while True:
-            self._put()
-            others: dict[ObjectPath, dict[str, Any]] = {}
-            try:
-                for path in self.claim.parent.list(f"{self.claim.name}.*.json"):
-                    if path != self.path:
-                        with contextlib.suppress(FileNotFoundError):  # removed after the listing
-                            others[path] = json.loads(path.read_bytes())
-            except BaseException:
-                self.path.unlink(missing_ok=True)
-                raise
-            if not others:
-                return
+        tickets: list[ObjectPath] = []
+        try:
+            while True:
+                if not tickets:
+                    self._put()
+                tickets = self.claim.parent.list(f"{self.claim.name}.*.json")
+                if tickets == [self.path]:
+                    return
+                others = [path for path in tickets if path != self.path]
+                if not others:  # also if this process slept for so long that its ticket was removed
+                    continue
+                if wait and tickets[0] == self.path:
+                    self._put()
+                elif self.path in tickets:
+                    self.path.unlink(missing_ok=True)
+                holder = self._living(others[0])
+                if holder is not None and not wait:
+                    raise HeldError(holder)
+                time.sleep(PAUSE_SECONDS * random.uniform(0.5, 1.5))
+        except BaseException:
             self.path.unlink(missing_ok=True)
-            alive = [ticket for path, ticket in others.items() if self._is_alive(path, ticket)]
-            if alive and not wait:
-                raise HeldError(alive[0]["who"])
-            time.sleep(PAUSE_SECONDS * random.uniform(0.5, 1.5))
+            raise
 
     def _put(self) -> None:
         self.beats += 1
         ticket = {"who": this_process(), "pid": os.getpid(), "kernel": _kernel(), "beats": self.beats}
         self.path.write_file(json.dumps(ticket).encode())
 
-    def _is_alive(self, path: "ObjectPath", ticket: dict[str, Any]) -> bool:
-        """Return whether the ticket changed since this process first saw it; remove the ticket of a dead process."""
+    def _living(self, path: "ObjectPath") -> str | None:
+        """Return whose a ticket is if it changed since this process first saw it; remove that of a dead process."""
+        try:
+            ticket = _ticket(path)
+        except FileNotFoundError:
+            return None
         beats, since = self._seen.setdefault(path, (ticket["beats"], time.monotonic()))
         if ticket["beats"] != beats:
             self._seen[path] = (ticket["beats"], time.monotonic())
-            return True
+            return str(ticket["who"])
         if _is_gone(ticket) or time.monotonic() - since > DEAD_SECONDS:
             path.unlink(missing_ok=True)
-        return False
+        return None
 
     def _beat(self) -> None:
         while not self._done.wait(BEAT_SECONDS):
@@ -162,10 +175,18 @@ def ticket_holder(claim: "ObjectPath") -> str | None:
     """Return the name of the process that seems to hold the lock, judged by the clocks of store and machine."""
     for path in claim.parent.list(f"{claim.name}.*.json"):
         with contextlib.suppress(FileNotFoundError):
-            info, ticket = path.file_info(), json.loads(path.read_bytes())
+            info, ticket = path.file_info(), _ticket(path)
             if info and time.time() - info.mtime_ns / 1e9 < DEAD_SECONDS and not _is_gone(ticket):
                 return str(ticket["who"])
     return None
+
+
+def _ticket(path: "ObjectPath") -> dict[str, Any]:
+    """Return a ticket. One that does not parse counts like that of another machine, until it is a minute old."""
+    entry: dict[str, Any] = {"who": str(path), "pid": 0, "kernel": None, "beats": 0}
+    with contextlib.suppress(ValueError, TypeError, RecursionError):
+        entry |= json.loads(path.read_bytes())
+    return entry
 
 
 def _kernel() -> list[str]:

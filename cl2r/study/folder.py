@@ -34,6 +34,7 @@ from cl2r.study.ledger import Event, Ledger
 
 log = logging.getLogger(__name__)
 ABOUT_FORMAT = 1
+CURE = "the study's command writes it again, or restore it from a copy"
 
 
 class StudyFolder:
@@ -73,7 +74,7 @@ class StudyFolder:
             if known and self._read_specification():
                 return known
         except InputError as error:
-            log.warning("%s; it is set aside and written again", error)
+            log.warning("%s; it is set aside and written again", str(error).removesuffix(f"; {CURE}"))
             self.specification.set_aside()
         write_beside(self.specification, yaml.safe_dump(entry).encode(), f"study {entry['id']}")
         self.ledger = Ledger(self.path / "ledger", self.find_id)
@@ -84,7 +85,7 @@ class StudyFolder:
         try:
             stored = self._read_specification()
         except InputError as error:
-            return self._restored_id(identity, str(error))
+            return self._restored_id(identity, str(error).removesuffix(f"; {CURE}"))
         if not stored:
             return self._restored_id(identity, f"{self.specification} is missing") if self.ledger.events() else ""
         if stored["specification"] != yaml.safe_load(yaml.safe_dump(identity)):  # tuples become lists
@@ -99,22 +100,22 @@ class StudyFolder:
     def _read_specification(self) -> dict[str, Any]:
         """Return the content of study.yaml; empty if there is no file. Raise InputError if it is damaged."""
         try:
-            entry = yaml_mapping(self.specification.read_bytes(), self.specification, "restore it from a copy")
+            entry = yaml_mapping(self.specification.read_bytes(), self.specification, CURE)
             read_beside(self.specification, f"study {entry.get('id')}")
             return entry
         except FileNotFoundError:
             return {}
         except SealError as error:
-            raise InputError(f"{self.specification} is damaged ({error}); restore it from a copy") from error
+            raise InputError(f"{self.specification}: damaged ({error}); {CURE}") from error
         except IsADirectoryError as error:
-            raise InputError(f"{self.specification} is a folder; remove it") from error
+            raise InputError(f"{self.specification}: a folder is in its place; {CURE}") from error
 
     def fault(self) -> str:
-        """Return what is wrong with study.yaml; empty if it is sound."""
+        """Return what is wrong with study.yaml, and what to do; empty if it is sound."""
         try:
-            return "" if self._read_specification() else "it is missing"
+            return "" if self._read_specification() else f"missing; {CURE}"
         except InputError as error:
-            return str(error)
+            return str(error).removeprefix(f"{self.specification}: ")
 
     def _restored_id(self, identity: dict[str, Any], fault: str) -> str:
         """Return the id that the ledger has for the specification. Raise InputError if it shows another or none."""

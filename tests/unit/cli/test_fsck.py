@@ -163,7 +163,21 @@ def test_what_is_damaged_is_code_5_and_named(cl2r: Command, storage: LocalPath, 
         assert kinds <= {"left behind", "unused"}, "what was damaged is only set aside"
         assert "left behind" in kinds
         cl2r("fsck", storage, "--repair", "--remove-unused")
-        assert found(storage) == []
+        assert found(storage) == ([("unused", f"links/{USED}")] if kind == "event" else [])
+
+
+def test_links_that_a_damaged_event_or_result_may_need_are_not_removed(cl2r: Command, storage: LocalPath) -> None:
+    for pattern, key in ((DAMAGES["event"], USED), ("runs/run/result.json", ALSO_USED)):
+        path = only(storage, pattern)
+        content = path.read_bytes()
+        flip_bit(path)
+        for options in (["--remove-unused"], ["--repair", "--remove-unused"]):
+            code, out, _ = cl2r("fsck", storage, *options)
+            assert code in (DAMAGED, LEFT_BEHIND)
+            assert f"{storage / 'links' / key}: no finished run refers to this link, but " in out
+        assert LinkStore(storage).keys() == {USED, ALSO_USED}
+        path.write_file(content)
+        cl2r("fsck", storage, "--repair")
 
 
 def test_a_link_that_was_set_aside_is_gone_but_not_removed(cl2r: Command, storage: LocalPath) -> None:
@@ -225,6 +239,8 @@ FOREIGN = {
     "partials/notes.txt": "partials/notes.txt",
     "studies/mine/notes.txt": "studies/mine",
     "runs/mine/notes.txt": "runs/mine",
+    "studies/x.json": "studies/x.json",
+    "runs/x.json": "runs/x.json",
 }
 
 
