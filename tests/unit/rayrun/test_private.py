@@ -57,6 +57,21 @@ def test_ray_train_copies_no_secrets() -> None:
     assert not [name for name in train_constants.ENV_VARS_TO_PROPAGATE if TELLING.search(name)]
 
 
+def test_a_ray_that_does_not_start_in_time_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def slow(**options: Any) -> None:
+        raise Exception("The current node timed out during startup.\nThis could happen for many reasons.")
+
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(ray, "init", slow)
+    with (
+        pytest.raises(ConnectionError, match="does not start") as error,
+        private.private_ray({"include_dashboard": False}),
+    ):
+        pass
+    assert "\n" not in str(error.value)
+    assert "its logs are in " in str(error.value)
+
+
 def test_the_folder_is_below_the_one_that_the_user_names(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(private, "SOCKET_BYTES", 1000)  # pytest's folders are long
     assert check_folder() == Path("/tmp")
