@@ -45,7 +45,7 @@ def keep_runs(study: Study, path: Path) -> int:
     """
     base, variants = study.specification.get("base", {}), study.specification.get("variants", {})
     data = ", ".join(sorted({data_title(str(name)) for name in study.finished["data.name"]}))
-    kept = {"base": {**base, "data": {"name": data}}, "variants": {}, "origins": [], "runs": []}
+    kept: dict[str, Any] = {"base": {**base, "data": {"name": data}}, "variants": {}, "origins": [], "runs": []}
     if path.exists():
         before, kept = kept, json_mapping(path.read_bytes(), path, RESTORE)
         if kept["base"] != before["base"]:
