@@ -35,11 +35,11 @@ def main(only: tuple[str, ...], cells: tuple[str, ...], keep: Path | None) -> Re
     """Choose variants and cells."""
 
     def show(session: "StudySession", frames: Frames) -> str:
-        from analysis.kept import keep_runs
-        from cl2r.cli.report import study_of
-
         text = ending(session, frames)
         if keep is not None:
+            from analysis.kept import keep_runs
+            from cl2r.cli.report import study_of
+
             text += f"\n{keep_runs(study_of(session.folder, frames), keep)} runs in {keep}"
         return text
 
