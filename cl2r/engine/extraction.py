@@ -22,7 +22,8 @@ from cl2r.engine.plan import FACTORED_ABOVE, Plan
 from cl2r.errors import TrainingError
 from cl2r.features import Features
 from cl2r.memory import support_rows
-from cl2r.methods.base import Method, Outputs, TaskData
+from cl2r.methods.base import Method, TaskData
+from cl2r.methods.incremental import Network
 from cl2r.stationarity import common_direction, drift, vertices
 
 EXTRACTION_BATCH = 128  # in larger batches the maps of ResNet-32 do not fit a processor's cache: a seventh slower
@@ -78,25 +79,14 @@ class LinkFeatures:
                 for name, gallery in galleries.items():
                     features[name] = method.adapt_gallery(gallery.to(self.device)).cpu()
                 diagnostics["gallery_flops"] = flops(method.adapt_gallery, before[OPEN][:1].to(self.device))
-        logits = data.apply(Logits(method.network), rows)
-        if logits.shape[1] > 0:
-            found = logits.argmax(1).cpu().numpy() == data.labels[rows]
-            diagnostics["train_accuracy"] = float(found.mean())
+        network = method.network
+        if isinstance(network, Network) and type(network).forward is Network.forward:  # others have no plain logits
+            with torch.no_grad():
+                found = network.classifier(support).argmax(1).cpu().numpy()
+            diagnostics["train_accuracy"] = float((found == data.labels[rows]).mean())
         if config.method.classifier == "fixed":
             diagnostics |= vertices(support.cpu().numpy(), data.labels[rows], self.plan.num_outputs)
         return in_precision(features, config.eval.features), diagnostics
-
-
-class Logits(nn.Module):
-    """The logits of a network whose outputs have some; no columns for other networks, such as a plug-in's."""
-
-    def __init__(self, network: nn.Module) -> None:
-        super().__init__()
-        self.network = network
-
-    def forward(self, x: Tensor) -> Tensor:
-        out = self.network(x)
-        return out.logits if isinstance(out, Outputs) else x.new_empty(len(x), 0)
 
 
 def stored_features(link: Tensors) -> Features:

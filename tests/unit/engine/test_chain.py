@@ -16,6 +16,8 @@ from cl2r.engine.chain import RunResult
 from cl2r.engine.evaluation import Evaluation
 from cl2r.engine.links import LinkStore
 from cl2r.errors import TrainingError
+from cl2r.memory import support_rows
+from cl2r.simplex import simplex_vertices
 from tests.support.quick import (
     EPOCHS,
     TASKS,
@@ -220,6 +222,17 @@ def test_the_common_direction_of_the_open_images_is_recorded(finished: RunResult
         rows = LinkStore(finished_root).features(link.key)["open"].numpy().astype(np.float64)
         unit = np.array([row / np.sqrt((row**2).sum()) for row in rows])
         assert link.record["metrics"]["common_direction"] == pytest.approx(np.sqrt((unit.mean(0) ** 2).sum()), rel=1e-5)
+
+
+def test_the_accuracy_on_support_images_is_that_of_the_classifier(finished: RunResult, finished_root: Path) -> None:
+    store, scenario = LinkStore(finished_root), finished.plan.scenario
+    vertices = torch.from_numpy(simplex_vertices(finished.plan.num_outputs))
+    for link, task in zip(finished.links, scenario.tasks, strict=True):
+        memory = store.state(link.key)["memory"].numpy()
+        rows = support_rows(task.rows, memory, finished.plan.config.seed, link.task)
+        logits = store.features(link.key)["support"].double() @ vertices.T
+        found = (logits.argmax(1).numpy() == scenario.labels[rows]).mean()
+        assert link.record["metrics"]["train_accuracy"] == pytest.approx(found)
 
 
 def test_bf16_trains_other_links_and_stores_them_in_fp32(
