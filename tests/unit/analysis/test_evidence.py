@@ -33,7 +33,7 @@ def test_a_paired_difference_is_that_of_scipy(study: Study) -> None:
 
 
 def test_a_cut_chain_has_the_metrics_of_its_first_tasks(study: Study) -> None:
-    values = evidence.first_tasks(study, "cl2r", 14, centred=True)
+    values = evidence.first_tasks(study, "cl2r", 14, centred=True, tasks=3)
     (run,) = evidence.of_variant(study, "equal_centred", "cl2r").loc[[0], "run"]
     cells = study.matrix[(study.matrix["run"] == run) & (study.matrix["pairs"] == "report")].set_index(["t", "k"])
     c = cells["accuracy"]
