@@ -7,16 +7,15 @@ Text between `<!-- NAME -->` and `<!-- end of NAME -->` is a table of this modul
 
 import itertools
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
 from analysis.kept import load_kept
-from analysis.matrices import bc_by_task, square
+from analysis.matrices import bc_by_task, cells_of, matrices, square
 from analysis.names import STYLES, metric_of, ordered, title
 from analysis.paper.items import ITEMS
 from analysis.paper.report import Report, verdicts_table
@@ -26,7 +25,7 @@ from analysis.study import Study
 from analysis.tables.formats import render
 from analysis.tables.table import EMPTY, Cell, Table, interval_cell, number_cell
 from cl2r.compatibility import backward_compatibility
-from cl2r.metrics import AC, BC, FIRST_ACCURACY, METRICS, REINDEXED_ACCURACY, SERVICE_ACCURACY, SERVICE_RECALL
+from cl2r.metrics import AC, BC, FIRST_ACCURACY, REINDEXED_ACCURACY, SERVICE_ACCURACY, SERVICE_RECALL
 
 RESULTS = Path(__file__).parents[1] / "studies" / "results"
 PAGE, RUNS = RESULTS / "which-method-when.md", RESULTS / "which-method-when.json"
@@ -40,7 +39,9 @@ REGIMES = {
 """Titles of the variants with all tasks and three seeds."""
 SHOWN = (SERVICE_ACCURACY, REINDEXED_ACCURACY, FIRST_ACCURACY, BC, AC, SERVICE_RECALL)
 HEADS = {FIRST_ACCURACY.name: "never upgrade"}
-THREE = {
+CUT = (SERVICE_ACCURACY, REINDEXED_ACCURACY, FIRST_ACCURACY, BC, AC)
+"""Metrics of chains that are cut to their first tasks."""
+SHORT = {
     "three": "first three of ten tasks",
     "three_centred": "first three of ten tasks, centred",
     "two_70": "first two of ten tasks, 70 epochs",
@@ -74,6 +75,9 @@ LINKS = {
 }
 
 
+Row = Sequence[Cell | str]
+
+
 def of_variant(study: Study, variant: str, method: str | None = None) -> pd.DataFrame:
     """Return the runs of a variant, or those of one of its methods, by seed."""
     runs = study.runs[study.runs["variant"] == variant]
@@ -92,56 +96,63 @@ def cell(metric: str, found: Estimate) -> Cell:
     return interval_cell(metric, found.mean, found.low, found.high) if found.n else Cell(EMPTY)
 
 
+def gain_cell(found: Estimate) -> Cell:
+    """Return the cell of a difference, with its sign; empty for a method's difference to itself."""
+    return cell(BC.name, found) if found.mean != 0 else Cell(EMPTY)
+
+
 def difference(one: pd.DataFrame, other: pd.DataFrame, metric: str) -> Estimate:
     """Return the mean difference over the seeds that both have."""
     return estimate((one[metric] - other[metric]).rename("difference"))
 
 
-def outcome(study: Study, variants: Mapping[str, str] = REGIMES) -> Table:
-    """Return one row per variant and method, means over seeds with intervals."""
-    rows, data = [], []
-    for variant, name in variants.items():
-        known = study.runs.loc[study.runs["variant"] == variant, "method.name"].unique()
-        for method in ordered(known):
-            runs = of_variant(study, variant, method)
-            found = {metric.name: estimate(runs[metric.name]) for metric in SHOWN}
-            rows.append(
-                (Cell(name), Cell(title(method)), *(cell(*item) for item in found.items()), Cell(str(len(runs))))
-            )
-            means = {metric: value.mean for metric, value in found.items()}
-            data.append({"variant": variant, "method": method, **means, "seeds": len(runs)})
+def made(columns: Sequence[str], rows: Iterable[Row], note: str) -> Table:
+    """Return a table of these rows, whose texts become cells without a number."""
+    shown = tuple(tuple(Cell(one) if isinstance(one, str) else one for one in row) for row in rows)
+    data = pd.DataFrame([[one.text if one.value is None else one.value for one in row] for row in shown])
+    return Table(tuple(columns), shown, data, notes=(note,))
+
+
+def report_cells(study: Study, runs: pd.Series) -> pd.DataFrame:
+    """Return the cells of the matrices of these runs on the report pairs."""
+    return cells_of(study.matrix[study.matrix["run"].isin(runs)])
+
+
+def outcome(study: Study) -> Table:
+    """Return one row per regime and method, means over seeds with intervals."""
+    rows: list[Row] = []
+    for (variant, name), method in itertools.product(REGIMES.items(), CELLS):
+        runs = of_variant(study, variant, method)
+        found = [cell(metric.name, estimate(runs[metric.name])) for metric in SHOWN]
+        rows.append((name, title(method), *found, str(len(runs))))
     heads = [HEADS.get(metric.name, metric.head) for metric in SHOWN]
-    notes = ("Brackets: 95 % t-interval of the mean over the seeds.",)
-    return Table(("regime", "method", *heads, "seeds"), tuple(rows), pd.DataFrame(data), notes=notes)
+    return made(("regime", "method", *heads, "seeds"), rows, "Brackets: 95 % t-interval of the mean over the seeds.")
 
 
 def regimes(study: Study) -> Table:
     """Return one row per regime: the method that serves best, and how sure its lead is."""
-    rows, data = [], []
+    rows: list[Row] = []
+    served = SERVICE_ACCURACY.name
     for variant, name in REGIMES.items():
         runs = study.runs[study.runs["variant"] == variant]
-        means = runs.groupby("method.name")[SERVICE_ACCURACY.name].mean().sort_values(ascending=False)
-        best, second = str(means.index[0]), str(means.index[1])
+        means = runs.groupby("method.name")[served].mean().sort_values(ascending=False)
+        best, second = map(str, means.index[:2])
         own = of_variant(study, variant, best)
-        upgrade = (own[SERVICE_ACCURACY.name] - own[FIRST_ACCURACY.name]).rename("difference")
-        gains = {
-            "over the next": difference(own, of_variant(study, variant, second), SERVICE_ACCURACY.name),
-            "over ER": difference(own, of_variant(study, variant, "er"), SERVICE_ACCURACY.name),
-            "over CL²R": difference(own, of_variant(study, variant, "cl2r"), SERVICE_ACCURACY.name),
-            "over never upgrading": estimate(upgrade),
-        }
-        shown = [Cell(EMPTY) if found.mean == 0 else cell(BC.name, found) for found in gains.values()]
-        rows.append((Cell(name), Cell(title(best)), number_cell(means.iloc[0], ".3f"), Cell(title(second)), *shown))
-        values = {head: found.mean for head, found in gains.items()}
-        data.append({"variant": variant, "best": best, "next": second, **values})
-    columns = ("regime", "serves best", SERVICE_ACCURACY.head, "next", *gains)
-    notes = ("Differences in service accuracy, paired by seed; brackets: 95 % t-interval over three seeds.",)
-    return Table(columns, tuple(rows), pd.DataFrame(data), notes=notes)
+        gains = [difference(own, of_variant(study, variant, other), served) for other in (second, "er", "cl2r")]
+        gains.append(estimate((own[served] - own[FIRST_ACCURACY.name]).rename("difference")))
+        rows.append((name, title(best), number_cell(means.iloc[0], ".3f"), title(second), *map(gain_cell, gains)))
+    columns = ("regime", "serves best", SERVICE_ACCURACY.head, "next")
+    heads = ("over the next", "over ER", "over CL²R", "over never upgrading")
+    return made(
+        (*columns, *heads),
+        rows,
+        "Differences in service accuracy, paired by seed; brackets: 95 % t-interval over three seeds.",
+    )
 
 
 def centring(study: Study) -> Table:
     """Return what centring does to every method, and to the lead of CL²R over ER, with all tasks."""
-    rows, data = [], []
+    rows: list[Row] = []
     metrics = (SERVICE_ACCURACY, REINDEXED_ACCURACY, BC, AC)
     for split in ("equal", "half_first"):
         pairs = [(title(method), (f"{split}_centred", method), (split, method)) for method in CELLS]
@@ -149,67 +160,53 @@ def centring(study: Study) -> Table:
         pairs += [("CL²R − ER, centred", (f"{split}_centred", "cl2r"), (f"{split}_centred", "er"))]
         for words, one, other in pairs:
             runs = of_variant(study, *one), of_variant(study, *other)
-            found = [difference(*runs, metric.name) for metric in metrics]
-            rows.append((Cell(REGIMES[split]), Cell(words), *(cell(BC.name, value) for value in found)))
-            means = {metric.name: value.mean for metric, value in zip(metrics, found, strict=True)}
-            data.append({"split": split, "difference": words, **means})
+            found = [gain_cell(difference(*runs, metric.name)) for metric in metrics]
+            rows.append((REGIMES[split], words, *found))
     columns = ("classes", "centred − as it is", *(metric.head for metric in metrics))
-    notes = ("Differences paired by seed; brackets: 95 % t-interval over three seeds.",)
-    return Table(columns, tuple(rows), pd.DataFrame(data), notes=notes)
+    return made(columns, rows, "Differences paired by seed; brackets: 95 % t-interval over three seeds.")
 
 
 def changes(study: Study) -> Table:
     """Return one row per change and method: what it does to the first three of ten tasks, on tuning pairs."""
-    rows, data = [], []
-    served, backward = SERVICE_ACCURACY.column("tuning"), BC.column("tuning")
-    for variant, name in {"three": "as it is", **CHANGES}.items():
-        for method in CELLS:
-            runs, base = of_variant(study, variant, method), of_variant(study, "three", method)
-            if runs.empty or runs[served].isna().all():
-                continue
-            own = [estimate(runs[backward]), estimate(runs[served])]
-            gains = [difference(runs, base, metric) for metric in (backward, served)] if variant != "three" else []
-            links = study.tasks[study.tasks["run"].isin(runs["run"])].groupby("task")["common_direction"].mean()
-            cells = [cell(backward, own[0]), *([cell(backward, gains[0])] if gains else [Cell(EMPTY)])]
-            cells += [cell(served, own[1]), *([cell(backward, gains[1])] if gains else [Cell(EMPTY)])]
-            arrow = " → ".join(f"{links[task]:.2f}" for task in (1, 2))
-            rows.append((Cell(name), Cell(title(method)), *cells, Cell(arrow), Cell(str(len(runs)))))
-            data.append({"variant": variant, "method": method, "BC": own[0].mean, "service": own[1].mean})
+    rows: list[Row] = []
+    for (variant, name), method in itertools.product({"three": "as it is", **CHANGES}.items(), CELLS):
+        runs, base = of_variant(study, variant, method), of_variant(study, "three", method)
+        if runs.empty:
+            continue
+        found: list[Cell | str] = []
+        for metric in (BC.column("tuning"), SERVICE_ACCURACY.column("tuning")):
+            gain = gain_cell(difference(runs, base, metric)) if variant != "three" else EMPTY
+            found += [cell(metric, estimate(runs[metric])), gain]
+        links = study.tasks[study.tasks["run"].isin(runs["run"])].groupby("task")["common_direction"].mean()
+        rows.append((name, title(method), *found, f"{links[1]:.2f} → {links[2]:.2f}", str(len(runs))))
     columns = ("change", "method", "BC", "difference", "service accuracy", "difference", "common direction φ₁ → φ₂")
-    notes = ("Tuning pairs. Differences to the same method as it is, paired by seed; brackets: 95 % t-intervals.",)
-    return Table((*columns, "seeds"), tuple(rows), pd.DataFrame(data), notes=notes)
+    note = "Tuning pairs. Differences to the same method as it is, paired by seed; brackets: 95 % t-intervals."
+    return made((*columns, "seeds"), rows, note)
 
 
 def leads(study: Study) -> Table:
     """Return how far CL²R is from ER over the first three of ten tasks, under equal and under the fitting changes."""
-    rows, data = [], []
-    metrics = [metric.column("tuning") for metric in (BC, SERVICE_ACCURACY)]
+    rows: list[Row] = []
     for words, one, other in LEADS:
-        found = [difference(of_variant(study, one, "cl2r"), of_variant(study, other, "er"), name) for name in metrics]
-        rows.append((Cell(words), *(cell(BC.name, value) for value in found)))
-        data.append({"pair": words, **{name: value.mean for name, value in zip(metrics, found, strict=True)}})
-    notes = ("Tuning pairs. Paired by seed; brackets: 95 % t-interval over three seeds.",)
-    return Table(("CL²R − ER", BC.head, SERVICE_ACCURACY.head), tuple(rows), pd.DataFrame(data), notes=notes)
+        runs = of_variant(study, one, "cl2r"), of_variant(study, other, "er")
+        found = [gain_cell(difference(*runs, metric.column("tuning"))) for metric in (BC, SERVICE_ACCURACY)]
+        rows.append((words, *found))
+    note = "Tuning pairs. Paired by seed; brackets: 95 % t-interval over three seeds."
+    return made(("CL²R − ER", BC.head, SERVICE_ACCURACY.head), rows, note)
 
 
 def lengths(study: Study) -> Table:
     """Return the first two of ten tasks after 14 and after 70 epochs; chains of more tasks are cut to two."""
-    rows, data = [], []
-    for centred in (False, True):
-        for epochs in (14, 70):
-            for method in CELLS:
-                values = first_tasks(study, method, epochs, centred)
-                if values.empty:
-                    continue
-                found = {str(name): estimate(values[name]) for name in values}
-                words = f"{epochs} epochs{', centred' if centred else ''}"
-                cells = [cell(name, one) for name, one in found.items()]
-                rows.append((Cell(words), Cell(title(method)), *cells, Cell(str(len(values)))))
-                means = {name: one.mean for name, one in found.items()}
-                data.append({"epochs": epochs, "centred": centred, "method": method, **means, "seeds": len(values)})
-    heads = [HEADS.get(name, METRICS[name].head) for name in found]
-    notes = ("Report pairs. Brackets: 95 % t-interval over seeds; a row of one seed has none and is a sketch.",)
-    return Table(("training", "method", *heads, "seeds"), tuple(rows), pd.DataFrame(data), notes=notes)
+    rows: list[Row] = []
+    for centred, epochs, method in itertools.product((False, True), (14, 70), CELLS):
+        values = first_tasks(study, method, epochs, centred)
+        if len(values):
+            found = [cell(metric.name, estimate(values[metric.name])) for metric in CUT]
+            words = f"{epochs} epochs{', centred' if centred else ''}"
+            rows.append((words, title(method), *found, str(len(values))))
+    heads = [HEADS.get(metric.name, metric.head) for metric in CUT]
+    note = "Report pairs. Brackets: 95 % t-interval over seeds; a row of one seed has none and is a sketch."
+    return made(("training", "method", *heads, "seeds"), rows, note)
 
 
 def first_tasks(study: Study, method: str, epochs: int, centred: bool, tasks: int = 2) -> pd.DataFrame:
@@ -223,80 +220,69 @@ def first_tasks(study: Study, method: str, epochs: int, centred: bool, tasks: in
         & runs["variant"].isin([name + "_centred" * centred for name in ("equal", "three", "epochs_70", "two_70")])
     ]
     chosen = chosen.sort_values("tasks", ascending=False).drop_duplicates("seed")
-    rows = {}
+    rows, arrays = {}, matrices(study.matrix[study.matrix["run"].isin(chosen["run"])])
     for run, seed in zip(chosen["run"], chosen["seed"], strict=True):
-        cells = study.matrix[(study.matrix["run"] == run) & (study.matrix["pairs"] == "report")]
-        array = square(cells)[:tasks, :tasks]
-        wanted = (SERVICE_ACCURACY, REINDEXED_ACCURACY, FIRST_ACCURACY, BC, AC)
-        rows[int(seed)] = {m.name: float(m.compute(array, False)) for m in wanted if m.compute is not None}
+        cut = arrays[run][:tasks, :tasks]
+        rows[int(seed)] = {metric.name: float(metric.compute(cut, False)) for metric in CUT if metric.compute}
     return pd.DataFrame.from_dict(rows, orient="index").sort_index()
 
 
 def links(study: Study) -> Table:
-    """Return diagnostics of some links of the regimes, means over seeds."""
-    rows, data = [], []
-    for variant, name in {**REGIMES, **THREE}.items():
-        for method in CELLS:
-            runs = of_variant(study, variant, method)
-            if runs.empty:
-                continue
-            own = study.tasks[study.tasks["run"].isin(runs["run"])].groupby("task")
-            means = own.mean(numeric_only=True).reindex(columns=list(LINKS))
-            cells = study.matrix[study.matrix["run"].isin(runs["run"]) & (study.matrix["pairs"] == "report")]
-            last = int(means.index.max())
-            for task in sorted({1, 2, last}):
-                selves, cross = (cells[(cells["t"] == task) & (cells["k"] == k)] for k in (task, task - 1))
-                shown = [*means.loc[task], selves["accuracy"].mean(), cross["accuracy"].mean()]
-                shown += [selves["recall@1"].mean(), selves["mAP"].mean() if "mAP" in selves else np.nan]
-                cells_shown = (number_cell(value, ".2f") for value in shown)
-                rows.append((Cell(name), Cell(title(method)), Cell(str(task)), *cells_shown))
-                data.append([variant, method, task, *shown])
+    """Return diagnostics of some links, means over seeds."""
+    rows: list[Row] = []
+    for (variant, name), method in itertools.product({**REGIMES, **SHORT}.items(), CELLS):
+        runs = of_variant(study, variant, method)["run"]
+        if runs.empty:
+            continue
+        own = study.tasks[study.tasks["run"].isin(runs)].groupby("task")
+        means, cells = own.mean(numeric_only=True).reindex(columns=list(LINKS)), report_cells(study, runs)
+        for task in sorted({1, 2, int(means.index.max())}):
+            selves, cross = (cells[(cells["t"] == task) & (cells["k"] == k)] for k in (task, task - 1))
+            values = [*means.loc[task], selves["accuracy"].mean(), cross["accuracy"].mean()]
+            values += [selves["recall@1"].mean(), selves["mAP"].mean()]
+            rows.append((name, title(method), str(task), *(number_cell(value, ".2f") for value in values)))
     columns = ("regime", "method", "t", *LINKS.values(), "self", "cross", "recall@1", "mAP")
-    return Table(columns, tuple(rows), pd.DataFrame(data), notes=("Means over seeds, report images.",))
+    return made(columns, rows, "Means over seeds, report images.")
 
 
 def backward(study: Study) -> Table:
     """Return BC(t) with ten equal tasks, means over seeds with intervals."""
-    points = bc_points(study)
-    rows = []
-    for (centred, method), own in points.groupby(["centred", "method"], sort=False):
-        values = [estimate(own.loc[own["x"] == task, "y"].rename(BC.name)) for task in (2, 3, 4, 6, 8, 10)]
-        late, early = (own.loc[own["x"] == task, "y"].reset_index(drop=True) for task in (10, 2))
-        values.append(estimate((late - early).rename("difference")))
-        words = REGIMES["equal_centred" if centred else "equal"]
-        rows.append((Cell(words), Cell(title(str(method))), *(cell(BC.name, found) for found in values)))
-    columns = ("regime", "method", *(f"t = {task}" for task in (2, 3, 4, 6, 8, 10)), "10 − 2")
-    notes = ("Report pairs. Brackets: 95 % t-interval over three seeds.",)
-    return Table(columns, tuple(rows), points, notes=notes)
+    rows: list[Row] = []
+    shown = (2, 3, 4, 6, 8, 10)
+    for (centred, method), own in bc_points(study).groupby(["centred", "method"], sort=False):
+        at = {task: own.loc[own["x"] == task, "y"].rename(BC.name).reset_index(drop=True) for task in shown}
+        found = [cell(BC.name, estimate(values)) for values in at.values()]
+        later = gain_cell(estimate((at[10] - at[2]).rename("difference")))
+        rows.append((REGIMES["equal_centred" if centred else "equal"], title(str(method)), *found, later))
+    columns = ("regime", "method", *(f"t = {task}" for task in shown), "10 − 2")
+    return made(columns, rows, "Report pairs. Brackets: 95 % t-interval over three seeds.")
 
 
 def recall(study: Study) -> Table:
     """Return BC of 1:N search, by recall@1 instead of accuracy, beside that of 1:1 verification; both less ER's."""
-    rows, data = [], []
-    for variant, name in REGIMES.items():
-        base = bc_by_recall(study, variant, "er"), of_variant(study, variant, "er")
-        for method in CELLS:
-            runs, found = of_variant(study, variant, method), bc_by_recall(study, variant, method)
-            values = {"recall@1": estimate(found), "accuracy": estimate(runs[BC.name])}
-            if method != "er":
-                values["recall@1, less ER"] = estimate((found - base[0]).rename("difference"))
-                values["accuracy, less ER"] = difference(runs, base[1], BC.name)
-            heads = ("recall@1", "recall@1, less ER", "accuracy", "accuracy, less ER")
-            cells = [cell(BC.name, values[head]) if head in values else Cell(EMPTY) for head in heads]
-            rows.append((Cell(name), Cell(title(method)), *cells))
-            data.append({"variant": variant, "method": method, **{head: one.mean for head, one in values.items()}})
+    rows: list[Row] = []
+    for (variant, name), method in itertools.product(REGIMES.items(), CELLS):
+        row: list[Cell | str] = [name, title(method)]
+        for values in (bc_by_recall, bc_by_accuracy):
+            own, base = (values(study, variant, one) for one in (method, "er"))
+            row.append(cell(BC.name, estimate(own)))
+            row.append(gain_cell(estimate((own - base).rename("difference"))) if method != "er" else EMPTY)
+        rows.append(row)
+    heads = ("recall@1", "recall@1, less ER", "accuracy", "accuracy, less ER")
     columns = ("regime", "method", *(f"BC by {head}" for head in heads))
-    notes = ("Differences paired by seed; brackets: 95 % t-interval over three seeds.",)
-    return Table(columns, tuple(rows), pd.DataFrame(data), notes=notes)
+    return made(columns, rows, "Differences paired by seed; brackets: 95 % t-interval over three seeds.")
 
 
 def bc_by_recall(study: Study, variant: str, method: str) -> pd.Series:
     """Return BC of the recall@1 matrix by seed, on the report images."""
-    values = {}
-    for seed, run in of_variant(study, variant, method)["run"].items():
-        cells = study.matrix[(study.matrix["run"] == run) & (study.matrix["pairs"] == "report")]
-        values[seed] = float(backward_compatibility(square(cells, "recall@1")))
-    return pd.Series(values, name=BC.name)
+    cells = {run: own for run, own in study.matrix[study.matrix["pairs"] == "report"].groupby("run")}
+    runs = of_variant(study, variant, method)["run"]
+    return runs.map(lambda run: float(backward_compatibility(square(cells[run], "recall@1")))).rename(BC.name)
+
+
+def bc_by_accuracy(study: Study, variant: str, method: str) -> pd.Series:
+    """Return BC by seed, on the report pairs."""
+    return of_variant(study, variant, method)[BC.name]
 
 
 def bc_points(study: Study) -> pd.DataFrame:
@@ -313,11 +299,8 @@ def bc_points(study: Study) -> pd.DataFrame:
 def verdicts(study: Study, variant: str) -> Table:
     """Return the verdicts on the paper's text about its ablation, by the runs of a variant."""
     runs = study.runs[study.runs["variant"] == variant]
-    own = {
-        "runs": runs,
-        "tasks": study.tasks[study.tasks["run"].isin(runs["run"])],
-        "matrix": study.matrix[study.matrix["run"].isin(runs["run"])],
-    }
+    own = {"runs": runs, "tasks": study.tasks, "matrix": study.matrix}
+    own = {name: frame[frame["run"].isin(runs["run"])] for name, frame in own.items()}
     return verdicts_table(Report.of_frames("table ablation", ITEMS["table ablation"], own, "cifar100").judgements)
 
 

@@ -43,16 +43,11 @@ def keep_runs(study: Study, path: Path) -> int:
     A run that the file has already, with the same variant, method and seed, is replaced. Raise InputError if a variant
     of the same name has other settings there.
     """
-    base, variants = study.specification.get("base", {}), study.specification.get("variants", {})
-    data = ", ".join(sorted({data_title(str(name)) for name in study.finished["data.name"]}))
-    kept: dict[str, Any] = {"base": {**base, "data": {"name": data}}, "variants": {}, "origins": [], "runs": []}
-    if path.exists():
-        before, kept = kept, json_mapping(path.read_bytes(), path, RESTORE)
-        if kept["base"] != before["base"]:
-            raise InputError(f"{path}: its runs are based on {kept['base']}, those of this study on {before['base']}")
-    for name, values in variants.items():
-        if kept["variants"].setdefault(name, values) != values:
-            raise InputError(f"{path}: variant {name} is {kept['variants'][name]} there, {values} here")
+    kept = kept_runs(path, study.specification)
+    names = {data_title(str(name)) for name in study.finished["data.name"]}
+    kept["base"]["data"].setdefault("name", ", ".join(sorted(names)))
+    if names - {kept["base"]["data"]["name"]}:
+        raise InputError(f"{path}: its runs are on {kept['base']['data']['name']}, this study has {', '.join(names)}")
     origin = {name: study.about.get(name) for name in ("commit", "version")}
     origin["processor"] = study.about.get("environment", {}).get("processor")
     if origin not in kept["origins"]:
@@ -79,14 +74,31 @@ def keep_runs(study: Study, path: Path) -> int:
     return len(runs)
 
 
-def load_kept(path: Path, variants: Sequence[str] | None = None) -> Study:
-    """Return the runs of a file, or those of some variants, as a study without curves."""
+def kept_runs(path: Path, specification: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the content of a file to which runs of this specification can be added; without a file, the first content.
+
+    Raise InputError if the runs that it has are based on other settings, or if its variants are other ones.
+    """
+    asked: dict[str, Any] = json.loads(json.dumps({key: specification[key] for key in ("base", "variants")}))
+    kept: dict[str, Any] = {"base": asked["base"], "variants": {}, "origins": [], "runs": []}
+    if path.exists():
+        kept = json_mapping(path.read_bytes(), path, RESTORE)
+    now, before = ({**entry, "data": {**entry["data"], "name": ""}} for entry in (asked["base"], kept["base"]))
+    if now != before:
+        raise InputError(f"{path}: its runs are based on {kept['base']}, those of this study on {asked['base']}")
+    for name, values in asked["variants"].items():
+        if kept["variants"].setdefault(name, values) != values:
+            raise InputError(f"{path}: variant {name} is {kept['variants'][name]} there, {values} here")
+    return kept
+
+
+def load_kept(path: Path) -> Study:
+    """Return the runs of a file as a study without curves."""
     kept = json_mapping(path.read_bytes(), path, RESTORE)
     specification = {name: kept[name] for name in ("base", "variants")}
     rows: dict[str, list[dict[str, Any]]] = {"runs": [], "tasks": [], "matrix": []}
     for run in kept["runs"]:
-        if variants is None or run["variant"] in variants:
-            _read(run, specification, rows, path.stem)
+        _read(run, specification, rows, path.stem)
     frames = typed_frames(rows)
     runs, tasks, matrix, curves = (frames[name] for name in FRAMES)
     return Study(runs, tasks, matrix, curves, name=path.stem, specification=specification)

@@ -16,10 +16,12 @@ import click
 
 from cl2r.cli.study import Frames, Recipe, ending, list_option, study_command
 from cl2r.config.builtin import ABLATION_CELLS
+from cl2r.errors import InputError
 from cl2r.storage.documents import yaml_mapping
 
 if TYPE_CHECKING:
     from cl2r.study.session import StudySession
+    from cl2r.study.spec import StudySpec
 
 FILE = Path(__file__).with_suffix(".yaml")
 VARIANTS = yaml_mapping(FILE.read_bytes(), FILE)["variants"]
@@ -34,6 +36,14 @@ VARIANTS = yaml_mapping(FILE.read_bytes(), FILE)["variants"]
 def main(only: tuple[str, ...], cells: tuple[str, ...], keep: Path | None) -> Recipe:
     """Choose variants and cells."""
 
+    def check(spec: "StudySpec") -> None:
+        from analysis.kept import kept_runs
+
+        if keep is not None:
+            if keep.suffix != ".json" or not keep.absolute().parent.is_dir():
+                raise InputError(f"--keep {keep}: give a file that ends in .json, in a folder that exists")
+            kept_runs(keep, spec.identity(()))  # raises InputError now, not after training
+
     def show(session: "StudySession", frames: Frames) -> str:
         text = ending(session, frames)
         if keep is not None:
@@ -44,7 +54,7 @@ def main(only: tuple[str, ...], cells: tuple[str, ...], keep: Path | None) -> Re
         return text
 
     variants = {name: VARIANTS[name] for name in only or VARIANTS}
-    return Recipe({"variants": variants, "grid": {"method.name": list(cells) or None}}, show)
+    return Recipe({"variants": variants, "grid": {"method.name": list(cells) or None}}, show, check=check)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ VARIANTS = {"plain": {}, "centred": {"head.centre": True}}
 
 def variant_of(study: Study, variant: str, **changes: object) -> Study:
     """Return a study whose runs are those of one variant of two."""
-    specification = {"base": {"optim": {"epochs": 7}}, "variants": VARIANTS, **changes}
+    specification = {"base": {"data": {}, "optim": {"epochs": 7}}, "variants": VARIANTS, **changes}
     return dataclasses.replace(study, runs=study.runs.assign(variant=variant), specification=specification)
 
 
@@ -55,14 +55,14 @@ def test_runs_of_other_variants_are_added_and_equal_ones_replaced(tmp_path: Path
     assert keep_runs(variant_of(made_study(), "plain"), path) == 4
     assert path.read_bytes() == first
     assert keep_runs(variant_of(made_study(random=1), "centred"), path) == 8
-    assert len(load_kept(path, ["plain"]).runs) == 4
+    assert (load_kept(path).runs["variant"] == "plain").sum() == 4
     kept = json.loads(path.read_text(encoding="utf-8"))
     assert [run["variant"] for run in kept["runs"]] == ["plain"] * 4 + ["centred"] * 4
     assert len(kept["origins"]) == 1
 
 
 @pytest.mark.parametrize(
-    "changes", [{"base": {"optim": {"epochs": 8}}}, {"variants": {"plain": {"head.centre": True}}}]
+    "changes", [{"base": {"data": {}, "optim": {"epochs": 8}}}, {"variants": {"plain": {"head.centre": True}}}]
 )
 def test_other_settings_are_refused(tmp_path: Path, changes: dict[str, object]) -> None:
     path = tmp_path / "kept.json"
@@ -71,3 +71,10 @@ def test_other_settings_are_refused(tmp_path: Path, changes: dict[str, object]) 
     with pytest.raises(InputError, match=r"kept\.json.*(based on|variant plain)"):
         keep_runs(variant_of(made_study(), "plain", **changes), path)
     assert path.read_bytes() == before
+
+
+def test_other_data_is_refused(tmp_path: Path) -> None:
+    study, path = variant_of(made_study(), "plain"), tmp_path / "kept.json"
+    keep_runs(study, path)
+    with pytest.raises(InputError, match=r"kept\.json.*elsewhere"):
+        keep_runs(dataclasses.replace(study, runs=study.runs.assign(**{"data.name": "elsewhere"})), path)
