@@ -17,7 +17,7 @@ SMALL_STUDY := tests/studies/test_ablation.py
 HALF := --set optim.epochs=10 --set 'optim.milestones=[7,9]'
 BROWSERS := chromium chromium-browser google-chrome google-chrome-stable
 
-.PHONY: help study ablation methods report browser bench-methods bench-losses bench-ray bench-pairs bench-recall bench-decoding bench-report bench-search bench-speed bench-peak bench-tricks bench-scaling search soak record same test test-ray test-slow lint audit format dist clean
+.PHONY: help study ablation methods report browser bench-methods bench-losses bench-fsck bench-ray bench-pairs bench-recall bench-decoding bench-report bench-search bench-speed bench-peak bench-tricks bench-scaling search soak record same test test-ray test-slow lint audit format dist clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -60,6 +60,9 @@ bench-methods: $(DEV) ## Cost of each method relative to ER (minutes)
 
 bench-losses: $(DEV) ## Share of each method's own terms in its loss (minutes)
 	@$(BIN)/python tests/benchmarks/loss_shares.py
+
+bench-fsck: $(DEV) ## Seconds and memory of `cl2r fsck` on 1, 100 and 1,000 links (a minute)
+	@$(BIN)/python -m tests.benchmarks.fsck
 
 bench-ray: $(DEV) ## Overhead of Ray per trial (minutes)
 	@$(BIN)/python tests/benchmarks/ray_overhead.py
