@@ -26,10 +26,13 @@ class Icarl(Incremental[IcarlOptions]):
     keeps_teacher = True
 
     def loss(self, batch: Batch, network: nn.Module) -> Losses:
+        """Return the sums over the new and over the old classes: the labels' part and the old network's part."""
         out: Outputs = network(batch.x)
-        bce = functional.binary_cross_entropy_with_logits(out.logits.float(), self.targets(batch))
-        classes = self.task.seen_classes if self.options.over_classes == "sum" else 1
-        return {"bce": classes * bce * batch.weight()}
+        bce = functional.binary_cross_entropy_with_logits(out.logits.float(), self.targets(batch), reduction="none")
+        classes = 1 if self.options.over_classes == "sum" else self.task.seen_classes
+        means = bce.sum(0) / (max(len(batch.y), 1) * classes) * batch.weight()
+        old = self.task.old_classes
+        return {"bce": means[old:].sum()} | ({"kd": means[:old].sum()} if old else {})
 
     def targets(self, batch: Batch) -> Tensor:
         """Return τ, N_t numbers in [0, 1] per row."""

@@ -159,7 +159,7 @@ def icarl_bce() -> Twice:
     made.method.old_outputs = lambda x: Outputs(single(old), single(old))
 
     def ours(z: Tensor) -> Tensor:
-        return made.method.loss(batch, lambda x: Outputs(z, z))["bce"]
+        return torch.stack([*made.method.loss(batch, lambda x: Outputs(z, z)).values()]).sum()
 
     def plain(z: Array) -> float:
         p, q = (1 / (1 + np.exp(-v)) for v in (z, old))
@@ -176,14 +176,14 @@ def influence_of_bct() -> Twice:
     """The mean over the rows of old classes alone."""
     made = advanced("lifelong_bct", "bct.weight=0.7", steps=0)
     batch: Batch = made.batch_of(2, range(8), 1)
-    old = made.method.old_head.double().numpy()
+    old, bias = made.method.old_head.double().numpy(), made.method.old_bias.double().numpy()
 
     def ours(f: Tensor) -> Tensor:
         return made.method.loss(batch, lambda x: Outputs(f, torch.zeros(8, 8)))["influence"]
 
     def plain(f: Array) -> float:
         rows = [i for i, label in enumerate(batch.y.tolist()) if label < 4]
-        terms = [np.log(probabilities(f[i] @ old.T))[int(batch.y[i])] for i in rows]
+        terms = [np.log(probabilities(f[i] @ old.T + bias))[int(batch.y[i])] for i in rows]
         return float(-0.7 * sum(terms) / len(terms))
 
     return Twice(ours, plain, drawn(8, old.shape[1]))
