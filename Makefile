@@ -59,7 +59,7 @@ bench-methods: $(DEV) ## Cost of each method relative to ER (minutes)
 	@$(BIN)/python tests/benchmarks/method_cost.py
 
 bench-losses: $(DEV) ## Share of each method's own terms in its loss (minutes)
-	@$(BIN)/python tests/benchmarks/loss_shares.py
+	@$(BIN)/python -m tests.benchmarks.loss_shares --out studies/results/loss_shares
 
 bench-fsck: $(DEV) ## Seconds and memory of `cl2r fsck` on 1, 100 and 1,000 links (a minute)
 	@$(BIN)/python -m tests.benchmarks.fsck

@@ -5,8 +5,9 @@
 W_{t-1} is frozen, and its term is the mean over the rows whose class it knows. BCT trains a fresh φ_t and W_t on all
 data seen; lifelong BCT continues from φ_{t-1} and W_{t-1} with D_t ∪ M_t, so that only memory rows have the second
 term. `bct.new_classes=synth` gives it to all rows: each new class gets a row in the frozen W_{t-1}, its mean feature
-under φ_{t-1}, scaled to the mean norm of the existing rows, so that old and new logits have the same size. The classifier has a bias,
-as in the authors' code (`head.bias`): the frozen one keeps it, and a row of a new class gets the mean of the old ones.
+under φ_{t-1}, scaled to the mean norm of the existing rows, so that old and new logits have the same size. The
+classifier has a bias, as in the authors' code (`head.bias`): the frozen one keeps it, and a row of a new class gets the
+mean of the old ones.
 """
 
 import torch

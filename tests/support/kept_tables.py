@@ -18,6 +18,7 @@ OTHER_FORM = {
     "verified.md": "says in words what was run",
     "methods_icons.md": "methods_icons.json has the runs, from which the table follows",
     "which-method-when.md": "its tables are made from which-method-when.json",
+    "loss_shares.md": "written with loss_shares.json, its measurements, by `make bench-losses`",
     "peak.md": "written with peak.json, its measurements, by `make bench-peak`",
     "scaling.md": "written with scaling.json, its measurements, by `make bench-scaling`",
     "throughput.md": "written with throughput.json, its measurements, by `make bench-speed`",

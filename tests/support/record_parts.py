@@ -190,7 +190,8 @@ def part_a(work: Path) -> dict[str, Any]:
     for name in [*known.methods, *(f"{method}+{adapter}" for method in ("er", "cl2r") for adapter in known.adapters)]:
         runs[name] = next((settings for start, settings in SHORTER.items() if name.startswith(start)), {})
     storage = str(work / "store")
-    return {name: trained_run(storage, name.partition(",")[0], QUICK | UNEQUAL | settings) for name, settings in runs.items()}
+    chains = {name: (name.partition(",")[0], QUICK | UNEQUAL | settings) for name, settings in runs.items()}
+    return {name: trained_run(storage, *chain) for name, chain in chains.items()}
 
 
 def part_b(_: Path) -> dict[str, Any]:

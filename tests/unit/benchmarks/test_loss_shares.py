@@ -1,8 +1,18 @@
 """The share of a method's own terms: the last epoch of every stage counts."""
 
+import json
+from statistics import mean
+
 import pytest
 
-from tests.benchmarks.loss_shares import shares
+from cl2r.config.methods import METHODS
+from cl2r.runtime.environment import ROOT
+from tests.benchmarks.loss_shares import by_stage, page, shares
+
+KEPT = ROOT / "studies" / "results" / "loss_shares.json"
+NO_TERM_OF_THEIR_OWN = ("er", "fixed", "cores")
+ALMOST_ER = "lifelong_bct"
+"""Its influence loss is known to be small on the default preset, and its texts say so."""
 
 
 def row(stage: str, epoch: int, **losses: float) -> dict[str, float | str | int]:
@@ -21,3 +31,22 @@ def test_a_negative_term_counts_by_its_size_and_a_loss_without_labels_is_all_its
     negative, alone = shares([row("train", 1, ce=1.0, hoc=-3.0), row("compress", 1, bkd=0.7)])
     assert negative.share == pytest.approx(0.75)
     assert alone.share == 1
+
+
+def test_the_own_terms_of_every_method_count_on_the_default_preset() -> None:
+    """Two seeds, first three tasks: at least 5 % of the loss of the first stage, in every task."""
+    content = json.loads(KEPT.read_text(encoding="utf-8"))
+    assert content["preset"] == "icons"
+    assert len(content["seeds"]) > 1
+    found: dict[str, float] = {}
+    for (method, _, stage), rows in by_stage(content["rows"]).items():
+        if stage in ("train", "boost"):
+            found[method] = min(found.get(method, 1.0), mean(row["share"] for row in rows))
+    assert set(found) == set(METHODS)
+    assert {name for name, share in found.items() if share == 0} == set(NO_TERM_OF_THEIR_OWN)
+    assert {name for name, share in found.items() if 0 < share < 0.05} == {ALMOST_ER}
+
+
+def test_the_kept_page_shows_the_measurements() -> None:
+    content = json.loads(KEPT.read_text(encoding="utf-8"))
+    assert KEPT.with_suffix(".md").read_text(encoding="utf-8") == page(content)
