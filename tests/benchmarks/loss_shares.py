@@ -1,6 +1,8 @@
 """How much of a method's loss is its own: the terms beside the cross-entropy, at the end of every later task.
 
     python -m tests.benchmarks.loss_shares [--preset icons] [--epochs 20] [--tasks 3] [--seeds 0 1] [--methods lucir]
+
+The page that it writes says what the values mean.
 """
 
 import argparse
