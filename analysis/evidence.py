@@ -37,6 +37,11 @@ REGIMES = {
     "half_first_centred": "half of the classes first, centred",
 }
 """Titles of the variants with all tasks and three seeds."""
+LONG = {
+    "epochs_70": "ten equal tasks, 70 epochs",
+    "epochs_70_centred": "ten equal tasks, 70 epochs, centred",
+}
+"""Titles of the variants with all tasks and the paper's epochs; the same with 14 are `equal` and `equal_centred`."""
 SHOWN = (SERVICE_ACCURACY, REINDEXED_ACCURACY, FIRST_ACCURACY, BC, AC, SERVICE_RECALL)
 HEADS = {FIRST_ACCURACY.name: "never upgrade"}
 CUT = (SERVICE_ACCURACY, REINDEXED_ACCURACY, FIRST_ACCURACY, BC, AC)
@@ -46,6 +51,8 @@ SHORT = {
     "three_centred": "first three of ten tasks, centred",
     "two_70": "first two of ten tasks, 70 epochs",
     "two_70_centred": "first two of ten tasks, 70 epochs, centred",
+    "resnet32": "first two of ten tasks, 70 epochs, ResNet-32",
+    "resnet32_centred": "first two of ten tasks, 70 epochs, ResNet-32, centred",
 }
 CHANGES = {
     "three_centred": "centred",
@@ -198,26 +205,31 @@ def leads(study: Study) -> Table:
 def lengths(study: Study) -> Table:
     """Return the first two of ten tasks after 14 and after 70 epochs; chains of more tasks are cut to two."""
     rows: list[Row] = []
-    for centred, epochs, method in itertools.product((False, True), (14, 70), CELLS):
-        values = first_tasks(study, method, epochs, centred)
+    trained = (("resnet8s", 14), ("resnet8s", 70), ("resnet32", 70))
+    for centred, (network, epochs), method in itertools.product((False, True), trained, CELLS):
+        values = first_tasks(study, method, epochs, centred, network=network)
         if len(values):
             found = [cell(metric.name, estimate(values[metric.name])) for metric in CUT]
-            words = f"{epochs} epochs{', centred' if centred else ''}"
+            words = f"{epochs} epochs{', ResNet-32' * (network == 'resnet32')}{', centred' * centred}"
             rows.append((words, title(method), *found, str(len(values))))
     heads = [HEADS.get(metric.name, metric.head) for metric in CUT]
     note = "Report pairs. Brackets: 95 % t-interval over seeds; a row of one seed has none and is a sketch."
     return made(("training", "method", *heads, "seeds"), rows, note)
 
 
-def first_tasks(study: Study, method: str, epochs: int, centred: bool, tasks: int = 2) -> pd.DataFrame:
-    """Return metrics of the first tasks of ten, by seed: of the runs that have most tasks, if several fit."""
+def first_tasks(
+    study: Study, method: str, epochs: int, centred: bool, tasks: int = 2, network: str = "resnet8s"
+) -> pd.DataFrame:
+    """Return metrics of the first tasks of ten, by seed: of the runs that have most tasks, if several have enough."""
+    names = ("equal", "three", "epochs_70", "two_70", "resnet32")
     runs = study.runs
     chosen = runs[
         (runs["method.name"] == method)
         & (runs["optim.epochs"] == epochs)
         & (runs["scenario.n_tasks"] == 10)
-        & (runs["backbone.name"] == "resnet8s")
-        & runs["variant"].isin([name + "_centred" * centred for name in ("equal", "three", "epochs_70", "two_70")])
+        & (runs["backbone.name"] == network)
+        & (runs["tasks"] >= tasks)
+        & runs["variant"].isin([name + "_centred" * centred for name in names])
     ]
     chosen = chosen.sort_values("tasks", ascending=False).drop_duplicates("seed")
     rows, arrays = {}, matrices(study.matrix[study.matrix["run"].isin(chosen["run"])])
@@ -227,10 +239,53 @@ def first_tasks(study: Study, method: str, epochs: int, centred: bool, tasks: in
     return pd.DataFrame.from_dict(rows, orient="index").sort_index()
 
 
+def long(study: Study) -> Table:
+    """Return ten equal tasks after 14 and after 70 epochs, both of the seeds that have 70, and what these change."""
+    rows: list[Row] = []
+    for (variant, name), method in itertools.product(LONG.items(), CELLS):
+        own = of_variant(study, variant, method)
+        if own.empty:
+            continue
+        base = of_variant(study, variant.replace("epochs_70", "equal"), method)
+        base = base.loc[base.index.intersection(own.index)]
+        words = name.replace(", 70 epochs", "")
+        for epochs, runs in (("14", base), ("70", own)):
+            found = [cell(metric.name, estimate(runs[metric.name])) for metric in SHOWN]
+            rows.append((words, epochs, title(method), *found, str(len(runs))))
+        gains = [cell(BC.name, difference(own, base, metric.name)) for metric in SHOWN]
+        rows.append((words, "70 − 14", title(method), *gains, str(len(base))))
+    for variant, name in LONG.items():
+        runs = of_variant(study, variant, "cl2r"), of_variant(study, variant, "er")
+        seeds = runs[0].index.intersection(runs[1].index)
+        if len(seeds):
+            gains = [cell(BC.name, difference(*runs, metric.name)) for metric in SHOWN]
+            rows.append((name.replace(", 70 epochs", ""), "70", "CL²R − ER", *gains, str(len(seeds))))
+    heads = [HEADS.get(metric.name, metric.head) for metric in SHOWN]
+    note = "Report pairs, the same seeds at both lengths. Brackets: 95 % t-interval over seeds; one seed is a sketch."
+    return made(("classes", "epochs", "method", *heads, "seeds"), rows, note)
+
+
+def state(study: Study) -> Table:
+    """Return what was trained: one row per variant and origin."""
+    rows: list[Row] = []
+    for variant in study.specification["variants"]:
+        for number, runs in study.runs[study.runs["variant"] == variant].groupby("origin"):
+            origin = study.about["origins"][int(number)]
+            methods = ", ".join(title(method) for method in CELLS if method in set(runs["method.name"]))
+            seeds = ", ".join(str(seed) for seed in sorted(runs["seed"].astype(int).unique()))
+            tasks = " to ".join(str(task) for task in sorted({int(runs["tasks"].min()), int(runs["tasks"].max())}))
+            commit, _, rest = str(origin["commit"]).partition(",")
+            words = commit[:7] + ("," + rest if rest else "")
+            hours = f"{runs['train_seconds'].sum() / 3600:.2f}"
+            rows.append((variant, methods, tasks, seeds, str(len(runs)), hours, words, str(origin["processor"])))
+    columns = ("variant", "methods", "tasks", "seeds", "runs", "core-hours", "commit", "processor")
+    return made(columns, rows, "Core-hours: seconds of training of all links of a run, also of those that runs share.")
+
+
 def links(study: Study) -> Table:
     """Return diagnostics of some links, means over seeds."""
     rows: list[Row] = []
-    for (variant, name), method in itertools.product({**REGIMES, **SHORT}.items(), CELLS):
+    for (variant, name), method in itertools.product({**REGIMES, **LONG, **SHORT}.items(), CELLS):
         runs = of_variant(study, variant, method)["run"]
         if runs.empty:
             continue
@@ -309,6 +364,8 @@ TABLES: Mapping[str, Callable[[Study], Table]] = {
     "outcome": outcome,
     "centring": centring,
     "lengths": lengths,
+    "long": long,
+    "state": state,
     "changes": changes,
     "leads": leads,
     "links": links,
@@ -316,6 +373,8 @@ TABLES: Mapping[str, Callable[[Study], Table]] = {
     "recall": recall,
     "verdicts": lambda study: verdicts(study, "equal"),
     "verdicts, centred": lambda study: verdicts(study, "equal_centred"),
+    "verdicts, 70 epochs": lambda study: verdicts(study, "epochs_70"),
+    "verdicts, 70 epochs, centred": lambda study: verdicts(study, "epochs_70_centred"),
 }
 
 
@@ -336,22 +395,26 @@ def plot_backward(study: Study) -> Figure:
     return parts.with_legend(figure, axes, order=[title(method) for method in CELLS])
 
 
-def plot_lengths(study: Study) -> Figure:
-    """Plot BC and service accuracy after the first two of ten tasks against the length of training.
+def plot_lengths(study: Study, tasks: int = 2) -> Figure:
+    """Plot BC and service accuracy after the first tasks of ten against the length of training.
 
-    Lengths are compared by the seeds that were also trained for 70 epochs.
+    Every panel compares the seeds that all its methods have that were trained for 70 epochs.
     """
-    long = study.runs[study.runs["variant"].str.contains("_70")]
-    seeds = sorted(int(seed) for seed in long["seed"].unique())
-    rows = []
-    for centred, method, epochs in itertools.product((False, True), CELLS, (14, 70)):
-        found = first_tasks(study, method, epochs, centred)
-        for metric in (BC, SERVICE_ACCURACY) if len(found) else ():
-            values = found.loc[found.index.isin(seeds), metric.name]
-            rows += [(metric.name, centred, method, epochs, value) for value in values]
+    rows, seeds = [], {}
+    for centred in (False, True):
+        long = [set(first_tasks(study, method, 70, centred, tasks).index) for method in CELLS]
+        shared = sorted(set.intersection(*found) if (found := [own for own in long if own]) else {0})
+        seeds[centred] = shared
+        for method, epochs in itertools.product(CELLS, (14, 70)):
+            values = first_tasks(study, method, epochs, centred, tasks)
+            for metric in (BC, SERVICE_ACCURACY) if len(values) else ():
+                own = values.loc[values.index.isin(shared), metric.name]
+                rows += [(metric.name, centred, method, epochs, value) for value in own]
     table = pd.DataFrame(rows, columns=["metric", "centred", "method", "x", "y"])
-    named = f"seed {seeds[0]}: a sketch" if len(seeds) == 1 else f"mean and 95 % interval over {len(seeds)} seeds"
-    return _drawn(table, f"CIFAR-100, first two of ten tasks, resnet8s; {named}", "epochs per task", (14, 70))
+    told = [f"seed {own[0]}, a sketch" if len(own) == 1 else f"mean of {len(own)} seeds" for own in seeds.values()]
+    named = told[0] if told[0] == told[1] else f"as it is {told[0]}; centred {told[1]}"
+    words = "all ten tasks" if tasks == 10 else "first two of ten tasks"
+    return _drawn(table, f"CIFAR-100, {words}, resnet8s; {named}", "epochs per task", (14, 70))
 
 
 def plot_first_task(study: Study) -> Figure:
@@ -404,6 +467,7 @@ PLOTS: Mapping[str, Callable[[Study], Figure]] = {
     "first_task": plot_first_task,
     "bc": plot_backward,
     "length": plot_lengths,
+    "length_ten": lambda study: plot_lengths(study, 10),
 }
 
 

@@ -101,7 +101,8 @@ def load_kept(path: Path) -> Study:
         _read(run, specification, rows, path.stem)
     frames = typed_frames(rows)
     runs, tasks, matrix, curves = (frames[name] for name in FRAMES)
-    return Study(runs, tasks, matrix, curves, name=path.stem, specification=specification)
+    about = {"origins": kept["origins"]}
+    return Study(runs, tasks, matrix, curves, name=path.stem, specification=specification, about=about)
 
 
 def _read(run: Mapping[str, Any], spec: Mapping[str, Any], rows: dict[str, list[dict[str, Any]]], study: str) -> None:
@@ -111,7 +112,7 @@ def _read(run: Mapping[str, Any], spec: Mapping[str, Any], rows: dict[str, list[
     config = {key: scalar(value) for key, value in fields(resolve(settings)).items()}
     row: dict[str, Any] = {"study": study, "run": name, "variant": run["variant"], "status": "finished", "trial": None}
     row |= {key: value for key, value in config.items() if key not in NOT_KEPT}
-    row |= {"tasks": len(run["report"]["C"]), "train_seconds": run["seconds"]}
+    row |= {"tasks": len(run["report"]["C"]), "train_seconds": run["seconds"], "origin": run["origin"]}
     for pairs in ("report", "tuning"):
         arrays = {MATRICES[key]: _square(cells) for key, cells in run.get(pairs, {}).items()}
         if not arrays:

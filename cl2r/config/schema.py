@@ -68,7 +68,7 @@ class HeadConfig(Section):
     k_max: Annotated[int | None, not_keyed(ge=2)] = None
     """Outputs reserved for all future classes; None: the classes of the data set. Its resolved value is keyed."""
     bias: Annotated[bool, keyed_from(1)] = False
-    """Whether a linear classifier has a bias. Methods that are published with one set it; ER and BCT have none."""
+    """Whether a linear classifier has a bias. Methods that are published with one set it; ER and HOC have none."""
     preallocate: Annotated[bool, keyed_from(1)] = False
     """Trainable classifier: softmax over all K outputs from task 1 on, instead of over the classes seen."""
     mask_unseen: Annotated[bool, keyed_from(1)] = False

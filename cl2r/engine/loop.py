@@ -191,7 +191,8 @@ def stopped(when: str) -> StoppedError:
 
 
 def _snapshot(network: nn.Module, optimiser: Optimizer) -> dict[str, Tensor]:
-    tensors = {f"network/{name}": tensor for name, tensor in network.state_dict().items()}
+    # Copies, because a tensor under two names is stored twice, and safetensors refuses tensors that share memory.
+    tensors = {f"network/{name}": tensor.clone() for name, tensor in network.state_dict().items()}
     for number, parameter in enumerate(optimiser.param_groups[0]["params"]):
         for name, tensor in optimiser.state[parameter].items():
             if isinstance(tensor, Tensor):

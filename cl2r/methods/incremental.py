@@ -167,7 +167,8 @@ class Incremental(Method[OptionsT]):
         return {name: tensor.detach().clone() for name, tensor in self.network.state_dict().items()}
 
     def restore(self, tensors: Tensors, task: TaskInfo) -> None:
-        own, trained = self.network.state_dict(), dict(self.network.named_parameters())
+        own = self.network.state_dict()
+        grown: dict[Tensor, Tensor] = {}
         if own.keys() != tensors.keys():
             differ = ", ".join(sorted(own.keys() ^ tensors.keys()))
             raise InputError(f"method {self.config.method.name}: restore() does not build what it carries: {differ}")
@@ -178,7 +179,9 @@ class Incremental(Method[OptionsT]):
                     built = f"restore() builds {name} of size {list(before)}, but {list(now)} was stored"
                     raise InputError(f"method {self.config.method.name}: {built}; build it no larger")
                 place, _, last = name.rpartition(".")  # it grew
-                empty = torch.empty_like(stored)
-                setattr(self.network.get_submodule(place), last, nn.Parameter(empty) if name in trained else empty)
+                module, empty = self.network.get_submodule(place), torch.empty_like(stored)
+                small = getattr(module, last)
+                large = nn.Parameter(empty) if isinstance(small, nn.Parameter) else empty
+                setattr(module, last, grown.setdefault(small, large))  # one tensor under two names stays one
         self.network.load_state_dict(tensors)
         self.teacher, self.weight, self.task, self.values = None, 0.0, task, {}

@@ -156,6 +156,7 @@ class ShiftedNetwork(Network):
     def __init__(self, phi, classifier):
         super().__init__(phi, classifier)
         self.shift = nn.ParameterDict({"rows": nn.Parameter(torch.zeros(0))})
+        self.tied = nn.ParameterDict(self.shift)
         self.register_buffer("tasks", torch.zeros(0, dtype=torch.long))
 
     def forward(self, x):
@@ -170,7 +171,8 @@ class Priors(Incremental):
         super().grow(task, data)
         network, rows = self.network, len(self.network.classifier.weight)
         shift = network.shift["rows"].detach()
-        network.shift["rows"] = nn.Parameter(torch.cat([shift, shift.new_zeros(rows - len(shift))]))
+        shift = nn.Parameter(torch.cat([shift, shift.new_zeros(rows - len(shift))]))
+        network.shift["rows"] = network.tied["rows"] = shift
         network.tasks = torch.cat([network.tasks, network.tasks.new_tensor([task.index])])
 """,
 }
@@ -191,6 +193,7 @@ for name, head in {
     found[name] = {
         "shifts": [len(link["method/shift.rows"]) for link in links],
         "moved": [bool(link["method/shift.rows"].any()) for link in links],
+        "tied": all(link["method/shift.rows"].equal(link["method/tied.rows"]) for link in links),
         "tasks": links[-1]["method/tasks"].tolist(),
         "last": result.report.matrix[-1].tolist(),
     }
@@ -208,7 +211,7 @@ def test_every_tensor_of_an_installed_method_may_grow_and_it_may_declare_switche
     found = json.loads(done.stdout)
     assert found["plain"]["shifts"] == [4, 8, 12]
     assert found["preallocated"]["shifts"] == found["masked"]["shifts"] == [12, 12, 12]
-    assert all(all(entry["moved"]) and entry["tasks"] == [1, 2, 3] for entry in found.values())
+    assert all(all(entry["moved"]) and entry["tied"] and entry["tasks"] == [1, 2, 3] for entry in found.values())
     assert len({str(entry["last"]) for entry in found.values()}) == 3, "each switch has an effect"
     refused = cl2r(site, "run", "--method", "priors", "--set", "head.bias=true")
     assert refused.returncode == 2
