@@ -104,8 +104,8 @@ def cell(metric: str, found: Estimate) -> Cell:
 
 
 def gain_cell(found: Estimate) -> Cell:
-    """Return the cell of a difference, with its sign; empty for a method's difference to itself."""
-    return cell(BC.name, found) if found.mean != 0 else Cell(EMPTY)
+    """Return the cell of a difference, with its sign."""
+    return cell(BC.name, found)
 
 
 def difference(one: pd.DataFrame, other: pd.DataFrame, metric: str) -> Estimate:
@@ -128,12 +128,17 @@ def report_cells(study: Study, runs: pd.Series) -> pd.DataFrame:
 def outcome(study: Study) -> Table:
     """Return one row per regime and method, means over seeds with intervals."""
     rows: list[Row] = []
-    for (variant, name), method in itertools.product(REGIMES.items(), CELLS):
+    for (variant, name), method in itertools.product({**REGIMES, **LONG}.items(), CELLS):
         runs = of_variant(study, variant, method)
-        found = [cell(metric.name, estimate(runs[metric.name])) for metric in SHOWN]
-        rows.append((name, title(method), *found, str(len(runs))))
+        if len(runs):
+            found = [cell(metric.name, estimate(runs[metric.name])) for metric in SHOWN]
+            rows.append((name, title(method), *found, str(len(runs))))
     heads = [HEADS.get(metric.name, metric.head) for metric in SHOWN]
-    return made(("regime", "method", *heads, "seeds"), rows, "Brackets: 95 % t-interval of the mean over the seeds.")
+    return made(
+        ("regime", "method", *heads, "seeds"),
+        rows,
+        "Report pairs. Brackets: 95 % t-interval over the seeds; a row of one seed is a sketch.",
+    )
 
 
 def regimes(study: Study) -> Table:
@@ -145,9 +150,12 @@ def regimes(study: Study) -> Table:
         means = runs.groupby("method.name")[served].mean().sort_values(ascending=False)
         best, second = map(str, means.index[:2])
         own = of_variant(study, variant, best)
-        gains = [difference(own, of_variant(study, variant, other), served) for other in (second, "er", "cl2r")]
-        gains.append(estimate((own[served] - own[FIRST_ACCURACY.name]).rename("difference")))
-        rows.append((name, title(best), number_cell(means.iloc[0], ".3f"), title(second), *map(gain_cell, gains)))
+        gains: list[Cell | str] = [
+            gain_cell(difference(own, of_variant(study, variant, other), served)) if other != best else EMPTY
+            for other in (second, "er", "cl2r")
+        ]
+        gains.append(gain_cell(estimate((own[served] - own[FIRST_ACCURACY.name]).rename("difference"))))
+        rows.append((name, title(best), number_cell(means.iloc[0], ".3f"), title(second), *gains))
     columns = ("regime", "serves best", SERVICE_ACCURACY.head, "next")
     heads = ("over the next", "over ER", "over CL²R", "over never upgrading")
     return made(
@@ -169,8 +177,16 @@ def centring(study: Study) -> Table:
             runs = of_variant(study, *one), of_variant(study, *other)
             found = [gain_cell(difference(*runs, metric.name)) for metric in metrics]
             rows.append((REGIMES[split], words, *found))
+        gains = [lead(study, f"{split}_centred", metric.name) - lead(study, split, metric.name) for metric in metrics]
+        found = [gain_cell(estimate(gain.rename("difference"))) for gain in gains]
+        rows.append((REGIMES[split], "CL²R − ER, centred less as it is", *found))
     columns = ("classes", "centred − as it is", *(metric.head for metric in metrics))
     return made(columns, rows, "Differences paired by seed; brackets: 95 % t-interval over three seeds.")
+
+
+def lead(study: Study, variant: str, metric: str) -> pd.Series:
+    """Return how far CL²R is above ER, by seed."""
+    return of_variant(study, variant, "cl2r")[metric] - of_variant(study, variant, "er")[metric]
 
 
 def changes(study: Study) -> Table:
@@ -239,30 +255,19 @@ def first_tasks(
     return pd.DataFrame.from_dict(rows, orient="index").sort_index()
 
 
-def long(study: Study) -> Table:
-    """Return ten equal tasks after 14 and after 70 epochs, both of the seeds that have 70, and what these change."""
+def longer(study: Study) -> Table:
+    """Return what 70 epochs change against 14 with ten tasks, and how far CL²R is from ER then."""
     rows: list[Row] = []
-    for (variant, name), method in itertools.product(LONG.items(), CELLS):
-        own = of_variant(study, variant, method)
-        if own.empty:
-            continue
-        base = of_variant(study, variant.replace("epochs_70", "equal"), method)
-        base = base.loc[base.index.intersection(own.index)]
-        words = name.replace(", 70 epochs", "")
-        for epochs, runs in (("14", base), ("70", own)):
-            found = [cell(metric.name, estimate(runs[metric.name])) for metric in SHOWN]
-            rows.append((words, epochs, title(method), *found, str(len(runs))))
-        gains = [cell(BC.name, difference(own, base, metric.name)) for metric in SHOWN]
-        rows.append((words, "70 − 14", title(method), *gains, str(len(base))))
-    for variant, name in LONG.items():
-        runs = of_variant(study, variant, "cl2r"), of_variant(study, variant, "er")
-        seeds = runs[0].index.intersection(runs[1].index)
-        if len(seeds):
-            gains = [cell(BC.name, difference(*runs, metric.name)) for metric in SHOWN]
-            rows.append((name.replace(", 70 epochs", ""), "70", "CL²R − ER", *gains, str(len(seeds))))
-    heads = [HEADS.get(metric.name, metric.head) for metric in SHOWN]
-    note = "Report pairs, the same seeds at both lengths. Brackets: 95 % t-interval over seeds; one seed is a sketch."
-    return made(("classes", "epochs", "method", *heads, "seeds"), rows, note)
+    metrics = (SERVICE_ACCURACY, REINDEXED_ACCURACY, BC, AC)
+    for variant, base in zip(LONG, ("equal", "equal_centred"), strict=True):
+        pairs = [(f"{title(method)}, 70 epochs − 14", (variant, method), (base, method)) for method in CELLS]
+        pairs += [("CL²R − ER, 70 epochs", (variant, "cl2r"), (variant, "er"))]
+        for words, one, other in pairs:
+            found = [difference(of_variant(study, *one), of_variant(study, *other), metric.name) for metric in metrics]
+            if found[0].n:
+                rows.append((REGIMES[base], words, *map(gain_cell, found), str(found[0].n)))
+    columns = ("classes", "difference", *(metric.head for metric in metrics), "seeds")
+    return made(columns, rows, "Report pairs. Paired by seed; brackets: 95 % t-interval; one seed is a sketch.")
 
 
 def state(study: Study) -> Table:
@@ -318,13 +323,16 @@ def recall(study: Study) -> Table:
     rows: list[Row] = []
     for (variant, name), method in itertools.product(REGIMES.items(), CELLS):
         row: list[Cell | str] = [name, title(method)]
+        leads = []
         for values in (bc_by_recall, bc_by_accuracy):
             own, base = (values(study, variant, one) for one in (method, "er"))
+            leads.append((own - base).rename("difference"))
             row.append(cell(BC.name, estimate(own)))
-            row.append(gain_cell(estimate((own - base).rename("difference"))) if method != "er" else EMPTY)
+            row.append(gain_cell(estimate(leads[-1])) if method != "er" else EMPTY)
+        row.append(gain_cell(estimate(leads[0] - leads[1])) if method != "er" else EMPTY)
         rows.append(row)
     heads = ("recall@1", "recall@1, less ER", "accuracy", "accuracy, less ER")
-    columns = ("regime", "method", *(f"BC by {head}" for head in heads))
+    columns = ("regime", "method", *(f"BC by {head}" for head in heads), "lead by recall − lead by accuracy")
     return made(columns, rows, "Differences paired by seed; brackets: 95 % t-interval over three seeds.")
 
 
@@ -364,7 +372,7 @@ TABLES: Mapping[str, Callable[[Study], Table]] = {
     "outcome": outcome,
     "centring": centring,
     "lengths": lengths,
-    "long": long,
+    "longer": longer,
     "state": state,
     "changes": changes,
     "leads": leads,
@@ -395,26 +403,24 @@ def plot_backward(study: Study) -> Figure:
     return parts.with_legend(figure, axes, order=[title(method) for method in CELLS])
 
 
-def plot_lengths(study: Study, tasks: int = 2) -> Figure:
-    """Plot BC and service accuracy after the first tasks of ten against the length of training.
+def plot_lengths(study: Study) -> Figure:
+    """Plot BC and service accuracy of ten equal tasks against the length of training.
 
-    Every panel compares the seeds that all its methods have that were trained for 70 epochs.
+    A panel compares the seeds that all its methods have at both lengths.
     """
-    rows, seeds = [], {}
-    for centred in (False, True):
-        long = [set(first_tasks(study, method, 70, centred, tasks).index) for method in CELLS]
-        shared = sorted(set.intersection(*found) if (found := [own for own in long if own]) else {0})
-        seeds[centred] = shared
-        for method, epochs in itertools.product(CELLS, (14, 70)):
-            values = first_tasks(study, method, epochs, centred, tasks)
-            for metric in (BC, SERVICE_ACCURACY) if len(values) else ():
-                own = values.loc[values.index.isin(shared), metric.name]
-                rows += [(metric.name, centred, method, epochs, value) for value in own]
+    rows, seeds = [], []
+    for short, long in (("equal", "epochs_70"), ("equal_centred", "epochs_70_centred")):
+        runs = study.runs[study.runs["variant"].isin([short, long])]
+        shared = sorted(set.intersection(*(set(own["seed"]) for _, own in runs.groupby(["variant", "method.name"]))))
+        seeds.append("seed 0, a sketch" if shared == [0] else f"{len(shared)} seeds")
+        for run in runs[runs["seed"].isin(shared)].to_dict("records"):
+            for metric in (BC, SERVICE_ACCURACY):
+                place = (short != "equal", run["method.name"], run["optim.epochs"])
+                rows.append((metric.name, *place, run[metric.name]))
     table = pd.DataFrame(rows, columns=["metric", "centred", "method", "x", "y"])
-    told = [f"seed {own[0]}, a sketch" if len(own) == 1 else f"mean of {len(own)} seeds" for own in seeds.values()]
-    named = told[0] if told[0] == told[1] else f"as it is {told[0]}; centred {told[1]}"
-    words = "all ten tasks" if tasks == 10 else "first two of ten tasks"
-    return _drawn(table, f"CIFAR-100, {words}, resnet8s; {named}", "epochs per task", (14, 70))
+    named = seeds[0] if seeds[0] == seeds[1] else f"as it is {seeds[0]}, centred {seeds[1]}"
+    words = f"CIFAR-100 in ten equal tasks, resnet8s; mean and 95 % interval, {named}"
+    return _drawn(table, words, "epochs per task", (14, 70))
 
 
 def plot_first_task(study: Study) -> Figure:
@@ -467,7 +473,6 @@ PLOTS: Mapping[str, Callable[[Study], Figure]] = {
     "first_task": plot_first_task,
     "bc": plot_backward,
     "length": plot_lengths,
-    "length_ten": lambda study: plot_lengths(study, 10),
 }
 
 
