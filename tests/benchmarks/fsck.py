@@ -36,7 +36,7 @@ def main() -> None:
             process = subprocess.Popen(
                 [sys.executable, "-c", "from cl2r.cli.main import main; main()", "fsck", folder],
                 stdout=subprocess.PIPE,
-                text=True,
+                encoding="utf-8",
             )
             assert process.stdout is not None
             last = process.stdout.read().splitlines()[-1]
