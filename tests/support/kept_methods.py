@@ -37,8 +37,7 @@ def kept_runs(study: Study) -> list[dict[str, Any]]:
     drift = study.tasks.groupby("run")["drift_cosine"].mean()
     report = study.matrix[study.matrix["pairs"] == "report"]
     for row in study.finished.sort_values("seed", kind="stable").to_dict("records"):
-        adapter = "" if row["adapter.name"] == "none" else f"+{row['adapter.name']}"
-        run: dict[str, Any] = {"method": row["method.name"] + adapter, "seed": int(row["seed"])}
+        run: dict[str, Any] = {"method": row["method.name"], "seed": int(row["seed"])}
         run |= {name: round(float(row[name]), 5) for name in METRICS}
         run["drift"] = round(float(drift[row["run"]]), 5)
         cells = square(report[report["run"] == row["run"]], "accuracy")
@@ -60,7 +59,7 @@ def main() -> None:
     """Write the JSON and replace the first table of the page."""
     study = load_study(sys.argv[1])
     lines = ",\n  ".join(json.dumps(run) for run in kept_runs(study))
-    head = {"data": DATA, "commit": study.about["commit"], "command": "make methods"}
+    head = {"data": DATA, "commit": study.about["commit"][:7], "command": "make methods"}
     text = json.dumps(head, indent=1).removesuffix("\n}") + f',\n "runs": [\n  {lines}\n ]\n}}\n'
     at(PAGE.with_suffix(".json")).write_file(text.encode())
     first = re.compile(r"^\|.*?(?=^$)", re.DOTALL | re.MULTILINE)

@@ -31,7 +31,6 @@ ROUNDED = 0.00052  # three decimals on the page, five in the JSON
 Values = npt.NDArray[np.float64]
 Rows = dict[str, dict[str, str]]
 COSTS: dict[str, tuple[str, Callable[[Values], Any], float, float]] = {
-    "s/run": ("train_seconds", np.median, 1.0, 0.5),
     "stored MB": ("stored_bytes", np.max, 1e6, 0.05),
     "FLOPs per mapped vector": ("adapter_flops", np.max, 1.0, 0.0),
     "gallery vectors rewritten": ("gallery_items_touched", np.max, 1.0, 0.0),
