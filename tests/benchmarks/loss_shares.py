@@ -66,11 +66,10 @@ def shares(curves: Iterable[Mapping[str, Any]]) -> list[Share]:
     return found
 
 
-def measured(method: str, preset: str, settings: Iterable[str]) -> list[dict[str, Any]]:
-    """Train one chain; return one row per later task and stage."""
+def measured(method: str, preset: str, settings: Iterable[str], folder: Path) -> list[dict[str, Any]]:
+    """Train one chain with its links in a folder, where many methods share the first; return rows of later tasks."""
     layers = [override(f"method.name={method}"), *map(override, settings)]
-    with tempfile.TemporaryDirectory(prefix="cl2r-losses-") as folder:
-        result = execute(plan_run(resolve([read_layer(preset), *layers])), Path(folder), Quiet())
+    result = execute(plan_run(resolve([read_layer(preset), *layers])), folder, Quiet())
     rows = []
     for link in result.links[1:]:
         for found in shares(link.record["curves"]):
@@ -124,12 +123,14 @@ def main() -> None:
     settings = [f"scenario.stop_after={args.tasks}", "threads=1", "eval.bootstrap=0"]
     settings += [f"optim.epochs={args.epochs}"] if args.epochs else []
     rows: list[dict[str, Any]] = []
-    for name in args.methods:
-        own: list[dict[str, Any]] = []
-        for seed in args.seeds:
-            own += [{"seed": seed, **row} for row in measured(name, args.preset, [*settings, f"seed={seed}"])]
-        print("\n".join(table(own).splitlines()[2 if rows else 0 :]), flush=True)
-        rows += own
+    with tempfile.TemporaryDirectory(prefix="cl2r-losses-") as folder:
+        for name in args.methods:
+            own: list[dict[str, Any]] = []
+            for seed in args.seeds:
+                found = measured(name, args.preset, [*settings, f"seed={seed}"], Path(folder))
+                own += [{"seed": seed, **row} for row in found]
+            print("\n".join(table(own).splitlines()[2 if rows else 0 :]), flush=True)
+            rows += own
     if args.out:
         content = {"command": "make bench-losses", "commit": commit(), "preset": args.preset, "tasks": args.tasks}
         content |= {"epochs": resolve([read_layer(args.preset), *map(override, settings)]).optim.epochs}
