@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import json
 import re
 from collections import Counter
@@ -209,7 +210,7 @@ def _check_partial(store: "LinkStore", path: "StoragePath") -> Iterator[Finding]
 def _check_study(folder: "StudyFolder", used: References) -> Iterator[Finding]:
     from cl2r.rayrun.optuna_source import check_journal
     from cl2r.storage.path import ASIDE
-    from cl2r.storage.seal import SealError, read_beside, seal_path
+    from cl2r.storage.seal import SealError, read_beside, set_aside_with_seal
     from cl2r.study.frames import FRAMES, write_frames
     from cl2r.study.status import phase
 
@@ -252,11 +253,7 @@ def _check_study(folder: "StudyFolder", used: References) -> Iterator[Finding]:
 
                 yield Finding("damaged", path, str(error), _size(path), again)
     if fault := check_journal(folder):
-
-        def remove() -> None:
-            folder.journal.set_aside()
-            seal_path(folder.journal).set_aside()
-
+        remove = functools.partial(set_aside_with_seal, folder.journal)
         yield Finding("damaged", folder.journal, f"{fault}; it is made again from the ledger", 0, remove)
 
 
