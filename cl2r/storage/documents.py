@@ -65,7 +65,7 @@ class _Loader(yaml.SafeLoader):
         super().flatten_mapping(node)
 
     def construct_whole(self, node: yaml.ScalarNode) -> int:
-        number = int(self.construct_yaml_int(node))  # type: ignore[no-untyped-call]
+        number = int(self.construct_yaml_int(node))
         if abs(number) >= 2**63:  # Python would refuse to print a number of thousands of digits in a message
             raise yaml.MarkedYAMLError(problem="a whole number of more than 64 bits", problem_mark=node.start_mark)
         return number
