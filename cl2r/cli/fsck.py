@@ -61,7 +61,8 @@ def fsck(storage: "StoragePath", repair: bool, remove_unused: bool, as_json: boo
     Reads all of it, on a disk or in an object store, and changes nothing unless asked. Damaged links and events are
     set aside by --repair: the next command trains or evaluates again what they told. What was set aside is listed from
     then on, and removed by the next --repair. Exit code 0: all is sound; 5: something is damaged; 6: nothing is
-    damaged, but files are foreign, unused or left behind. After repairs the code tells what is left.
+    damaged, but files are foreign, unused or left behind. After repairs the code tells what is left. No link is removed
+    while a command is at work, or while a study has not ended or cannot be read.
     """
     from rich.console import Console
     from rich.progress import Progress
@@ -240,19 +241,20 @@ def _check_link(store: "LinkStore", path: "StoragePath", used: References) -> It
         else:
             yield Finding("foreign", path, "not a link", _size(path))
         return
+    visible = [file for file in _children(path) if not file.name.startswith(".")]
+    foreign = [file for file in visible if not LINK_FILE.fullmatch(file.name)]
+    yield from (Finding("foreign", file, "not a file of a link", _size(file)) for file in foreign)
     try:
         store.check(path.name)
     except DamagedError as error:
-        yield Finding("damaged", path, f"{error}; it will be trained again", _size(path), path.set_aside)
+        aside = None if foreign else path.set_aside  # what is set aside is removed one day
+        yield Finding("damaged", path, f"{error}; it will be trained again", _size(path), aside)
         return
     listed = {MANIFEST, *(content_name(digest, name) for name, digest in store.manifest(path.name).items())}
-    others = [file for file in _children(path) if file.name not in listed and not file.name.startswith(".")]
-    foreign = [file for file in others if not LINK_FILE.fullmatch(file.name) or not file.file_info()]
-    for file in others:
-        if file in foreign:
-            yield Finding("foreign", file, "not a file of a link", _size(file))
-        else:
-            yield Finding("left behind", file, "another attempt's file", _size(file), file.unlink)
+    for file in visible:
+        if file.name not in listed and file not in foreign:
+            remove = file.unlink if file.file_info() else None
+            yield Finding("left behind", file, "another attempt's file", _size(file), remove)
     if path.name not in used.keys:
         doubt = used.doubt or "it holds foreign files" * bool(foreign)
         what = f"no finished run refers to this link{f', but {doubt}' * bool(doubt)}"
@@ -291,7 +293,7 @@ def _check_partial(store: "LinkStore", path: "StoragePath") -> Iterator[Finding]
             raise ValueError("the checksum differs")
     except (ValueError, KeyError, TypeError, OSError, RecursionError) as error:
         what = f"an unfinished epoch ({error}); the task will start again"
-        yield Finding("damaged", path, what, _size(path), path.set_aside)
+        yield Finding("damaged", path, what, _size(path), None if foreign else path.set_aside)
         return
     if path.name in store:
         remove = None if foreign else path.remove_tree

@@ -143,6 +143,19 @@ def test_an_unused_link_with_foreign_files_stays(cl2r: Command, storage: LocalPa
     assert (storage / "links" / "dddd0001" / "notes.txt").exists()
 
 
+@pytest.mark.parametrize("kind", ["link", "epoch"])
+def test_what_is_damaged_is_not_set_aside_with_foreign_files(cl2r: Command, storage: LocalPath, kind: str) -> None:
+    """What is set aside is removed later."""
+    path = only(storage, DAMAGES[kind])
+    flip_bit(path)
+    (path.parent / "notes.txt").write_bytes(b"mine")
+    for _ in range(2):
+        assert cl2r("fsck", storage, "--repair")[0] == DAMAGED
+    assert (path.parent / "notes.txt").exists()
+    (path.parent / "notes.txt").unlink()
+    assert cl2r("fsck", storage, "--repair")[0] in (0, LEFT_BEHIND)
+
+
 @contextlib.contextmanager
 def driver(storage: StoragePath) -> Iterator[None]:
     with StudyFolder(storage, STUDY).driver_lock():
