@@ -165,7 +165,7 @@ def resolve(layers: Iterable[Mapping[str, Any]], base: int | None = None) -> Con
         raise InputError(f"config: {error_line(error, field_keys())}") from error
 
 
-def _split_for(data: str | None, chain: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def _split_for(data: Any, chain: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Return the layers of a preset for this data set.
 
     Numbers of classes suit the data they were written for. Other data is split into equal tasks, unless a later layer
@@ -176,13 +176,13 @@ def _split_for(data: str | None, chain: Sequence[Mapping[str, Any]]) -> list[Map
         return list(chain)
     last = places[-1]
     own = _field(merge_layers(chain[:last]), "data.name")
-    if own == data or (own and data and _absolute(own) == _absolute(data)):  # a study makes paths absolute
+    if own == data or (data and _absolute(own) == _absolute(data)):  # a study makes paths absolute
         return list(chain)
     return [*chain[:last], {"scenario": {"n_tasks": ScenarioConfig().n_tasks}}, *chain[last:]]
 
 
-def _absolute(data: str) -> Path:
-    return Path(data).expanduser().absolute()
+def _absolute(data: Any) -> Any:
+    return Path(data).expanduser().absolute() if isinstance(data, str) else data  # other values are refused later
 
 
 def merge_layers(layers: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

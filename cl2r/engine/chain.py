@@ -153,9 +153,15 @@ class Chain:
         return stored_key(self.plan.keys[task - 1], self.made[:task])
 
     def _find(self, task: int) -> str | None:
-        """Return what made a stored link that can be used, None if there is none."""
+        """Return what made a stored link that can be used, None if there is none.
+
+        Of several, that from which the longest stored chain goes on: another study may have made links of this run too.
+        """
         key, before = self.plan.keys[task - 1], self.made[: task - 1]
-        for way in dict.fromkeys([self.made_here, *self.earlier]):
+        ways = self._ways
+        if len(ways) > 1:
+            ways.sort(key=lambda way: self._reach([*before, way]), reverse=True)  # of equal ones this command's first
+        for way in ways:
             if self.store.load(stored_key(key, [*before, way])) is not None:
                 return way
         if self.accept_links == "any":
@@ -165,6 +171,18 @@ class Chain:
                     if stored_key(key, [*before, way]) == stored:
                         return way
         return None
+
+    @property
+    def _ways(self) -> list[str]:
+        """The ways in which links of this run may have been made, this command's first."""
+        return list(dict.fromkeys([self.made_here, *self.earlier]))
+
+    def _reach(self, made: list[str]) -> int:
+        """Return how many links of this chain are stored, one after the other, if the first ones were made so."""
+        if stored_key(self.plan.keys[len(made) - 1], made) not in self.store:
+            return len(made) - 1
+        ways = self._ways if len(made) < len(self.plan.keys) else []
+        return max((self._reach([*made, way]) for way in ways), default=len(made))
 
     def result(self, seconds: float) -> RunResult:
         """Evaluate the whole chain, whose links must all exist."""

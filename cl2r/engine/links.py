@@ -9,6 +9,7 @@ Only tensors and JSON are stored: nothing that is read can run code.
 
 import json
 import logging
+import re
 import uuid
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -33,6 +34,12 @@ T = TypeVar("T")
 STATE, FEATURES, RECORD = "state.safetensors", "features.safetensors", "record.json"
 MANIFEST, PARTIAL = "manifest.json", "partial.json"
 MODEL = "model"  # entry of a record, see `Plan.model_facts`
+_LINK_NAMES = r"manifest\.json|[0-9a-f]{16}-(?:state\.safetensors|features\.safetensors|record\.json)"
+_PARTIAL_NAMES = r"partial\.json|stage\d+-epoch\d+-[0-9a-f]{8}\.safetensors"
+LINK_FILE, PARTIAL_FILE = (
+    re.compile(rf"(?:{names})|\.(?:aside\.)?(?:{names})\.[0-9a-f]{{32}}") for names in (_LINK_NAMES, _PARTIAL_NAMES)
+)
+"""Names of the files in the folders of links and of unfinished tasks, also of those being written or set aside."""
 CACHED_BYTES = 2**29  # of files from an object store, kept in memory: a chain reads its features after every task
 
 

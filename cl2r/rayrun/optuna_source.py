@@ -24,7 +24,7 @@ from cl2r.errors import InputError
 from cl2r.metrics import METRICS, STORED_BYTES, TRAIN_SECONDS
 from cl2r.seeding import derive
 from cl2r.storage.path import LocalPath, StoragePath
-from cl2r.storage.seal import JournalSeal, SealError, seal_path, sealed, unsealed
+from cl2r.storage.seal import JournalSeal, SealError, sealed, set_aside_with_seal, unsealed
 from cl2r.study.constraints import REFERENCE, seed_mean
 from cl2r.study.folder import StudyFolder
 from cl2r.study.jobs import Job, confirmation_jobs, fixed_jobs, plan_job
@@ -97,8 +97,7 @@ def open_journal(folder: StudyFolder) -> BaseStorage:
             if again:
                 raise
             log.warning("%s is damaged (%s); it is set aside and made again from the ledger", journal, error)
-            journal.set_aside()
-            seal_path(journal).set_aside()
+            set_aside_with_seal(journal)
     raise AssertionError
 
 
@@ -171,18 +170,19 @@ class ContextSearch:
         self.lost: set[int] = set()  # trials that do not count: crashed, or killed before they had a point
         self.running: set[int] = set()
         self.untold: list[tuple[Job, bool]] = []  # ended before the fixed runs that they are judged by
+        outcomes = folder.ledger.outcomes()
+        restored = self._restore(outcomes)  # first: points that a warm start tries had numbers before
         if EARLIER not in self.optuna.user_attrs:
             self._warm_start()
             self.optuna.set_user_attr(EARLIER, spec.search.warm_start)
-        outcomes = folder.ledger.outcomes()
-        if self._restore(outcomes):
+        if restored:
             self.optuna = open_optuna(spec, storage, name, tasks)  # the sampler's seed depends on the trials
         for trial in self.optuna.get_trials(states=(TrialState.RUNNING, TrialState.FAIL)):
             self._settle(trial, outcomes)
 
     def _warm_start(self) -> None:
         """Take over an earlier study's trials or, if its values cannot be compared with ours, try its points first."""
-        known = self.optuna.get_trials(deepcopy=False)  # of a command that was killed here
+        known = self.optuna.get_trials(deepcopy=False)  # of a command that was killed here, or from the ledger
         taken = [trial.system_attrs.get("fixed_params", trial.params) for trial in known]
         for earlier in earlier_trials(self.spec, self.folder, self.context):
             if earlier.params in taken:
@@ -215,11 +215,13 @@ class ContextSearch:
         own = {label // self.contexts: point for label, point in points.items() if label % self.contexts == self.place}
         missing = range(len(self.optuna.get_trials(deepcopy=False)), max(own, default=-1) + 1)
         for number in missing:
-            known = {name: own[number][name] for name in self.spec.knobs} if number in own else {}
-            self.optuna.enqueue_trial(known)
-            trial = self.optuna.ask(distributions(self.spec.knobs) if known else {})
-            if not known:  # its events are lost, and its number stays free
-                self.optuna.tell(trial, state=TrialState.FAIL)
+            knobs = self.spec.knobs if number in own else {}  # without events its point is lost, its number stays free
+            trial = optuna.trial.create_trial(
+                state=TrialState.RUNNING if knobs else TrialState.FAIL,
+                params={name: own[number][name] for name in knobs},
+                distributions=distributions(knobs),
+            )
+            self.optuna.add_trial(trial)
         return len(missing) > 0
 
     def contradicts(self) -> bool:
@@ -438,8 +440,7 @@ class OptunaSource:
         self.searches = self._open()
         if any(search.contradicts() for search in self.searches):
             log.warning("%s has trials that the ledger lacks; it is set aside and made again", folder.journal)
-            folder.journal.set_aside()
-            seal_path(folder.journal).set_aside()
+            set_aside_with_seal(folder.journal)
             self.searches = self._open()
         self.unconfirmed = list(self.searches) if spec.search.confirm else []
         self.confirmations: list[Job] = []  # left to hand out

@@ -18,12 +18,13 @@ UNREADABLE = (yaml.YAMLError, ValueError, ArithmeticError, LookupError, Attribut
 """What PyYAML raises: values such as `2024-99-99`, `!!bool x` or `!!timestamp x` give the errors of Python itself."""
 DEEPEST = 100
 """Levels of nesting; whatever walks through the values later needs a few calls per level. Configs have four."""
-LITERAL_KEYS = ("tag:yaml.org,2002:merge", "tag:yaml.org,2002:value")  # `<<` and `=`, which are no values
+TAG = "tag:yaml.org,2002:"  # what `!!` stands for
+LITERAL_KEYS = (f"{TAG}merge", f"{TAG}value")  # `<<` and `=`, which are no values
 CORRECT, RESTORE = "correct it", "restore it from a copy, or run the command that wrote it again"
 
 
 class _Loader(yaml.SafeLoader):
-    """PyYAML's safe loader, which also refuses repeated keys, lone surrogates and aliases without end."""
+    """PyYAML's safe loader, which also refuses repeated keys, huge numbers, lone surrogates and endless aliases."""
 
     def __init__(self, content: str | bytes) -> None:
         super().__init__(content)
@@ -63,13 +64,26 @@ class _Loader(yaml.SafeLoader):
                 first[key] = line
         super().flatten_mapping(node)
 
+    def construct_whole(self, node: yaml.ScalarNode) -> int:
+        number = int(self.construct_yaml_int(node))
+        if abs(number) >= 2**63:  # Python would refuse to print a number of thousands of digits in a message
+            raise yaml.MarkedYAMLError(problem="a whole number of more than 64 bits", problem_mark=node.start_mark)
+        return number
+
+    def refuse_tag(self, node: yaml.Node) -> NoReturn:
+        tag = node.tag.removeprefix(TAG)
+        raise yaml.MarkedYAMLError(problem=f"a value with the tag !!{tag}", problem_mark=node.start_mark)
+
     def construct_text(self, node: yaml.ScalarNode) -> str:
         text = str(self.construct_scalar(node))
         text.encode()  # an escaped half of a surrogate pair could not be printed or written
         return text
 
 
-_Loader.add_constructor("tag:yaml.org,2002:str", _Loader.construct_text)
+_Loader.add_constructor(f"{TAG}str", _Loader.construct_text)
+_Loader.add_constructor(f"{TAG}int", _Loader.construct_whole)
+for _name in ("binary", "omap", "pairs", "set"):  # a set has no order, and no config needs the others
+    _Loader.add_constructor(f"{TAG}{_name}", _Loader.refuse_tag)
 
 
 def parse_yaml(content: str | bytes, where: object, advice: str = CORRECT) -> Any:

@@ -24,13 +24,14 @@ TEMPORARY = re.compile(r"cl2r-(\d{1,9}-[0-9a-f]{8})-.+", re.DOTALL)
 
 
 def stale(root: Path, older_than: float = DAY) -> Iterator[LocalPath]:
-    """Yield what was written aside below `root` and has not changed for `older_than` seconds; links are not followed.
+    """Yield what was written aside below `root` and has not changed for `older_than` seconds.
 
-    Raise OSError if a folder cannot be read, rather than leave it out.
+    Links are not followed, and other hidden folders are not ours. Raise OSError if a folder cannot be read, rather than
+    leave it out.
     """
     for place, folders, files in os.walk(root, onerror=_refuse):
         aside = [name for name in sorted([*folders, *files]) if ASIDE.fullmatch(name)]
-        folders[:] = [name for name in folders if name not in aside]
+        folders[:] = [name for name in folders if not name.startswith(".")]
         for path in (LocalPath(place, name) for name in aside):
             if time.time() - _changed(path) > older_than:
                 yield path

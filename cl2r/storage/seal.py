@@ -145,6 +145,12 @@ def seal_path(path: StoragePath) -> StoragePath:
     return path.parent / (path.name + SUFFIX)
 
 
+def set_aside_with_seal(path: StoragePath) -> None:
+    """Set a file, and the seal beside it, aside."""
+    path.set_aside()
+    seal_path(path).set_aside()
+
+
 def checksum(content: bytes, belongs_to: str) -> str:
     """Return the SHA-256 checksum of the owner's name and the content, in hexadecimal digits."""
     digest = hashlib.sha256(belongs_to.encode() + b"\n")

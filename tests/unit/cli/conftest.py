@@ -1,11 +1,15 @@
 """Fixtures of the command line's tests."""
 
+import tempfile
 from pathlib import Path
 
 import pytest
 from PIL import Image
 
+from cl2r.storage import seal
+from cl2r.storage.path import LocalPath
 from tests.support.made_ledger import Page, record_pages
+from tests.support.one_of_each import one_of_each
 
 
 @pytest.fixture
@@ -32,3 +36,17 @@ def no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
 def pages(monkeypatch: pytest.MonkeyPatch) -> list[Page]:
     """The pages that are written."""
     return record_pages(monkeypatch)
+
+
+@pytest.fixture
+def elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No pauses, and a temporary directory without the leftovers of others."""
+    monkeypatch.setattr(seal, "PAUSE_SECONDS", 0)
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+
+
+@pytest.fixture
+def storage(tmp_path: LocalPath, elsewhere: None) -> LocalPath:
+    """A sound storage with one of everything."""
+    return one_of_each(tmp_path / "storage")

@@ -1,111 +1,25 @@
 """`cl2r fsck`: what it finds below a storage, its exit codes, and what is left after repairs."""
 
-import contextlib
 import json
-import os
-import tempfile
-import time
 import tracemalloc
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
-import optuna
 import pytest
 import torch
 
 from cl2r.cli.fsck import DAMAGED, LEFT_BEHIND, RUN_FILES, check_storage
-from cl2r.engine.links import Link, LinkStore, Partial
+from cl2r.engine.links import LinkStore, Partial
 from cl2r.gallery.model import CARD, STATE
-from cl2r.rayrun.optuna_source import open_journal
-from cl2r.storage import seal
-from cl2r.storage.leftovers import DAY
 from cl2r.storage.path import ASIDE, LocalPath, StoragePath, at
-from cl2r.storage.seal import run_owner, seal_path, write_beside
+from cl2r.storage.seal import seal_path
 from cl2r.study.folder import StudyFolder
-from cl2r.study.frames import write_frames
-from tests.support.command_line import Command
-from tests.support.galleries import filled, made_version
+from tests.support.command_line import Command, refused
 from tests.support.object_server import upload
+from tests.support.one_of_each import ALSO_USED, BEGUN, DAMAGES, STUDY, USED, add_link, add_study, age, found, only
 from tests.support.quick import flip_bit
 from tests.support.small_study import tree
 
-USED, ALSO_USED, BEGUN = "aaaa0001", "aaaa0002", "bbbb0001"
-"""Keys of a link of the study, of a link of the run, and of a link that is being trained."""
-STUDY = "small"
-Files = dict[str, bytes]
-
-
-@pytest.fixture(autouse=True)
-def _elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No pauses, and a temporary directory without the leftovers of others."""
-    monkeypatch.setattr(seal, "PAUSE_SECONDS", 0)
-    (tmp_path / "temporary").mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
-
-
-@pytest.fixture
-def storage(tmp_path: LocalPath) -> LocalPath:
-    """A sound storage with one of everything."""
-    root = tmp_path / "storage"
-    for key in (USED, ALSO_USED):
-        add_link(root, key)
-    add_study(root)
-    add_run(root)
-    LinkStore(root).save_partial(BEGUN, Partial(0, 1, {"x": torch.zeros(2)}, {}))
-    filled(root / "galleries" / "mine", made_version(1), made_version(2))
-    return root
-
-
-def add_link(root: StoragePath, key: str) -> None:
-    numbers = torch.full((2,), float(int(key, 16)))
-    LinkStore(root).save(key, Link({"x": numbers}, {"open": numbers}, {"key": key}))
-
-
-def add_study(root: StoragePath) -> StudyFolder:
-    """Record a study of one run whose only link is USED."""
-    folder = StudyFolder(root, STUDY)
-    folder.claim_name({"a": 1})
-    folder.ledger.write("opened", "driver", {"runs": 1, "resources": {}, "made_by": "cpu"})
-    frames: dict[str, Any] = {"runs": [{"run": "r", "AC": 0.5}], "tasks": [{"run": "r", "task": 1, "key": USED}]}
-    frames["tasks"][0]["reused"] = False
-    entry = {"trial": None, "variant": None, "config": {"seed": 0}, "frames": frames}
-    folder.ledger.write("finished", "r", entry)
-    folder.write_about({}, 1)
-    folder.ledger.write("closed", "driver", {"finished": 1})
-    write_frames(folder)
-    if not root.remote:
-        study = optuna.create_study(storage=open_journal(folder), study_name="s")
-        study.tell(study.ask(), 1.0)
-    return folder
-
-
-def add_run(root: StoragePath, name: str = "run") -> None:
-    for file in sorted(RUN_FILES):
-        content = json.dumps({"links": [{"key": ALSO_USED}]}).encode() if file == "result.json" else b"content"
-        write_beside(root / "runs" / name / file, content, run_owner(name, file))
-
-
-def found(root: StoragePath) -> list[tuple[str, str]]:
-    """Return kind and path of what is found, its path from the storage on."""
-    return [(one.kind, str(one.path).partition("?")[0].removeprefix(f"{plain(root)}/")) for one in check_storage(root)]
-
-
-def plain(path: StoragePath) -> str:
-    return str(path).partition("?")[0]
-
-
-def only(root: LocalPath, pattern: str) -> LocalPath:
-    """Return the only file that fits, or the first of two shards."""
-    path, *others = root.list(pattern)
-    assert not others or "shards" in pattern
-    return path
-
-
-def age(path: Path) -> None:
-    """Make it, and what it holds, two days old."""
-    for one in [path, *path.rglob("*")]:
-        os.utime(one, (time.time() - 2 * DAY,) * 2)
+pytestmark = pytest.mark.usefixtures("elsewhere")
 
 
 def test_a_sound_storage_is_code_0_and_nothing_is_changed(cl2r: Command, storage: LocalPath) -> None:
@@ -123,22 +37,6 @@ def test_a_storage_that_does_not_exist_is_bad_input(cl2r: Command, tmp_path: Pat
     assert "nowhere" in err
 
 
-DAMAGES = {
-    "link": f"links/{USED}/*-state.safetensors",
-    "manifest": f"links/{USED}/manifest.json",
-    "event": f"studies/{STUDY}/ledger/*.finished.*.json",
-    "study.yaml": f"studies/{STUDY}/study.yaml",
-    "frame": f"studies/{STUDY}/runs.parquet",
-    "seal of a frame": f"studies/{STUDY}/tasks.parquet.seal",
-    "about": f"studies/{STUDY}/about.json",
-    "journal": f"studies/{STUDY}/optuna.journal",
-    "epoch": f"partials/{BEGUN}/stage*.safetensors",
-    "record of an epoch": f"partials/{BEGUN}/partial.json",
-    "run": "runs/run/matrix.parquet",
-    "vectors": "galleries/mine/shards/*/vectors.npy",
-    "older commit": "galleries/mine/commits/00000001.json",
-    "mark": "galleries/mine/gallery.json",
-}
 NOT_REPAIRED = {"study.yaml", "run", "vectors", "mark"}  # the commands that wrote them do that, or a copy
 
 
@@ -164,20 +62,6 @@ def test_what_is_damaged_is_code_5_and_named(cl2r: Command, storage: LocalPath, 
         assert "left behind" in kinds
         cl2r("fsck", storage, "--repair", "--remove-unused")
         assert found(storage) == ([("unused", f"links/{USED}")] if kind == "event" else [])
-
-
-def test_links_that_a_damaged_event_or_result_may_need_are_not_removed(cl2r: Command, storage: LocalPath) -> None:
-    for pattern, key in ((DAMAGES["event"], USED), ("runs/run/result.json", ALSO_USED)):
-        path = only(storage, pattern)
-        content = path.read_bytes()
-        flip_bit(path)
-        for options in (["--remove-unused"], ["--repair", "--remove-unused"]):
-            code, out, _ = cl2r("fsck", storage, *options)
-            assert code in (DAMAGED, LEFT_BEHIND)
-            assert f"{storage / 'links' / key}: no finished run refers to this link, but " in out
-        assert LinkStore(storage).keys() == {USED, ALSO_USED}
-        path.write_file(content)
-        cl2r("fsck", storage, "--repair")
 
 
 def test_a_link_that_was_set_aside_is_gone_but_not_removed(cl2r: Command, storage: LocalPath) -> None:
@@ -241,6 +125,13 @@ FOREIGN = {
     "runs/mine/notes.txt": "runs/mine",
     "studies/x.json": "studies/x.json",
     "runs/x.json": "runs/x.json",
+    "links/backup/thesis.txt": "links/backup",
+    "links/backup/aaaa0001/manifest.json": "links/backup",
+    "links/backup/.git/config": "links/backup",
+    f"links/{USED}/notes.txt": f"links/{USED}/notes.txt",
+    f"links/{USED}/mine/notes.txt": f"links/{USED}/mine",
+    "partials/old/thesis.txt": "partials/old/thesis.txt",
+    f"partials/{BEGUN}/notes.txt": f"partials/{BEGUN}/notes.txt",
 }
 
 
@@ -270,56 +161,18 @@ def test_what_killed_processes_left_is_code_6_and_removed(cl2r: Command, storage
     assert fresh.exists(), "its writer may be at work"
 
 
-def test_unused_links_are_listed_and_removed_only_if_asked(cl2r: Command, storage: LocalPath) -> None:
-    add_link(storage, "dddd0001")
-    assert found(storage) == [("unused", "links/dddd0001")]
-    assert cl2r("fsck", storage, "--repair")[0] == LEFT_BEHIND
-    assert cl2r("fsck", storage, "--remove-unused")[0] == 0
-    assert LinkStore(storage).keys() == {USED, ALSO_USED}
-
-
-@contextlib.contextmanager
-def driver(storage: StoragePath) -> Iterator[None]:
-    with StudyFolder(storage, STUDY).driver_lock():
-        yield
-
-
-@contextlib.contextmanager
-def training(storage: StoragePath) -> Iterator[None]:
-    with LinkStore(storage).lock("eeee0001"):
-        yield
-
-
-@pytest.mark.parametrize("work", [driver, training])
-def test_links_are_not_removed_while_a_command_is_at_work(
-    cl2r: Command, storage: LocalPath, work: Callable[[StoragePath], Any]
-) -> None:
-    """They may be of a run that has not finished."""
-    add_link(storage, "dddd0001")
-    with work(storage):
-        code, out, _ = cl2r("fsck", storage, "--remove-unused", "--repair")
-        assert code == LEFT_BEHIND
-        assert "at work" in out
-    assert "dddd0001" in LinkStore(storage)
-    assert USED in LinkStore(storage), "the study's links count as used while its driver is at work"
-
-
-def test_a_study_whose_driver_is_at_work_is_left_alone(cl2r: Command, storage: LocalPath) -> None:
-    flip_bit(only(storage, DAMAGES["event"]))
-    flip_bit(storage / "studies" / STUDY / "runs.parquet")
-    with driver(storage):
-        before = tree(storage / "studies")
-        assert [one for one in found(storage) if one[0] == "damaged"] == []
-        cl2r("fsck", storage, "--repair")
-        assert tree(storage / "studies") == before
-    assert len([one for one in found(storage) if one[0] == "damaged"]) == 2
-
-
-def test_an_epoch_that_is_being_trained_is_left_alone(storage: LocalPath) -> None:
-    only(storage, DAMAGES["epoch"]).unlink()
-    with LinkStore(storage).lock(BEGUN):
+@pytest.mark.parametrize("name", ["stage0-epoch0001-01234567.safetensors", f".partial.json.{'0' * 32}", ""])
+def test_an_epoch_that_was_not_written_whole_is_left_behind(cl2r: Command, storage: LocalPath, name: str) -> None:
+    """Its writer was killed before it had saved anything else of this task."""
+    folder = storage / "partials" / "cccc0001"
+    folder.mkdir()
+    if name:
+        (folder / name).write_file(b"half")
+    with LinkStore(storage).lock(folder.name):
         assert found(storage) == []
-    assert found(storage) == [("damaged", f"partials/{BEGUN}")]
+    assert found(storage) == [("left behind", "partials/cccc0001")]
+    assert cl2r("fsck", storage, "--repair")[0] == 0
+    assert not folder.exists()
 
 
 def test_json_has_every_finding_and_what_is_left(cl2r: Command, storage: LocalPath) -> None:
@@ -337,18 +190,6 @@ def test_json_has_every_finding_and_what_is_left(cl2r: Command, storage: LocalPa
     assert by_path[str(link)]["kind"] == "damaged"
     assert by_path[str(link)]["bytes"] > 0
     assert "checksum" in by_path[str(link)]["what"]
-
-
-def test_a_file_that_cannot_be_read_does_not_stop_the_check(
-    storage: LocalPath, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(path: LocalPath) -> str:
-        raise PermissionError(13, "Permission denied", str(path))
-
-    monkeypatch.setattr(LocalPath, "checksum", refuse)
-    findings = {one.path.name: one.what for one in check_storage(storage) if one.kind == "damaged"}
-    assert {USED, ALSO_USED} <= findings.keys()
-    assert "Permission denied" in findings[USED]
 
 
 def test_an_object_store_is_checked_and_repaired(cl2r: Command, storage: LocalPath, remote: StoragePath) -> None:
@@ -375,6 +216,37 @@ def test_an_object_store_is_checked_and_repaired(cl2r: Command, storage: LocalPa
     assert found(remote) == []
     (remote / "links" / ALSO_USED / "manifest.json").unlink()
     assert found(remote) == [("left behind", f"links/{ALSO_USED}")]
+
+
+def test_only_what_was_set_aside_is_removed_from_an_object_store(cl2r: Command, remote: StoragePath) -> None:
+    mine = ["notes.aside.txt", f"photos/.aside.x.{'0' * 32}", "runs/.aside.x", f"links/x.aside.y.{'0' * 32}/z"]
+    ours = [f"links/{ASIDE}x.{'0' * 32}/a", f"links/{ASIDE}x.{'0' * 32}/b", f"studies/x/{ASIDE}y.{'1' * 32}"]
+    for name in (*mine, *ours):
+        (remote / name).write_file(b"content")
+    left = {path for kind, path in found(remote) if kind == "left behind"}
+    assert left == {ours[0].removesuffix("/a"), ours[2]}
+    cl2r("fsck", remote, "--repair")
+    assert {entry.path for entry in remote.walk_files()} == set(mine)
+
+
+def test_files_of_others_beside_a_storage_are_not_looked_at(cl2r: Command, storage: LocalPath) -> None:
+    others = [storage / "photos" / f".thumb.{'a' * 32}", storage / "studies" / ".git" / f".x.{'b' * 32}"]
+    for path in others:
+        path.write_file(b"mine")
+        age(path)
+    gallery = storage / "galleries" / "mine" / f".gallery.json.{'c' * 32}"
+    gallery.write_file(b"half")
+    age(gallery)
+    assert found(storage) == [("left behind", "galleries/mine/" + gallery.name)]
+    assert cl2r("fsck", storage, "--repair")[0] == 0
+    assert [path.exists() for path in others] == [True, True]
+
+
+def test_a_folder_that_is_no_storage_is_bad_input(cl2r: Command, tmp_path: LocalPath) -> None:
+    (tmp_path / "empty").mkdir()
+    assert cl2r("fsck", tmp_path / "empty")[0] == 0, "nothing has been stored yet"
+    (tmp_path / "home" / "photos" / "a.png").write_file(b"mine")
+    assert "no storage" in refused(cl2r, tmp_path / "home", "fsck", tmp_path / "home", "--repair")
 
 
 def test_a_thousand_links_need_no_more_memory_than_a_hundred(tmp_path: Path) -> None:

@@ -314,6 +314,12 @@ def test_a_bad_base_is_refused(tmp_path: Path, text: str, faults: list[str]) -> 
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("value", ["3", "[a]", "{a: 1}", "true", "2024-01-01"])
+def test_a_data_set_whose_name_is_no_text_is_bad_input(value: str) -> None:
+    with pytest.raises(InputError, match=r"data\.name"):
+        resolve([read_layer("icons"), override(f"data.name={value}")])
+
+
 def test_other_data_than_the_presets_is_split_into_equal_tasks(tmp_path: Path) -> None:
     def split(*words: str, preset: str = "icons") -> tuple[int | None, int | None, int | None]:
         scenario = resolve([read_layer(preset), *map(override, words)]).scenario

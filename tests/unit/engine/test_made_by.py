@@ -90,6 +90,14 @@ def test_a_run_resumed_with_other_workers_keeps_its_own_links_and_is_mixed(plan:
     np.testing.assert_array_equal(again.result(0.0).report.matrix, result.report.matrix)
 
 
+def test_a_resumed_run_keeps_its_own_links_if_another_study_made_the_first_one_here(plan: Plan, tmp_path: Path) -> None:
+    trained(plan, tmp_path, 2, tasks=2)
+    trained(plan, tmp_path, 1, tasks=1)
+    made, did = trained(plan, tmp_path, 1, earlier=["cpu2"])
+    assert (made.made, did) == (["cpu2", "cpu2", "cpu1"], ["reused", "reused", "trained"])
+    assert_consistent(made)
+
+
 @pytest.mark.parametrize("counts", list(itertools.product([1, 2], repeat=TASKS)))
 def test_no_chain_has_a_link_on_a_predecessor_that_it_was_not_trained_on(
     plan: Plan, tmp_path: Path, counts: tuple[int, ...]

@@ -274,6 +274,30 @@ def test_an_interrupted_warm_start_is_completed(tiny: Path, tmp_path: Path, monk
         assert [trial.value for trial in trials] == [0.1, 0.2, 0.3]
 
 
+def test_points_of_a_warm_start_keep_their_numbers_in_a_journal_that_is_made_again(tiny: Path, tmp_path: Path) -> None:
+    """The ledger knows trials 0 and 1, at the earlier points, and 3; the events of 2 are lost."""
+    earlier_sweep(tiny, StudyFolder(tmp_path, "earlier"))
+    search = {"trials": 6, "warm_start": "earlier", "startup": 4}
+    space = {**SPACE, "scenario.n_tasks": [3]}
+    spec = small_study(tiny, set={"optim.lr": 0.01}, space=space, search=search)
+    folder = StudyFolder(tmp_path, "later")
+    source = OptunaSource(spec, folder)
+    jobs = [job for job in (source.next() for _ in range(4)) if job]
+    for job in (jobs[0], jobs[3]):
+        finish(folder, job, learned(0.5 + (job.trial or 0) / 10, 0.5))
+    before = [trial.params for trial in source.searches[0].optuna.get_trials()]
+    Path(str(folder.journal)).unlink()
+    folder.ledger.last("trial")["2"].path.unlink()
+
+    again = OptunaSource(spec, folder)
+    finish_fixed(spec, folder, again, learned(0.5, 0.5))
+    after = again.searches[0].optuna.get_trials()
+    assert [trial.params for trial in after] == [*before[:2], {}, before[3]]
+    assert states(again) == [TrialState.COMPLETE, TrialState.RUNNING, TrialState.FAIL, TrialState.COMPLETE]
+    assert [trial.value for trial in after] == [0.5, None, None, 0.8]
+    assert [job.trial for job in iter(again.next, None)] == [1, 4, 5, 6]
+
+
 def test_a_reference_run_that_failed_is_waited_for_when_it_is_tried_again(tiny: Path, folder: StudyFolder) -> None:
     spec = judged(tiny, trials=2)
     source = OptunaSource(spec, folder)

@@ -45,6 +45,11 @@ HOSTILE_YAML = {
     b"seed: !!timestamp x": "does not fit its tag",
     b"seed: !!int ''": "does not fit its tag",
     b"seed: " + b"9" * 5000: "not valid YAML",
+    b"seed: 0x" + b"f" * 5000: "a whole number of more than 64 bits",
+    b"seeds: !!set {3, 9}": "a value with the tag !!set",
+    b"seed: !!binary aGVsbG8=": "a value with the tag !!binary",
+    b"seeds: !!omap [a: 1]": "a value with the tag !!omap",
+    b"seeds: !!pairs [a: 1]": "a value with the tag !!pairs",
     b"seed: 1" + b":59" * 300 + b".5": "does not fit its tag",
     b'data: {name: "\\ud800"}': "surrogate",
     b"? [a]\n: 1": "unhashable key",
@@ -197,7 +202,9 @@ def test_a_saved_answer_with_nan_is_refused(tmp_path: Path) -> None:
         assert f"--check {path}: does not parse ({field}" in refusal(lambda: read_answer(at(path)))
 
 
-@pytest.mark.parametrize("value", ["{a: 1, a: 2}", "[" * 10**5, "!!bool x", "2024-99-99", "9" * 5000, "&a [*a]"])
+@pytest.mark.parametrize(
+    "value", ["{a: 1, a: 2}", "[" * 10**5, "!!bool x", "2024-99-99", "9" * 5000, "0x" + "f" * 5000, "&a [*a]"]
+)
 def test_a_hostile_override_is_one_line(value: str) -> None:
     message = refusal(lambda: override(f"seed={value}"))
     assert message.startswith("--set 'seed=")
