@@ -170,7 +170,7 @@ def run_study(
     """
     with Termination().listening() as stop:
         opened = _open(spec, storage, name, changes, resources, stop=stop, verbose=verbose, log=log)
-        check_address(verbose)
+        check_address(verbose, Resources.from_options(resources).workers > 1)
         with opened as session:
             driver.run(session)
             return load_study(str(session.folder.path))

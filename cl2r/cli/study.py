@@ -246,10 +246,11 @@ def run_recipe(path: Path, recipe: Recipe, options: Mapping[str, Any]) -> int:
     with Termination(options["grace"]).listening() as stop, contextlib.ExitStack() as stack:
         spec = StudySpec.load(recipe.file or path, overrides, **{**changes, **recipe.changes})
         recipe.check(spec)
+        resources = Resources.from_options({**options, "cpus_per_worker": 1 if auto else options["cpus_per_worker"]})
         opened = StudySession.open(
             spec,
             storage,
-            Resources.from_options({**options, "cpus_per_worker": 1 if auto else options["cpus_per_worker"]}),
+            resources,
             name=options["name"],
             lock=not options["plan"],
             measure_layout=auto,
@@ -263,7 +264,7 @@ def run_recipe(path: Path, recipe: Recipe, options: Mapping[str, Any]) -> int:
         runs = "" if spec.grows else f"{counted(len(spec.points()) * len(spec.seeds), 'run')} of "
         with announced(f"planning {runs}{spec.stem}…"):
             if not options["plan"]:
-                check_address(options["verbose"])
+                check_address(options["verbose"], resources.workers > 1)
             session = stack.enter_context(opened)
         if not os.environ.get("RAY_ADDRESS"):
             shared.note_if_busy()

@@ -44,6 +44,7 @@ from cl2r.storage.seal import owner_of, sealed, unsealed
 
 log = logging.getLogger(__name__)
 MARK, FORMAT = "gallery.json", 2
+FIRST_MARK = b'{"format": 1}'  # the first format had no seals
 VECTORS, ITEMS, MANIFEST = "vectors.npy", "items.parquet", "manifest.json"
 RESTORE = "restore it from a copy, or index the images again in another gallery"
 COLUMNS = ("id", "source", "label", "bytes", "path")  # columns of every items file; further columns are metadata
@@ -264,8 +265,8 @@ def read_mark(root: StoragePath) -> Mark:
     path, restore = root / MARK, "restore it from a copy, or index the images again in another folder"
     try:
         content = path.read_bytes()
-        owner = owner_of(content)
-        entry = json.loads(unsealed(content, owner))
+        owner = owner_of(content) if content != FIRST_MARK else ""
+        entry = json.loads(unsealed(content, owner) if owner else content)
         if entry["format"] != FORMAT:
             here = f"a gallery of format {entry['format']}, but this version of cl2r reads format {FORMAT}"
             raise InputError(f"{root}: {here}; use the version that made it, or index its images again elsewhere")
@@ -395,8 +396,7 @@ class ShardStore:
             raise _fault(path, error) from error
         try:
             items = pd.read_parquet(io.BytesIO(content))
-            if len(items) != shard.items:
-                raise ValueError(f"{len(items)} rows, expected {shard.items}")
+            _check_items(items, shard.items)
         except (OSError, LookupError, TypeError, ValueError, pa.ArrowException) as error:
             raise _fault(path, error) from error
         return items
@@ -443,6 +443,23 @@ def intact(path: StoragePath, digest: str, again: bool = False) -> LocalPath:
         raise ValueError("the checksum differs")
     local.unlink()  # the copy was damaged; a new one is checked when it is made
     return LocalPath(path.local(digest))
+
+
+def _check_items(items: pd.DataFrame, count: int) -> None:
+    """Raise ValueError if these cannot be the items of `count` vectors: a stranger may have written them."""
+    if len(items) != count:
+        raise ValueError(f"{len(items)} rows, expected {count}")
+    if tuple(items.columns[: len(COLUMNS)]) != COLUMNS:
+        raise ValueError(f"its columns do not begin with {', '.join(COLUMNS)}")
+    if not pd.api.types.is_integer_dtype(items["bytes"]) or items["bytes"].hasnans:
+        raise ValueError("its column 'bytes' is not all integers")
+    for name in ("id", "source", "label", "path"):
+        try:
+            text = "".join(items[name])
+        except (TypeError, UnicodeDecodeError) as error:
+            raise ValueError(f"its column {name!r} is not all text") from error
+        if "\0" in text:
+            raise ValueError(f"its column {name!r} has a NUL character")
 
 
 def _fault(path: StoragePath, error: Exception) -> InputError:

@@ -20,12 +20,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from pydantic import PositiveInt, model_validator
+from pydantic import Field, FiniteFloat, PositiveInt, model_validator
 from safetensors import SafetensorError
 from safetensors.torch import load as tensors_from_bytes
 from safetensors.torch import save as tensors_to_bytes
@@ -57,18 +57,18 @@ MAPPED_AT_ONCE = 8192  # gallery vectors
 class ModelCard(Record):
     """Everything about a model except its weights."""
 
-    run: str
+    run: Annotated[str, Field(pattern=r"^\P{Cc}+$")]  # is printed: no control characters
     task: PositiveInt
     keys: tuple[Name, ...]
     """Keys of links 1..t. The last one is the model's own, the others are the models whose galleries it can search."""
     config: dict[str, Any]
-    num_outputs: int
-    classes: tuple[int, ...]  # number of new classes in each of tasks 1..t
-    size: PositiveInt
+    num_outputs: Annotated[int, Field(ge=1, le=10**6)]
+    classes: tuple[PositiveInt, ...]  # number of new classes in each of tasks 1..t
+    size: Annotated[int, Field(ge=1, le=4096)]
     channels: int
     fit: Crop
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
+    mean: tuple[FiniteFloat, ...]
+    std: tuple[Annotated[FiniteFloat, Field(gt=0)], ...]
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -356,13 +356,13 @@ class Model:
         """Return the method in the state of link `task`; raise InputError if its tensors do not fit the config."""
         if task not in self._methods:
             card = self.card
-            method = build_method(self.config, card.channels, card.num_outputs)
-            method.network.to(self.device)
-            state = {name: tensor.to(self.device) for name, tensor in self.files.states[task].items()}
             try:
+                method = build_method(self.config, card.channels, card.num_outputs)
+                method.network.to(self.device)
+                state = {name: tensor.to(self.device) for name, tensor in self.files.states[task].items()}
                 info = TaskInfo(task, sum(card.classes[: task - 1]), card.classes[task - 1], len(state.pop("memory")))
                 method.restore({name.removeprefix("method/"): tensor for name, tensor in state.items()}, info)
-            except (RuntimeError, KeyError, InputError) as error:
+            except (RuntimeError, MemoryError, ValueError, KeyError, InputError) as error:
                 why = f"its tensors do not fit its config ({reason(error)})"
                 raise InputError(f"{card.name}: {why}; train it again, or export it again") from error
             method.network.eval()

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 
+LATE = 0.1  # seconds after which the service is to blame
+
 
 @dataclass(frozen=True)
 class UploadLimits:
@@ -22,12 +24,43 @@ class UploadLimits:
     longest: float = 45.0  # for a whole upload, at whatever rate
 
 
+class Limit:
+    """Ends what runs inside `timeout` at a time that can be moved.
+
+    If the service itself was late, because it was busy, that may have arrived in time which it has not read yet: once,
+    it has as long to read as it was late.
+    """
+
+    def __init__(self, when: float) -> None:
+        self.timeout, self.when = asyncio.timeout(None), when
+        self._loop, self._forgiven = asyncio.get_running_loop(), False
+        self._timer = self._loop.call_at(when, self._end)
+
+    def move(self, when: float) -> None:
+        """Set another time."""
+        self.cancel()
+        self.when = when
+        self._timer = self._loop.call_at(when, self._end)
+
+    def cancel(self) -> None:
+        """Let it run on."""
+        self._timer.cancel()
+
+    def _end(self) -> None:
+        late = self._loop.time() - self.when
+        if late > LATE and not self._forgiven:
+            self._forgiven = True
+            self.move(self._loop.time() + late)
+        else:
+            self.timeout.reschedule(self._loop.time())
+
+
 class Uploads:
     """Reads the bodies of requests. All of them are read in one event loop."""
 
     def __init__(self, most_bytes: int, limits: UploadLimits | None = None) -> None:
         self.most_bytes, self.limits = most_bytes, limits or UploadLimits()
-        self._patient: list[asyncio.Timeout] = []  # uploads with full patience, oldest first
+        self._patient: list[Limit] = []  # uploads with full patience, oldest first
 
     async def read(self, request: Request) -> bytes:
         """Return the body of a request; raise HTTPException as soon as it is too long or too slow.
@@ -41,19 +74,19 @@ class Uploads:
             raise refused
         content, limits, now = bytearray(), self.limits, asyncio.get_running_loop().time
         last = now() + limits.longest
-        limit = asyncio.timeout(min(limits.patience, limits.longest))
+        limit = Limit(now() + min(limits.patience, limits.longest))
         try:
-            async with limit:
+            async with limit.timeout:
                 self._admit(limit)
                 async for part in request.stream():
                     content += part
                     if len(content) > self.most_bytes:
                         raise refused
-                    until = (limit.when() or 0.0) + len(part) / limits.least_rate
+                    until = limit.when + len(part) / limits.least_rate
                     patience = limits.patience if limit in self._patient else limits.less_patience
-                    limit.reschedule(min(until, now() + patience, last))
+                    limit.move(min(until, now() + patience, last))
         except TimeoutError as error:
-            if not limit.expired():
+            if not limit.timeout.expired():
                 raise
             why = f"the upload is slower than {limits.least_rate / 1000:g} kB per second; try again"
             if now() >= last:
@@ -64,17 +97,19 @@ class Uploads:
         except ClientDisconnect as error:
             raise HTTPException(400, "the upload ended too early") from error
         finally:
+            limit.cancel()
             if limit in self._patient:
                 self._patient.remove(limit)
         if not content:
             raise HTTPException(400, "no image in the body of the request")
         return bytes(content)
 
-    def _admit(self, limit: asyncio.Timeout) -> None:
+    def _admit(self, limit: Limit) -> None:
         """Have patience with an upload; if that makes too many, have less with the one whose time is up first."""
         self._patient.append(limit)
         if len(self._patient) > self.limits.side_by_side:
-            slowest = min(self._patient, key=lambda each: each.when() or 0.0)
+            slowest = min(self._patient, key=lambda each: each.when)
             self._patient.remove(slowest)
-            if not slowest.expired():
-                slowest.reschedule((slowest.when() or 0.0) - self.limits.patience + self.limits.less_patience)
+            if not slowest.timeout.expired():
+                less = slowest.when - self.limits.patience + self.limits.less_patience
+                slowest.move(max(less, asyncio.get_running_loop().time()))

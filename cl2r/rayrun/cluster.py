@@ -52,10 +52,11 @@ def set_environment(verbose: bool) -> None:
         os.environ.setdefault(name, value)
 
 
-def check_address(verbose: bool) -> None:
+def check_address(verbose: bool, dashboard: bool = False) -> None:
     """Raise InputError within 10 s if the cluster at RAY_ADDRESS cannot be joined; call this before work starts.
 
-    Without RAY_ADDRESS, check that Ray has a folder on this machine.
+    Without RAY_ADDRESS, check that Ray has a folder on this machine. The `dashboard`, which trials with several workers
+    need, allows only a shorter path.
     """
     set_environment(verbose)
     ray = sys.modules.get("ray")  # importing it takes a while, and one that was not imported was not started
@@ -63,7 +64,7 @@ def check_address(verbose: bool) -> None:
         address = os.environ.get("RAY_ADDRESS") or "local"
         check_head(address)
         if address == "local":
-            check_folder()
+            check_folder(dashboard)
 
 
 @contextlib.contextmanager
@@ -85,7 +86,7 @@ def cluster(
     if address == "local":
         # Without the dashboard's state service a stopped trial with Train workers would keep their CPUs.
         options |= {"include_dashboard": resources.workers > 1, "object_store_memory": 256 * 2**20}
-    check_address(verbose)
+    check_address(verbose, resources.workers > 1)
     meanwhile()
     watcher = RoomWatcher(resources, say or functools.partial(print, file=sys.stderr, flush=True))
     with contextlib.ExitStack() as stack:

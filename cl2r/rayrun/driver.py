@@ -1,9 +1,11 @@
 """The driver of a study: run what the ledger does not have yet, and join the frames."""
 
 import contextlib
+import errno
 import importlib
 import logging
 import os
+import ssl
 import threading
 import time
 import traceback
@@ -58,7 +60,8 @@ def _explained(error: OSError, folder: str) -> str:
     An error without a path is about the study's folder if it was raised by what reads and writes storage; a full disk
     is reported so.
     """
-    reason = os.strerror(error.errno) if error.errno else str(error)
+    known = error.errno in errno.errorcode and not isinstance(error, ssl.SSLError)  # others have numbers of their own
+    reason = os.strerror(error.errno or 0) if known else " ".join((error.strerror or str(error)).split())
     paths = [
         os.fsdecode(path) for path in (error.filename, error.filename2) if isinstance(path, str | bytes | os.PathLike)
     ]
@@ -66,7 +69,7 @@ def _explained(error: OSError, folder: str) -> str:
     if not paths and any(module.startswith(STORAGE) for module in modules):
         paths = [folder]
     if not paths:
-        return f"{reason}; this is no fault of the study; run the same command again to resume"
+        return f"{reason}; the study is intact; run the same command again to resume"
     return f"{' → '.join(paths)}: {reason}; fix that and run the same command again to resume"
 
 

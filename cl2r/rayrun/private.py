@@ -5,6 +5,7 @@ user that others can read, and most of its processes listen at all addresses.
 """
 
 import contextlib
+import errno
 import fcntl
 import os
 import secrets
@@ -29,6 +30,9 @@ SOCKET_BYTES = 103 if sys.platform == "darwin" else 107
 SESSION = "session_2026-01-01_00-00-00_000000_{pid}/sockets/"
 SOCKETS = {False: "plasma_store", True: "dash_TaskEventsHead"}
 """The longest name of a socket of Ray, without and with its dashboard."""
+UNWRITABLE = (errno.EACCES, errno.EDQUOT, errno.ENAMETOOLONG, errno.ENOSPC, errno.EROFS)
+DEFECTS = (AssertionError, AttributeError, ImportError, LookupError, NameError, TypeError)
+"""Errors that only a defect of the program raises; they keep their traceback."""
 
 
 @contextlib.contextmanager
@@ -41,25 +45,35 @@ def private_ray(options: Mapping[str, Any]) -> Iterator[None]:
 
     base = check_folder(bool(options["include_dashboard"]))
     _remove_old(base)
-    # Nobody else can enter this folder, from the first moment on. Ray makes its own folders writable by all, whatever
-    # the umask is; a strict umask would instead make what trials write to a shared storage private.
-    folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=base))
-    own = {"_temp_dir": str(folder / RAY), "_node_ip_address": LOOPBACK, "dashboard_host": LOOPBACK}
-    with _in_use(folder), _settings(folder), contextlib.ExitStack() as stack:
-        stack.callback(ray.shutdown)  # also if it starts only in part
+    own = {"_node_ip_address": LOOPBACK, "dashboard_host": LOOPBACK}
+    folder = base
+    with contextlib.ExitStack() as stack:
         try:
+            # Nobody else can enter this folder, from the first moment on. Ray makes its own folders writable by all,
+            # whatever the umask is; a strict umask would instead make what trials write to a shared storage private.
+            folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=base))
+            stack.enter_context(_in_use(folder))
+            stack.enter_context(_settings(folder))
+            stack.callback(ray.shutdown)  # also if it starts only in part
             with _on_loopback():
-                ray.init(**options, **own)
-        except ConnectionError as error:
-            raise ConnectionError(f"Ray does not start ({error}); its logs are in {folder}") from error
-        except (OSError, ValueError) as error:
-            place = os.fsdecode(getattr(error, "filename", None) or folder)
-            reason = getattr(error, "strerror", None) or " ".join(str(error).split())
-            raise InputError(f"{place}: Ray cannot start there ({reason}); fix that, or set RAY_TMPDIR") from error
+                ray.init(**options, **own, _temp_dir=str(folder / RAY))
+        except DEFECTS:
+            raise
         except Exception as error:  # Ray has no class of its own for a process that does not answer in time
-            why = " ".join(str(error).split())
-            raise ConnectionError(f"Ray does not start ({why}); its logs are in {folder}") from error
+            raise _explained(error, folder) from error
         yield
+
+
+def _explained(error: Exception, folder: Path) -> Exception:
+    """Return an error that says why Ray did not start; remove its folder if there are no logs in it."""
+    reason = getattr(error, "strerror", None) or " ".join(str(error).split())
+    path, logs = getattr(error, "filename", None), any(folder.glob(f"{RAY}/session_*/logs/*"))
+    if folder.name.startswith(PREFIX) and not logs:
+        shutil.rmtree(folder, ignore_errors=True)
+    if isinstance(error, ValueError) or isinstance(path, str | bytes) or getattr(error, "errno", None) in UNWRITABLE:
+        place = os.fsdecode(path) if isinstance(path, str | bytes) else folder
+        return InputError(f"{place}: Ray cannot start there ({reason}); fix that, or set RAY_TMPDIR")
+    return ConnectionError(f"Ray does not start ({reason})" + f"; its logs are in {folder}" * logs)
 
 
 def check_folder(dashboard: bool = False) -> Path:
@@ -75,7 +89,7 @@ def check_folder(dashboard: bool = False) -> Path:
         if name == "RAY_TMPDIR":
             long = f"its path is too long for Ray's sockets, {len(os.fsencode(base))} bytes of at most {longest}"
             raise InputError(f"RAY_TMPDIR={base}: {long}; give a shorter one, or unset it to use /tmp")
-        base = Path("/tmp")  # nobody has asked for sockets in TMPDIR
+        name, base = "", Path("/tmp")  # nobody has asked for sockets in TMPDIR
     try:
         base.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=base):
@@ -91,7 +105,8 @@ def _in_use(folder: Path) -> Iterator[None]:
     """Hold the lock of the folder, so that nobody takes it for an old one; the token goes with the block."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
+        with contextlib.suppress(OSError):  # without locks, nobody can take it for an old one either
+            fcntl.flock(handle, fcntl.LOCK_EX)
         yield
     finally:
         (folder / TOKEN).unlink(missing_ok=True)
@@ -111,8 +126,8 @@ def _remove_old(base: Path) -> None:
             if old and found.st_uid == os.getuid():
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(path.parent, ignore_errors=True)
-        except BlockingIOError:
-            continue  # its driver is still running
+        except OSError:
+            continue  # its driver is still running, or the file system has no locks
         finally:
             os.close(handle)
 
@@ -132,9 +147,9 @@ def _settings(folder: Path) -> Iterator[None]:
         with open(handle, "w", encoding="ascii") as file:
             file.write(secrets.token_hex(32))
     before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    _read_settings_again()
     try:
+        os.environ.update(values)
+        _read_settings_again()
         yield
     finally:
         for name, value in before.items():

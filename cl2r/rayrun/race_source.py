@@ -162,18 +162,26 @@ class RaceSource:
             return self.studies[method]
         name = f"{self.session.folder.name} {method}"
         self.studies[method] = study = open_optuna(self.session.spec, self.storage, name, self.race.tasks)
-        trials = study.get_trials(deepcopy=False)
-        for trial in trials:  # killed while its point was being chosen
-            if trial.state == TrialState.RUNNING and trial.user_attrs.get(NUMBER) not in known:
-                study.tell(trial.number, state=TrialState.FAIL)
-        # The default, and what a journal that was made again lacks.
+        for _ in study.get_trials(deepcopy=False, states=(TrialState.WAITING,)):
+            study.tell(study.ask(), state=TrialState.FAIL)  # left by an earlier version: it would be the next point
         space, values = self.race.space(method), self.race.default_values(method)
-        there = {trial.user_attrs.get(NUMBER) for trial in trials}
-        for one in known.values():
-            if one.method == method and one.number not in there:
-                point = values | one.values
-                study.enqueue_trial({name: point[name] for name in space})
-                study.ask(distributions(space)).set_user_attr(NUMBER, one.number)
+        own = {one.number: values | one.values for one in known.values() if one.method == method}
+        points = {number: {name: point[name] for name in space} for number, point in own.items()}
+        for trial in study.get_trials(deepcopy=False):
+            number = trial.user_attrs.get(NUMBER)
+            if trial.state == TrialState.RUNNING and points.get(number) != trial.params:
+                study.tell(trial.number, state=TrialState.FAIL)  # killed while its point was being chosen
+            else:
+                points.pop(number, None)
+        # The default, and what a journal that was made again lacks. One entry per trial, which cannot be cut in two.
+        for number, point in points.items():
+            added = optuna.trial.create_trial(
+                state=TrialState.RUNNING,
+                params=point,
+                distributions=distributions(space),
+                user_attrs={NUMBER: number},
+            )
+            study.add_trial(added)
         return study
 
     def _tell(self, tuning: Round, known: Mapping[int, Candidate]) -> None:

@@ -418,6 +418,27 @@ def test_a_search_is_repeated_until_the_service_is_back(visit: Callable[..., Vie
     assert not page.is_visible("#again")
 
 
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_file_that_has_changed_since_it_was_chosen_is_not_tried_for_ever(
+    visit: Callable[..., View], served: Served, tmp_path: Path, gone: bool
+) -> None:
+    page, file = visit().page, tmp_path / "mine.png"
+    shutil.copy(first_image(served), file)
+    page.set_input_files("#file", file)
+    check_hits(page, 6)
+    if gone:
+        file.unlink()
+    else:
+        file.write_bytes(bytes(99))
+        os.utime(file, (1, 1))
+    page.select_option("#top", "12")
+    page.wait_for_selector("#problem:visible")
+    assert page.inner_text("#problem") == "The file cannot be read any more; choose it again"
+    assert not page.is_visible("#again")
+    page.set_input_files("#file", first_image(served))
+    check_hits(page, 12)
+
+
 def test_forty_slow_uploads_do_not_hold_up_a_search(served: Served) -> None:
     """Half of them send a byte, the others nothing. Without limits they would hold up the search for a minute."""
 

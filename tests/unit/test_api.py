@@ -14,6 +14,7 @@ import yaml
 import analysis
 import cl2r
 from cl2r.errors import InputError
+from cl2r.rayrun.private import SOCKETS
 from cl2r.runtime.environment import ROOT
 from tests.support.quick import QUICK, flat_quick, quick_config
 
@@ -152,6 +153,17 @@ def test_a_study_without_a_head_writes_nothing(small: Path, monkeypatch: pytest.
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
     with pytest.raises(InputError, match="no Ray head answers"):
         cl2r.run_study({"preset": "small.yaml", "grid": {"method.name": ["er"]}})
+    assert [path.name for path in small.iterdir()] == ["small.yaml"]
+
+
+def test_a_folder_too_long_for_rays_dashboard_is_refused_before_the_study_is_written(
+    small: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setenv("RAY_TMPDIR", "/tmp")
+    monkeypatch.setitem(SOCKETS, True, "d" * 200)
+    with pytest.raises(InputError, match="too long for Ray's sockets"):
+        cl2r.run_study({"preset": "small.yaml", "grid": {"method.name": ["er"]}}, workers=2)
     assert [path.name for path in small.iterdir()] == ["small.yaml"]
 
 

@@ -135,6 +135,7 @@ async function get(address, options) {
     text = await answer.text();
   } catch (error) {
     if (!(error instanceof TypeError)) throw error; // it was stopped by this page
+    if (options?.body) await check(options.body);
     throw Object.assign(new Error("the service does not answer"), { away: true });
   }
   let content = {};
@@ -147,6 +148,15 @@ async function get(address, options) {
   const error = new Error(content.error || `status ${answer.status}`);
   error.refused = answer.status < 500 && answer.status !== 408; // 408: the upload was too slow
   throw error;
+}
+
+/* Throw an error if a file has changed or gone since the user chose it: the browser then sends nothing. */
+async function check(file) {
+  try {
+    await file.slice(0, 1).arrayBuffer();
+  } catch {
+    throw Object.assign(new Error("the file cannot be read any more; choose it again"), { refused: true });
+  }
 }
 
 function ask(asked, button) {

@@ -16,6 +16,7 @@ from cl2r.cli import study as command
 from cl2r.cli.study import Recipe, compare_methods, list_option, load_command, study_command, study_names
 from cl2r.config.methods import METHODS
 from cl2r.rayrun.driver import Outcome
+from cl2r.rayrun.private import SOCKETS
 from cl2r.study.frames import write_frames
 from cl2r.study.plan import Estimate
 from cl2r.study.resources import Resources
@@ -139,6 +140,20 @@ def test_a_study_without_a_head_writes_nothing_and_its_plan_needs_none(
     assert code == 2
     assert "RAY_ADDRESS=127.0.0.1:1: no Ray head answers" in err
     assert cl2r("plan", *words)[0] == 0
+    assert tree(tmp_path) == before
+
+
+@pytest.mark.usefixtures("no_ray")
+def test_a_folder_too_long_for_rays_dashboard_is_refused_before_the_study_is_written(
+    cl2r: Command, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setenv("RAY_TMPDIR", "/tmp")
+    monkeypatch.setitem(SOCKETS, True, "d" * 200)
+    before = tree(tmp_path)
+    code, _, err = cl2r("study", "ablation", *quick_options(tiny), "--cells", "er", "--name", "x", "--workers", 2)
+    assert code == 2
+    assert "RAY_TMPDIR=/tmp: its path is too long for Ray's sockets" in err
     assert tree(tmp_path) == before
 
 

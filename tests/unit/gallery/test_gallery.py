@@ -8,10 +8,25 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
-from cl2r.gallery.gallery import ITEMS, MANIFEST, MARK, VECTORS, Commit, Gallery, Shard, ShardStore, Version, shard_name
-from cl2r.storage.path import LocalPath, ObjectPath, StoragePath, cache_folder
+from cl2r.gallery.gallery import (
+    COLUMNS,
+    ITEMS,
+    MANIFEST,
+    MARK,
+    VECTORS,
+    Commit,
+    Gallery,
+    Shard,
+    ShardStore,
+    Version,
+    shard_name,
+)
+from cl2r.storage.path import LocalPath, ObjectPath, StoragePath, cache_folder, sha256
 from tests.support.galleries import (
     Trained,
     add_vectors,
@@ -100,6 +115,12 @@ def test_a_commit_of_another_number_is_refused(tmp_path: Path) -> None:
     filled(tmp_path, V1, V2)
     (tmp_path / "commits" / "00000001.json").rename(tmp_path / "commits" / "00000002.json")
     with refused("00000002.json", "commit 1"):
+        Gallery(tmp_path)
+
+
+def test_a_gallery_of_the_first_format_is_older_not_damaged(tmp_path: Path) -> None:
+    (tmp_path / MARK).write_text('{"format": 1}')
+    with refused(tmp_path, "a gallery of format 1", "the version that made it"):
         Gallery(tmp_path)
 
 
@@ -293,6 +314,41 @@ def test_a_manifest_that_does_not_fit_the_files_is_refused(tmp_path: Path, chang
         store.vectors(shard)
     path.write_file(resealed(path.read_bytes(), lambda entry: entry | change))
     assert store.find("abc") is None
+
+
+@pytest.mark.parametrize(
+    ("column", "values"),
+    [
+        *((name, None) for name in COLUMNS),
+        *((name, values) for name in ("id", "label", "path") for values in (["a", None, "c"], [1.5] * 3, [["a"]] * 3)),
+        ("path", ["a", "b\0", "c"]),
+        ("source", [b"a"] * 3),
+        ("bytes", ["1"] * 3),
+        ("bytes", pd.array([1, None, 3], "Int64")),
+    ],
+)
+def test_items_that_make_no_sense_are_refused(tmp_path: Path, column: str, values: Any) -> None:
+    """Even with right checksums: a stranger who offers a gallery computes them too."""
+    gallery = filled(tmp_path, V1)
+    (shard,) = gallery.commit.shards
+    path = gallery.shards.folder / shard.name / ITEMS
+    items = gallery.shards.items(shard)
+    items = items.drop(columns=column) if values is None else items.assign(**{column: values})
+    path.write_file(items.to_parquet(index=False))
+    with refused(ITEMS, column):
+        gallery.shards.items(shard.model_copy(update={"rows": sha256(path.read_bytes())}))
+
+
+def test_items_whose_text_is_no_utf8_are_refused(tmp_path: Path) -> None:
+    gallery = filled(tmp_path, V1)
+    (shard,) = gallery.commit.shards
+    path = gallery.shards.folder / shard.name / ITEMS
+    table = pa.table(gallery.shards.items(shard))
+    wrong = pa.Array.from_buffers(pa.string(), 3, pa.array([b"\xff"] * 3).buffers())
+    with path.open("wb") as file:
+        parquet.write_table(table.set_column(0, "id", wrong), file)
+    with refused(ITEMS, "id"):
+        gallery.shards.items(shard.model_copy(update={"rows": sha256(path.read_bytes())}))
 
 
 @pytest.mark.parametrize("name", ["../x", "..", "", "/etc/passwd", "a/b", "a\\b", "a\n", 7, None, ["a"], "a.b", "*"])

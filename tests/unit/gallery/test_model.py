@@ -343,3 +343,15 @@ def test_tensors_that_do_not_fit_the_config_are_refused(chain: Trained, change: 
         state["method/phi.more"] = torch.zeros(3)
     with refused(f"{chain.run}@2", "tensors"):
         Model(ModelFiles(files.card, {2: state}, {})).embed(chain.images[:1])
+
+
+@pytest.mark.parametrize("error", [RuntimeError("no"), MemoryError("no"), ValueError("no")])
+def test_a_network_that_cannot_be_built_is_one_line(
+    chain: Trained, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("cl2r.gallery.model.build_method", fail)
+    with refused(f"{chain.run}@2", "(no)"):
+        Model(chain.files(2)).embed(chain.images[:1])

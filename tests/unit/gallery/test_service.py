@@ -21,7 +21,8 @@ from cl2r.gallery.model import Model, write_export
 from cl2r.gallery.older import Older
 from cl2r.gallery.service import Service, ServiceOptions, page
 from cl2r.rayrun.serve import serve
-from tests.support.galleries import declared_png, encoded, free_port, indexed, item_rows, refused
+from cl2r.storage.path import sha256
+from tests.support.galleries import declared_png, encoded, free_port, indexed, item_rows, refused, resealed
 from tests.support.services import Pictures, ask, build, image, like, opened, put, saved_answer, search
 
 NEVER = 1e9
@@ -318,6 +319,27 @@ def test_a_new_commit_is_used_if_it_can_be(root: Path, images: Path, models: lis
     assert models[2].card.name in answer["warning"], "the commit has vectors by a later model"
     assert str(root) not in answer["warning"]
     assert ask(old, "GET", "/health").json["warning"] == answer["warning"]
+
+
+def test_a_commit_whose_items_make_no_sense_is_a_warning(
+    root: Path, images: Path, models: list[Model], pictures: Pictures
+) -> None:
+    service = opened(root, models[2])
+    put(images, pictures[20:])
+    shard = indexed(images, root, models[2]).commit.shards[-1]
+    items = root / "shards" / shard.name / "items.parquet"
+    items.write_bytes(pd.read_parquet(items).assign(id=None).to_parquet(index=False))
+
+    def forge(entry: Any) -> Any:
+        entry["shards"][-1]["rows"] = sha256(items.read_bytes())
+        return entry
+
+    newest = root / "commits" / "00000003.json"
+    newest.write_bytes(resealed(newest.read_bytes(), forge))
+    answer = search(service, encoded(pictures[0][1]))
+    assert answer.json["commit"] == 2
+    assert "items.parquet is damaged (its column 'id'" in answer.json["warning"]
+    assert ask(service, "GET", "/examples").status == 200
 
 
 @pytest.mark.parametrize(("kind", "status"), [(OSError, 503), (RuntimeError, 500)])

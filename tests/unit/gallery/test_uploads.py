@@ -149,6 +149,31 @@ def test_many_uploads_at_a_time_may_be_a_second_behind() -> None:
     assert ends == pytest.approx([1.0] * 7 + [5.0] * 3)
 
 
+@pytest.mark.parametrize(("count", "held"), [(1, 5.2), (10, 1.2)])
+def test_uploads_that_arrive_while_the_service_is_busy_are_read(count: int, held: float) -> None:
+    """Nothing is read while the event loop is held; its timers are the first to notice that it is free again."""
+
+    async def scene() -> list[tuple[float, int | str]]:
+        loop, arrived = asyncio.get_running_loop(), asyncio.Event()
+        assert isinstance(loop, Jumping)
+
+        async def late() -> Message:
+            await arrived.wait()
+            return {"type": "http.request", "body": b"x" * 5000, "more_body": False}
+
+        uploads = Uploads(MOST, LIMITS)
+        tasks = [asyncio.create_task(outcome(uploads, late)) for _ in range(count)]
+        silence = asyncio.create_task(outcome(uploads, silent))
+        await asyncio.sleep(0)
+        loop.seconds += held
+        loop.call_soon(loop.call_soon, arrived.set)
+        return [*await asyncio.gather(*tasks), await silence]
+
+    *read, (ended, _) = jumping(scene())
+    assert read == [(pytest.approx(held), 5000)] * count
+    assert ended == pytest.approx(5.4 if held > 5 else 5.0), "it has the delay once"
+
+
 def test_uploads_that_are_over_do_not_count() -> None:
     """Whether they were complete, too large, too slow or given up by the client."""
 

@@ -2,6 +2,8 @@
 
 import errno
 import os
+import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from io import BytesIO
@@ -144,5 +146,17 @@ def test_an_error_without_a_path_does_not_blame_the_study(
         raise TimeoutError("an actor did not answer")
 
     said = raised(session, monkeypatch, late)
-    assert said.startswith("an actor did not answer; ")
+    assert said.startswith("an actor did not answer; the study is intact; ")
     assert str(session.folder.path) not in said
+
+
+@pytest.mark.parametrize(
+    "error", [socket.gaierror(-2, "Name or service not known"), ssl.SSLError(1, "certificate verify failed")]
+)
+def test_an_error_with_a_number_of_its_own_keeps_its_text(
+    session: StudySession, monkeypatch: pytest.MonkeyPatch, error: OSError
+) -> None:
+    def fail(_: StudySession) -> None:
+        raise error
+
+    assert raised(session, monkeypatch, fail).startswith(f"{error.strerror}; the study is intact; ")

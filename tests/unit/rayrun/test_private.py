@@ -1,5 +1,6 @@
 """Folder, token and environment of the Ray that is started on this machine. No Ray is started."""
 
+import errno
 import fcntl
 import os
 import stat
@@ -57,19 +58,78 @@ def test_ray_train_copies_no_secrets() -> None:
     assert not [name for name in train_constants.ENV_VARS_TO_PROPAGATE if TELLING.search(name)]
 
 
-def test_a_ray_that_does_not_start_in_time_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def slow(**options: Any) -> None:
-        raise Exception("The current node timed out during startup.\nThis could happen for many reasons.")
+def failing(monkeypatch: pytest.MonkeyPatch, folder: Path, error: Exception, logs: bool = False) -> None:
+    """Make `ray.init` raise an error, after it has written `logs`; the folder is below `folder`."""
 
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr(ray, "init", slow)
-    with (
-        pytest.raises(ConnectionError, match="does not start") as error,
-        private.private_ray({"include_dashboard": False}),
-    ):
-        pass
-    assert "\n" not in str(error.value)
-    assert "its logs are in " in str(error.value)
+    def fail(**options: Any) -> None:
+        if logs:
+            place = Path(options["_temp_dir"], "session_2026-01-01", "logs")
+            place.mkdir(parents=True)
+            (place / "raylet.out").touch()
+        raise error
+
+    monkeypatch.setattr(private, "SOCKET_BYTES", 1000)  # pytest's folders are long
+    monkeypatch.setenv("RAY_TMPDIR", str(folder))
+    monkeypatch.setattr(ray, "init", fail)
+
+
+@pytest.mark.parametrize("logs", [True, False])
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (Exception("The current node timed out\nduring startup."), "The current node timed out during startup."),
+        (ConnectionError("no\nanswer"), "no answer"),
+        (BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"), "Resource temporarily unavailable"),
+        (FileNotFoundError(errno.ENOENT, "No such file or directory", 3), "No such file or directory"),
+    ],
+    ids=["late", "silent", "no process", "a number as path"],
+)
+def test_a_ray_that_does_not_start_is_one_line_that_blames_no_folder(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: Exception, reason: str, logs: bool
+) -> None:
+    failing(monkeypatch, tmp_path, error, logs)
+    with pytest.raises(ConnectionError) as caught, private.private_ray({"include_dashboard": False}):
+        pytest.fail("it has not started")
+    left = list(tmp_path.iterdir())
+    assert len(left) == logs, "a folder without logs is of no use"
+    assert str(caught.value) == f"Ray does not start ({reason})" + "".join(f"; its logs are in {path}" for path in left)
+    assert FOLDER not in os.environ
+
+
+def test_a_defect_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    failing(monkeypatch, tmp_path, TypeError("unexpected keyword"))
+    with pytest.raises(TypeError), private.private_ray({"include_dashboard": False}):
+        pytest.fail("it has not started")
+
+
+def test_a_file_system_without_locks_will_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    old = tmp_path / f"{PREFIX}old"
+    (old / RAY).mkdir(parents=True)
+    old.chmod(0o700)
+    os.utime(old, (1, 1))
+    failing(monkeypatch, tmp_path, ConnectionError())
+    monkeypatch.setattr(ray, "init", lambda **_: None)
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with private.private_ray({"include_dashboard": False}):
+        assert Path(os.environ[FOLDER]).parent == tmp_path
+    assert old.exists(), "it may be in use"
+
+
+@pytest.mark.parametrize("place", ["tempfile.mkdtemp", "secrets.token_hex"])
+def test_a_full_disk_is_named_with_its_variable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, place: str) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    failing(monkeypatch, tmp_path, ConnectionError())
+    monkeypatch.setattr(f"cl2r.rayrun.private.{place}", fail)
+    with pytest.raises(InputError) as refused, private.private_ray({"include_dashboard": False}):
+        pytest.fail("it has not started")
+    assert str(refused.value).startswith(str(tmp_path))
+    assert str(refused.value).endswith("Ray cannot start there (No space left on device); fix that, or set RAY_TMPDIR")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_folder_is_below_the_one_that_the_user_names(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -89,6 +149,15 @@ def test_a_path_that_is_too_long_is_named_with_its_variable(monkeypatch: pytest.
     monkeypatch.setenv("RAY_TMPDIR", long)
     assert refusal().startswith(f"RAY_TMPDIR={long}: its path is too long for Ray's sockets, 55 bytes of at most ")
     assert not Path(long).exists()
+
+
+def test_a_variable_that_is_not_used_is_not_blamed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(**_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setenv("TMPDIR", f"/tmp/{'x' * 50}")
+    monkeypatch.setattr("cl2r.rayrun.private.tempfile.TemporaryFile", refuse)
+    assert refusal().startswith("/tmp: Ray cannot write there (Permission denied); ")
 
 
 @pytest.mark.parametrize("dashboard", [False, True])
@@ -120,17 +189,11 @@ def test_a_folder_that_cannot_be_written_to_is_named_with_its_variable(monkeypat
 def test_a_start_that_fails_names_the_path_and_is_the_users_to_fix(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(private, "SOCKET_BYTES", 1000)
-    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
     for error, words in (
         (PermissionError(13, "Permission denied", "/home/x/.ray"), "/home/x/.ray: Ray cannot start there (Permission"),
         (ValueError("must not be child\n of virtualenv"), "cannot start there (must not be child of virtualenv)"),
     ):
-
-        def fail(error: Exception = error, **_: Any) -> None:
-            raise error
-
-        monkeypatch.setattr(ray, "init", fail)
+        failing(monkeypatch, tmp_path, error)
         with pytest.raises(InputError) as refused, private.private_ray({"include_dashboard": False}):
             pytest.fail("it has not started")
         assert words in str(refused.value)

@@ -1,5 +1,6 @@
 """The jobs of a race, with made-up outcomes instead of training: order, Optuna, and commands that are killed."""
 
+import contextlib
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -8,14 +9,16 @@ import optuna
 import pytest
 from optuna.trial import TrialState
 
-from cl2r.rayrun.optuna_source import open_journal
+from cl2r.rayrun.optuna_source import FileJournal, open_journal
 from cl2r.rayrun.race_source import NUMBER, RaceSource
 from cl2r.storage.path import LocalPath
+from cl2r.storage.seal import seal_path
 from cl2r.study.folder import StudyFolder
 from cl2r.study.jobs import Job
 from cl2r.study.ledger import read_events
 from cl2r.study.race_plan import Race
 from cl2r.study.session import StudySession
+from cl2r.study.space import distributions
 from tests.support.small_study import finish, small_session, small_study
 
 RUN_SECONDS = 10.0
@@ -94,6 +97,68 @@ def test_a_race_that_was_killed_continues_with_what_was_decided(session: StudySe
     done = [event.subject for event in session.ledger.events("finished")]
     assert len(done) == len(set(done)) == session.expected_runs(), "each run finishes once, and none is missing"
     assert run(session) == [], "nothing is left to do"
+
+
+class KilledError(Exception):
+    """Stands for the end of the process."""
+
+
+def assert_points_fit(session: StudySession) -> None:
+    """Check that Optuna knows every candidate of the tuning round once, with the candidate's own point."""
+    known, storage = session.race.candidates(), open_journal(session.folder)
+    for method in read_events(session.ledger.events("round"))[1]["tuned"]:
+        trials = optuna.load_study(study_name=f"race {method}", storage=storage).trials
+        trials = [trial for trial in trials if trial.state != TrialState.FAIL]
+        numbers = [number for number, one in known.items() if one.method == method]
+        assert sorted(trial.user_attrs[NUMBER] for trial in trials) == sorted(numbers)
+        defaults = session.race.default_values(method)
+        for trial in trials:
+            assert trial.params == defaults | known[trial.user_attrs[NUMBER]].values
+
+
+def test_a_candidate_keeps_its_point_wherever_a_journal_that_is_made_again_ends(
+    session: StudySession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(session, most=16)
+    known, journal, append = session.race.candidates(), session.folder.journal, FileJournal.append_logs
+
+    def make() -> None:
+        source = RaceSource(session, say=lambda line: None)
+        for method in source.rounds[-1].tuned:
+            source._study(method, known)
+
+    left = 0
+
+    def cut(journal: FileJournal, logs: list[dict[str, Any]]) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise KilledError
+        append(journal, logs)
+
+    for entries in range(0, 40, 3):
+        journal.set_aside()
+        seal_path(journal).set_aside()
+        left = entries
+        with monkeypatch.context() as patch, contextlib.suppress(KilledError):
+            patch.setattr(FileJournal, "append_logs", cut)
+            make()
+        make()
+        assert_points_fit(session)
+    assert left > 0, "it was cut off everywhere"
+
+
+def test_points_that_an_earlier_version_left_waiting_are_not_taken_for_others(session: StudySession) -> None:
+    run(session, most=5)
+    source = RaceSource(session, say=lambda line: None)
+    study = source._study("er_fdm", session.race.candidates())
+    study.enqueue_trial({"method.lambda_base": 7.0})
+    study.enqueue_trial({"method.lambda_base": 8.0})
+    wrong = study.ask(distributions(session.race.space("er_fdm")))
+    (number,) = (one.number for one in session.race.candidates().values() if one.method == "er_fdm")
+    wrong.set_user_attr(NUMBER, number)
+    run(session, most=16)
+    assert_points_fit(session)
 
 
 def test_no_further_points_are_chosen_when_time_runs_out(
