@@ -168,7 +168,7 @@ class RaceSource:
         own = {one.number: values | one.values for one in known.values() if one.method == method}
         points = {number: {name: point[name] for name in space} for number, point in own.items()}
         for trial in study.get_trials(deepcopy=False):
-            number = trial.user_attrs.get(NUMBER)
+            number = trial.user_attrs.get(NUMBER, -1)
             if trial.state == TrialState.RUNNING and points.get(number) != trial.params:
                 study.tell(trial.number, state=TrialState.FAIL)  # killed while its point was being chosen
             else:

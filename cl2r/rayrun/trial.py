@@ -11,7 +11,6 @@ import os
 import socket
 import uuid
 from collections.abc import Callable, Sequence
-from datetime import timedelta
 from typing import Any
 
 import torch
@@ -132,15 +131,14 @@ def _process_group(backend: str | None) -> Any:
     """
     import ray
     from ray.train.torch import TorchConfig
-    from ray.train.torch.config import _TorchBackend
+    from ray.train.torch.config import _setup_torch_process_group, _TorchBackend
 
     class FileBackend(_TorchBackend):  # type: ignore[misc]  # Ray has no types
         def on_start(self, worker_group: Any, backend_config: Any) -> None:
             file = f"file://{os.environ[FOLDER]}/{uuid.uuid4().hex}"
             kind = backend_config.backend or ("nccl" if "GPU" in worker_group.get_resources_per_worker() else "gloo")
-            world, wait = len(worker_group), timedelta(seconds=backend_config.timeout_s)
-            join = worker_group.execute_single_async
-            ray.get([join(rank, dist.init_process_group, kind, file, wait, world, rank) for rank in range(world)])
+            world, wait, join = len(worker_group), backend_config.timeout_s, worker_group.execute_single_async
+            ray.get([join(rank, _setup_torch_process_group, kind, rank, world, file, wait) for rank in range(world)])
 
     class FileConfig(TorchConfig):  # type: ignore[misc]
         backend_cls = FileBackend
