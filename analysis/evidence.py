@@ -381,7 +381,6 @@ TABLES: Mapping[str, Callable[[Study], Table]] = {
     "recall": recall,
     "verdicts": lambda study: verdicts(study, "equal"),
     "verdicts, centred": lambda study: verdicts(study, "equal_centred"),
-    "verdicts, 70 epochs": lambda study: verdicts(study, "epochs_70"),
     "verdicts, 70 epochs, centred": lambda study: verdicts(study, "epochs_70_centred"),
 }
 
