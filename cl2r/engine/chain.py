@@ -155,7 +155,7 @@ class Chain:
     def _find(self, task: int) -> str | None:
         """Return what made a stored link that can be used, None if there is none.
 
-        Of several, that from which the longest stored chain goes on: another study may have made links of this run too.
+        Of several, the one from which the longest stored chain continues: another study may have made some links too.
         """
         key, before = self.plan.keys[task - 1], self.made[: task - 1]
         ways = self._ways

@@ -27,8 +27,8 @@ class UploadLimits:
 class Limit:
     """Ends what runs inside `timeout` at a time that can be moved.
 
-    If the service itself was late, because it was busy, that may have arrived in time which it has not read yet: once,
-    it has as long to read as it was late.
+    If the service itself was late because it was busy, data may have arrived in time that it has not read yet. It then
+    gets, once, as long to read as it was late.
     """
 
     def __init__(self, when: float) -> None:
