@@ -109,7 +109,7 @@ def check_storage(
 ) -> Iterator[Finding]:
     """Yield what is wrong below a storage; `report` is told how many things were read, of how many.
 
-    What cannot be read is a finding, and the check goes on. Raise InputError if nothing there is of a storage.
+    What cannot be read is a finding, and the check continues. Raise InputError if nothing there is of a storage.
     """
     from cl2r.engine.links import LinkStore
     from cl2r.errors import InputError
