@@ -13,8 +13,9 @@ from cl2r.cli import options as shared
 from cl2r.errors import InputError
 
 if TYPE_CHECKING:
+    from cl2r.config.keys import AcceptLinks
     from cl2r.config.schema import Config
-    from cl2r.engine.chain import AcceptLinks, RunResult
+    from cl2r.engine.chain import RunResult
     from cl2r.engine.evaluation import Evaluation
     from cl2r.engine.plan import Plan
     from cl2r.storage.path import StoragePath

@@ -4,6 +4,7 @@ import hashlib
 import json
 import re
 from collections.abc import Sequence
+from typing import Literal
 
 from cl2r.config.methods import METHODS, method_info
 from cl2r.config.schema import Config, fields, matters_from
@@ -11,7 +12,9 @@ from cl2r.config.schema import Config, fields, matters_from
 LINK_FORMAT = 4  # increase it when the code changes what a link contains: old links are then trained again
 KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 """What the key of a link looks like; anything else in the store's folder is not ours."""
-ALONE = "cpu1"
+ONE_CPU = "cpu1"
+AcceptLinks = Literal["same", "any"]
+"""Use stored links made with as many workers on the same kind of device, or any."""
 MAKERS = ("device", "workers", "sync_batchnorm")
 """Columns of `tasks`, what made a link; `mixed` in `runs` says that the links of a run were made in several ways."""
 
@@ -29,7 +32,7 @@ def stored_key(key: str, made: Sequence[str]) -> str:
     """
     if len(set(made)) > 1:
         return f"{key}-mixed{hashlib.sha256(json.dumps(list(made)).encode()).hexdigest()[:12]}"
-    return key if made[0] == ALONE else f"{key}-{made[0]}"
+    return key if made[0] == ONE_CPU else f"{key}-{made[0]}"
 
 
 def link_keys(

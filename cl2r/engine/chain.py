@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from cl2r.adapters import QueryAdapter, Support
 from cl2r.augment import Normalise
 from cl2r.batches import Rows
-from cl2r.config.keys import MAKERS, made_by, stored_key
+from cl2r.config.keys import MAKERS, AcceptLinks, made_by, stored_key
 from cl2r.config.methods import method_info
 from cl2r.engine.evaluation import ChainFeatures, Evaluation, Evaluator
 from cl2r.engine.extraction import GALLERY, SUPPORT, SUPPORT_OLD, LinkFeatures, extract, stored_features
@@ -36,7 +36,6 @@ from cl2r.runtime.stop import Stop, never_stop
 from cl2r.storage.path import StoragePath
 
 log = logging.getLogger(__name__)
-AcceptLinks = Literal["same", "any"]
 """Which stored links a run uses: those made by the same kind of device and number of workers, or all."""
 
 
@@ -126,7 +125,8 @@ class Chain:
             epochs = plan.config.optim.epochs
             if late := [epoch for epoch in plan.config.optim.milestones if epoch >= epochs]:
                 log.info("note: optim.milestones %s have no effect: they are not below optim.epochs=%s", late, epochs)
-            listener.begin([task for task in self.tasks if self.key(task) not in self.store])
+            present = self.store.planned(self._ways, accept_links)
+            listener.begin([task for task in self.tasks if plan.keys[task - 1] not in present])
 
     def ensure_link(self, task: int) -> None:
         """Make sure link `task` exists: load it, wait for the process that is training it, or train it."""

@@ -11,7 +11,7 @@ import json
 import logging
 import re
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +22,7 @@ from safetensors.torch import load as tensors_from_bytes
 from safetensors.torch import save as tensors_to_bytes
 from torch import Tensor
 
-from cl2r.config.keys import ALONE, KEY
+from cl2r.config.keys import KEY, ONE_CPU, AcceptLinks
 from cl2r.errors import InputError
 from cl2r.storage.path import StoragePath, at, sha256
 from cl2r.storage.seal import SealError, sealed, unsealed
@@ -87,11 +87,18 @@ class LinkStore:
             names = [path.parent.name for path in self.root.list(f"[!.]*/{MANIFEST}")]
         return {name for name in names if KEY.fullmatch(name)}  # not hidden, and no file inside a link
 
-    def planned(self, made: str) -> set[str]:
-        """Return the keys in plans (`Plan.keys`) whose links, and those before them, are stored as made by `made`."""
-        if made == ALONE:
-            return {key for key in self.keys() if "-" not in key}
-        return {key.removesuffix(f"-{made}") for key in self.keys() if key.endswith(f"-{made}")}
+    def planned(self, ways: Collection[str], accept_links: AcceptLinks = "same") -> set[str]:
+        """Return the keys in plans (`Plan.keys`) whose links are stored, made in one of these ways or in any.
+
+        With several ways, links that were made in a mixture of them count too, whatever the mixture.
+        """
+        found = set()
+        for stored in self.keys():
+            key, _, way = stored.partition("-")
+            mixed = len(ways) > 1 and way.startswith("mixed")
+            if accept_links == "any" or mixed or (way or ONE_CPU) in ways:
+                found.add(key)
+        return found
 
     def load(self, key: str) -> Link | None:
         """Return link `key`, or None if there is none; one that is damaged or foreign is logged and set aside."""

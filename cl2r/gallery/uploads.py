@@ -51,7 +51,7 @@ class Limit:
         if late > LATE and not self._forgiven:
             self._forgiven = True
             self.move(self._loop.time() + late)
-        else:
+        elif not self.timeout.expired():
             self.timeout.reschedule(self._loop.time())
 
 

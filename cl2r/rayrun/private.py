@@ -70,9 +70,11 @@ def _explained(error: Exception, folder: Path) -> Exception:
     path, logs = getattr(error, "filename", None), any(folder.glob(f"{RAY}/session_*/logs/*"))
     if folder.name.startswith(PREFIX) and not logs:
         shutil.rmtree(folder, ignore_errors=True)
-    if isinstance(error, ValueError) or isinstance(path, str | bytes) or getattr(error, "errno", None) in UNWRITABLE:
+    if isinstance(path, str | bytes) or getattr(error, "errno", None) in UNWRITABLE:
         place = os.fsdecode(path) if isinstance(path, str | bytes) else folder
         return InputError(f"{place}: Ray cannot start there ({reason}); fix that, or set RAY_TMPDIR")
+    if isinstance(error, ValueError):  # its options do not fit this machine, or this folder
+        return InputError(f"Ray does not start below {folder.parent} ({reason}); if that is the cause, set RAY_TMPDIR")
     return ConnectionError(f"Ray does not start ({reason})" + f"; its logs are in {folder}" * logs)
 
 

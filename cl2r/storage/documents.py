@@ -108,8 +108,16 @@ def json_mapping(content: bytes, where: object, advice: str = RESTORE) -> dict[s
     def refuse(name: str) -> NoReturn:
         raise ValueError(f"{name} is no value of JSON")
 
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        entry: dict[str, Any] = {}
+        for name, value in pairs:
+            if name in entry:
+                raise ValueError(f"key {name!r} is given twice")
+            entry[name] = value
+        return entry
+
     try:
-        found = json.loads(content, parse_constant=refuse)
+        found = json.loads(content, parse_constant=refuse, object_pairs_hook=once)
         level = [found] if isinstance(found, dict | list) else []
         for _ in range(DEEPEST):
             parts = (part.values() if isinstance(part, dict) else part for part in level)

@@ -55,7 +55,8 @@ def owner_of(content: bytes) -> str:
 def write_beside(path: StoragePath, content: bytes, belongs_to: str) -> None:
     """Write a file and, beside it, its seal."""
     seal, digest, before = seal_path(path), checksum(content, belongs_to), list[str]()
-    with contextlib.suppress(OSError, SealError):  # without a usable seal nobody can rely on the file before
+    # Without a usable seal nobody can rely on the file before.
+    with contextlib.suppress(FileNotFoundError, IsADirectoryError, NotADirectoryError, SealError):
         owner, known = _parsed(seal.read_bytes())
         before = [other for other in _digests(known) if other != digest] if owner == belongs_to else []
     if seal.exists() and seal.file_info() is None:

@@ -112,7 +112,7 @@ def stored_speeds(root: StoragePath, costs: Sequence[LinkCost], device: str) -> 
     """Return FLOP/s by group, of the links below `root` that one process trained on this kind of device."""
     speeds: defaultdict[str, list[float]] = defaultdict(list)
     store, made = LinkStore(root), made_by(device, 1, sync_batchnorm=False)
-    there = store.planned(made)
+    there = store.planned([made])
     for cost in {cost.key: cost for cost in costs if cost.key in there}.values():
         try:
             record = store.record(stored_key(cost.key, [made]))

@@ -21,6 +21,7 @@ from cl2r.storage.path import StoragePath
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
+_noted: set[StoragePath] = set()  # files that are no progress, which the log has mentioned
 
 STALE_SECONDS = 60.0
 REMOTE_SECONDS = 5.0  # how often progress is written to an object store, and read there
@@ -71,13 +72,18 @@ def read_live(folder: StoragePath) -> list[LiveRow]:
     for path in folder.list("*.json"):
         try:
             entry = json.loads(path.read_bytes())  # may hold NaN, the loss of a run that fails
+            title, progress, text = str(entry["title"]), entry["progress"], progress_text(entry["progress"])
         except FileNotFoundError:  # its run ended between listing and reading
+            continue
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+            if path not in _noted:
+                log.warning("%s is not a progress file (%s); it is ignored", path, error)
+                _noted.add(path)
             continue
         if info := path.file_info():
             silent = time.time() - info.mtime_ns / 1e9
             stale = silent > STALE_SECONDS
-            text = progress_text(entry["progress"]) + (f" · silent for {clock(silent)}" if stale else "")
-            rows.append(LiveRow(entry["title"], text, stale, entry["progress"]))
+            rows.append(LiveRow(title, text + (f" · silent for {clock(silent)}" if stale else ""), stale, progress))
     return rows
 
 

@@ -127,7 +127,8 @@ def estimate(session: StudySession, gpu_price: float) -> Estimate:
         for plan in plans:
             if not costs.keys() >= set(plan.keys):  # a run with an adapter has no links of its own
                 costs |= {cost.key: cost for cost in link_costs(plan, cache)}
-    missing = [cost for cost in costs.values() if cost.key not in session.store]
+    present = session.present()
+    missing = [cost for cost in costs.values() if cost.key not in present]
     fitting = 0 if resources.elsewhere() else resources.fit_here()
     concurrent = resources.max_concurrent or (1 if resources.elsewhere() else fitting)
     if concurrent < 1:

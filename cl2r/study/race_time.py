@@ -83,7 +83,8 @@ class RaceClock:
 
         That is at least as long as the longest of them takes.
         """
-        outcomes, present = self.folder.ledger.outcomes(), self.store.planned(self.resources.made_by)
+        outcomes, ways = self.folder.ledger.outcomes(), [self.resources.made_by, *self.folder.makers()]
+        present = self.store.planned(ways, self.resources.accept_links)
         open_jobs = [job for job in jobs if not finished(outcomes, [job.runs[0].name])]
         chains = [[cost for cost in self._run_costs(job) if cost.key not in present] for job in open_jobs]
         missing = list({cost.key: cost for chain in chains for cost in chain}.values())

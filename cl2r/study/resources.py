@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import TypeAdapter, ValidationError
 
-from cl2r.config.keys import made_by
+from cl2r.config.keys import AcceptLinks, made_by
 from cl2r.errors import InputError
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class Resources:
     backend: Literal["nccl", "gloo"] | None = None
     """None: NCCL between GPUs, gloo between CPUs. `gloo` with GPUs trains on CPUs, to test placement without GPUs."""
     retries: int = 2  # how often a trial that crashes without progress is resumed before it counts as failed
-    accept_links: Literal["same", "any"] = "same"
+    accept_links: AcceptLinks = "same"
     """Stored links that a run uses besides its own: made with as many workers on the same kind of device, or any."""
 
     def __post_init__(self) -> None:

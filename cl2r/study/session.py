@@ -119,8 +119,13 @@ class StudySession:
         return LinkStore(self.folder.storage)
 
     def present(self) -> set[str]:
-        """Return the keys in plans whose links are stored, as this session would make them."""
-        return self.store.planned(self.resources.made_by)
+        """Return the keys in plans whose links are stored and can be used by this session."""
+        return self.store.planned(self.ways, self.resources.accept_links)
+
+    @cached_property
+    def ways(self) -> list[str]:
+        """The ways in which links of this study may have been made: with this command's resources or earlier ones."""
+        return [self.resources.made_by, *self.folder.makers()]
 
     @cached_property
     def tracking(self) -> TrackedStudy:

@@ -21,7 +21,14 @@ def overview(storage: StoragePath) -> str:
     """Return one line per study."""
     found = _known(storage)
     width = max(len(folder.name) for folder in found)
-    return "\n".join(f"{folder.name:<{width}}  {_state(folder)}" for folder in found)
+    lines = []
+    for folder in found:
+        try:
+            state = _state(folder)
+        except InputError as error:
+            state = f"cannot be read: {error}"
+        lines.append(f"{folder.name:<{width}}  {state}")
+    return "\n".join(lines)
 
 
 def status(storage: StoragePath, name: str) -> str:
@@ -34,7 +41,13 @@ def status(storage: StoragePath, name: str) -> str:
 def status_json(storage: StoragePath, name: str | None) -> dict[str, Any]:
     """Return the same as plain values: of all studies, or of one in detail."""
     if name is None:
-        return {"studies": [_summary(folder) for folder in _known(storage)]}
+        rows: list[dict[str, Any]] = []
+        for folder in _known(storage):
+            try:
+                rows.append(_summary(folder))
+            except InputError as error:
+                rows.append({"study": folder.name, "state": "unknown", "error": str(error)})
+        return {"studies": rows}
     folder = _study(storage, name)
     return _summary(folder) | {
         "running": [{"title": row.title, **row.progress, "stale": row.stale} for row in read_live(folder.live)],

@@ -11,7 +11,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from cl2r.engine.chain import AcceptLinks, Chain
+from cl2r.config.keys import AcceptLinks
+from cl2r.engine.chain import Chain
 from cl2r.engine.frames import frames
 from cl2r.engine.plan import plan_run
 from cl2r.engine.workers import Workers
@@ -20,7 +21,7 @@ from cl2r.runtime.stop import Marker
 from cl2r.storage.path import at
 from cl2r.study.folder import StudyFolder
 from cl2r.study.jobs import Job
-from cl2r.study.ledger import Ledger, finished
+from cl2r.study.ledger import Event, Ledger, finished
 from cl2r.study.live import LiveFile
 from cl2r.study.trackers import task_scalars
 
@@ -87,7 +88,7 @@ def _train_job(
     began, whole, ledger = time.perf_counter(), job.stop_after is None, folder.ledger
     outcomes = workers.from_first(ledger.outcomes)
     # Links of an earlier command with other resources are this study's own, and are kept.
-    earlier = folder.makers() if workers.first else []
+    earlier = workers.from_first(folder.makers)
     stop, live = Marker(folder.path), list[LiveFile]()
     for run in job.runs:
         path = folder.live / f"{run.name if whole else job.label}.json"
@@ -99,16 +100,9 @@ def _train_job(
                 for run, listener in zip(job.runs, live, strict=True)
             ]
         )
-        pairs = list(zip(job.runs, chains, strict=True))
-        recorded = pairs if whole and workers.first else []
-        unfinished = [pair for pair in recorded if not finished(outcomes, [pair[0].name])]
-        for run, _ in recorded:
-            if finished(outcomes, [run.name]) and job.variant is None and job.trial is not None:
-                known = outcomes[run.name].read()
-                if known["variant"] is None and known["trial"] != job.trial:  # a trial that died got a new number
-                    ledger.write("finished", run.name, known | job.heading(run))
-        for run, _ in unfinished:
-            ledger.write("started", run.name, {"trial": job.trial, "workers": workers.world})
+        pairs = zip(job.runs, chains, strict=True) if whole and workers.first else ()
+        unfinished = [pair for pair in pairs if not finished(outcomes, [pair[0].name])]
+        workers.from_first(lambda: _record_begin(job, ledger, outcomes, workers.world))
         # All runs reach a task before any continues, because a report is a mean over seeds.
         for task in range(1, (job.stop_after or max(len(run.keys) for run in job.runs)) + 1):
             for chain in chains:
@@ -129,6 +123,19 @@ def _train_job(
     finally:
         for listener in live if workers.first else []:
             listener.close()
+
+
+def _record_begin(job: Job, ledger: Ledger, outcomes: dict[str, Event], workers: int) -> None:
+    """Record that the runs of a job have started, or the number of a trial whose runs have finished already."""
+    if job.stop_after is not None:
+        return
+    for run in job.runs:
+        if not finished(outcomes, [run.name]):
+            ledger.write("started", run.name, {"trial": job.trial, "workers": workers})
+        elif job.variant is None and job.trial is not None:
+            known = outcomes[run.name].read()
+            if known["variant"] is None and known["trial"] != job.trial:  # a trial that died got a new number
+                ledger.write("finished", run.name, known | job.heading(run))
 
 
 def study_folder(path: str) -> StudyFolder:

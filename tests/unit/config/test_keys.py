@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cl2r.config.keys import ALONE, KEY, link_keys, made_by, stored_key
+from cl2r.config.keys import KEY, ONE_CPU, link_keys, made_by, stored_key
 from cl2r.config.layers import override, resolve
 from cl2r.config.methods import HEAD_SWITCHES, METHODS, sections
 from cl2r.config.schema import Config, field_keys, fields, matters_from
@@ -147,7 +147,7 @@ def test_keys_do_not_change_unnoticed() -> None:
 )
 def test_what_makes_a_link(device: str, workers: int, sync: bool, made: str) -> None:
     assert made_by(device, workers, sync) == made
-    assert stored_key("abc", [made] * 3) == ("abc" if made == ALONE else f"abc-{made}")
+    assert stored_key("abc", [made] * 3) == ("abc" if made == ONE_CPU else f"abc-{made}")
 
 
 def test_a_stored_key_tells_all_ways_in_which_a_chain_can_be_made_apart() -> None:

@@ -311,10 +311,12 @@ def test_keys_are_those_of_links_only(filled: LinkStore) -> None:
     for key in ("aa-cpu2", "bb-cuda4s", "cc-mixed0123456789ab"):
         filled.save(key, link())
     assert filled.keys() == {KEY, "aa-cpu2", "bb-cuda4s", "cc-mixed0123456789ab"}
-    assert filled.planned("cpu1") == {KEY}
-    assert filled.planned("cpu2") == {"aa"}
-    assert filled.planned("cuda4s") == {"bb"}
-    assert filled.planned("cuda4") == set()
+    assert filled.planned(["cpu1"]) == {KEY}
+    assert filled.planned(["cpu2"]) == {"aa"}
+    assert filled.planned(["cuda4s"]) == {"bb"}
+    assert filled.planned(["cuda4"]) == set()
+    assert filled.planned(["cpu2", "cpu1"]) == {KEY, "aa", "cc"}, "mixtures of the ways count"
+    assert filled.planned(["cuda4"], "any") == {KEY, "aa", "bb", "cc"}
 
 
 @pytest.mark.parametrize("count", range(FILES))

@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from cl2r.gallery.model import Model
-from cl2r.gallery.uploads import UploadLimits, Uploads
+from cl2r.gallery.uploads import Limit, UploadLimits, Uploads
 from tests.support.galleries import encoded
 from tests.support.services import Message, Pictures, opened
 
@@ -147,6 +147,22 @@ def test_many_uploads_at_a_time_may_be_a_second_behind() -> None:
 
     ends = [when for when, _ in jumping(scene())]
     assert ends == pytest.approx([1.0] * 7 + [5.0] * 3)
+
+
+def test_a_deadline_that_is_moved_to_the_past_twice_ends_once() -> None:
+    errors = list[dict[str, Any]]()
+
+    async def scene() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: errors.append(context))
+        limit = Limit(loop.time() + 1)
+        async with limit.timeout:
+            loop.call_later(1, limit._end)  # in the same turn of the loop as its own timer
+            await asyncio.sleep(10)
+
+    with pytest.raises(TimeoutError):
+        jumping(scene())
+    assert errors == []
 
 
 @pytest.mark.parametrize(("count", "held"), [(1, 5.2), (10, 1.2)])

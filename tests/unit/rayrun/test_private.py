@@ -191,7 +191,10 @@ def test_a_start_that_fails_names_the_path_and_is_the_users_to_fix(
 ) -> None:
     for error, words in (
         (PermissionError(13, "Permission denied", "/home/x/.ray"), "/home/x/.ray: Ray cannot start there (Permission"),
-        (ValueError("must not be child\n of virtualenv"), "cannot start there (must not be child of virtualenv)"),
+        (
+            ValueError("must not be child\n of virtualenv"),
+            "(must not be child of virtualenv); if that is the cause, set RAY_TMPDIR",
+        ),
     ):
         failing(monkeypatch, tmp_path, error)
         with pytest.raises(InputError) as refused, private.private_ray({"include_dashboard": False}):

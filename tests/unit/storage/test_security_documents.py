@@ -68,6 +68,7 @@ HOSTILE_JSON = {
     b'{"a": "b\0c"}': "not valid JSON",
     b'{"a": ' + b"9" * 5000 + b"}": "not valid JSON",
     b'{"a": 1': "not valid JSON",
+    b'{"a": 1, "b": {"c": 1, "c": 2}}': "key 'c' is given twice",
     b"[1]": "expected a JSON object",
     b"7": "expected a JSON object",
 }

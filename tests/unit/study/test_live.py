@@ -115,6 +115,15 @@ def test_rows_come_in_the_order_of_labels_and_only_whole_files_count(
     assert [row.title for row in read_live(tmp_path)] == ["run a"]
 
 
+@pytest.mark.parametrize("content", ["{", "[]", "{}", '{"title": "a", "progress": 3}', "[" * 100_000, "\xff"])
+def test_a_damaged_file_is_named_and_ignored(content: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write_progress(tmp_path, "b", "run b")
+    (tmp_path / "a.json").write_text(content, encoding="latin-1")
+    assert [row.title for row in read_live(tmp_path)] == ["run b"]
+    (line,) = caplog.messages
+    assert line.startswith(f"{tmp_path / 'a.json'} is not a progress file (")
+
+
 @pytest.mark.parametrize(("age", "stale"), [(50, False), (70, True)])
 def test_a_file_not_touched_for_a_minute_is_stale(tmp_path: Path, age: float, stale: bool) -> None:
     path = write_progress(tmp_path, "a", "run a")
@@ -201,7 +210,7 @@ def test_a_log_gets_a_line_when_the_first_trial_makes_progress(tmp_path: Path, f
     assert idle.getvalue().splitlines() == ["totals at 2000", "totals at 2030", "totals at 2060"]
 
 
-def test_what_cannot_be_shown_is_reported_once(tmp_path: Path) -> None:
+def test_what_cannot_be_shown_is_reported_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = write_progress(tmp_path, "a", "a")
     path.write_text(path.read_text().replace("1.25", "null"))
     screen = Screen()
@@ -212,10 +221,10 @@ def test_what_cannot_be_shown_is_reported_once(tmp_path: Path) -> None:
     view = LiveView(tmp_path, totals, screen)
     view.refresh()
     view.refresh()
-    *notes, last = screen.shown()
-    assert len(notes) == 2
-    assert "TypeError" in notes[0]
-    assert "totals: RuntimeError: no ledger" in notes[1]
+    note, last = screen.shown()
+    assert "totals: RuntimeError: no ledger" in note
+    (line,) = caplog.messages
+    assert line.startswith(f"{path} is not a progress file")
     assert last == "totals unknown"
 
 

@@ -107,6 +107,25 @@ def test_stored_links_are_not_trained_again(
         assert calibrated == []
 
 
+def test_links_of_several_workers_are_present_for_as_many_workers(
+    tiny: Path, tmp_path: Path, calibrated: list[Plan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 4)
+    study = small_study(tiny, grid={"method.name": ["er"]}, seeds=[0])
+    jobs, folder = grid_jobs(study), StudyFolder(tmp_path, "name")
+    keys = keys_of(jobs)
+    have_links(tmp_path, [f"{key}-cpu2" for key in keys])
+    for resources, there in (
+        (Resources(), 0),
+        (Resources(workers=2), len(keys)),
+        (Resources(accept_links="any"), len(keys)),
+    ):
+        found = estimate(StudySession(study, folder, resources, jobs), 4.1)
+        assert (found.links, found.links_to_train) == (len(keys), len(keys) - there)
+    folder.ledger.write("opened", "driver", {"made_by": "cpu2"})
+    assert estimate(StudySession(study, folder, Resources(), jobs), 4.1).links_to_train == 0, "its own, from before"
+
+
 def test_a_sweep_is_planned_by_points_drawn_at_random(tiny: Path, tmp_path: Path, calibrated: list[Plan]) -> None:
     space = {"method.lambda_base": {"low": 0.1, "high": 10.0}, "memory.per_class": {"low": 1, "high": 9}}
     sweep = small_study(tiny, space=space, search={"trials": 5, "constraints": {}}, seeds=[0, 1])

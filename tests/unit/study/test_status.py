@@ -128,6 +128,21 @@ def test_the_same_as_json(folder: StudyFolder) -> None:
             status_json(folder.storage / "nowhere", name)
 
 
+def test_a_damaged_event_does_not_hide_other_studies(folder: StudyFolder) -> None:
+    other = make(Path(str(folder.storage)), "other")
+    for place in (folder, other):
+        open_it(place, 4)
+    (event,) = other.ledger.folder.list("*opened*")
+    event.write_file(event.read_bytes()[:-9])
+    lines = overview(folder.storage).splitlines()
+    assert without_times(lines[0]).startswith("ablation-icons  0 of 4 runs finished")
+    assert lines[1].startswith(f"other           cannot be read: {event}")
+    one, broken = status_json(folder.storage, None)["studies"]
+    assert one["runs"] == 4
+    assert (broken["study"], broken["state"]) == ("other", "unknown")
+    assert str(event) in broken["error"]
+
+
 def test_it_needs_neither_torch_nor_ray() -> None:
     heavy = "{'torch', 'ray', 'optuna', 'pandas'}"
     script = f"import sys, cl2r.cli.main, cl2r.study.status; print(*({heavy} & set(sys.modules)))"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cl2r.engine.chain import AcceptLinks
+from cl2r.config.keys import AcceptLinks
 from cl2r.engine.workers import ALONE, Workers
 from cl2r.errors import InputError, TrainingError
 from cl2r.study import train_job
