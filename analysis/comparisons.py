@@ -150,7 +150,7 @@ def standings(runs: pd.DataFrame, metric: str, by: Sequence[str]) -> pd.DataFram
 
 
 def measured_as(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the columns in which compared runs must agree; runs older than a field have its default."""
+    """Return the columns in which compared runs must agree."""
     fields = [name for name in runs.columns if name.startswith(("scenario.", "eval.")) and name not in FREE]
     return runs[[*(name for name in ALIKE if name in runs), *fields]]
 

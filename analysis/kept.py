@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.groups import finished
 from analysis.matrices import cells_of, square
 from analysis.study import FRAMES, Study, data_title
 from cl2r.config.layers import from_dotted, resolve
@@ -53,7 +52,7 @@ def keep_runs(study: Study, path: Path) -> int:
     if origin not in kept["origins"]:
         kept["origins"].append(origin)
     runs = {_name(run): run for run in kept["runs"]}
-    for run in study.runs[finished(study.runs)].to_dict("records"):
+    for run in study.finished.to_dict("records"):
         entry: dict[str, Any] = {"variant": run["variant"], "method": run["method.name"], "seed": int(run["seed"])}
         entry["origin"] = kept["origins"].index(origin)
         entry["seconds"] = round(float(run["train_seconds"]), 1)
@@ -75,9 +74,10 @@ def keep_runs(study: Study, path: Path) -> int:
 
 
 def kept_runs(path: Path, specification: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the content of a file to which runs of this specification can be added; without a file, the first content.
+    """Return the content of the file, or an empty one, after checking that runs of this specification can be added.
 
-    Raise InputError if the runs that it has are based on other settings, or if its variants are other ones.
+    It is empty if there is no file. Raise InputError if the runs that it has are based on other settings, or if its
+    variants are other ones.
     """
     asked: dict[str, Any] = json.loads(json.dumps({key: specification[key] for key in ("base", "variants")}))
     kept: dict[str, Any] = {"base": asked["base"], "variants": {}, "origins": [], "runs": []}

@@ -20,8 +20,8 @@ from cl2r.errors import InputError, check_type
 from cl2r.metrics import METRICS
 from cl2r.storage.documents import RESTORE, json_mapping, yaml_mapping
 from cl2r.storage.path import ObjectPath, StoragePath, at
-from cl2r.storage.seal import SealError, read_beside, run_owner, seal_path
-from cl2r.study.folder import StudyFolder
+from cl2r.storage.seal import SealError, run_owner
+from cl2r.study.folder import StudyFolder, read_copied
 from cl2r.study.frames import study_frames
 
 log = logging.getLogger(__name__)
@@ -115,17 +115,20 @@ def load_study(path_or_uri: str | Path | None = None) -> Study:
     current folder or else in the checkout.
     The folder may be a path, a file:// URI or s3://bucket/prefix?region=..&endpoint_override=host%3Aport. Rows of runs
     that `runs` does not have yet are left out.
+    If one of the four frames is missing or damaged, all are read from the ledger, with a warning. Whatever else is
+    damaged raises InputError, except about.json, on which no result depends: it is left out, with a warning.
     """
     check_type("path_or_uri", path_or_uri, str | Path | ObjectPath | None, "the folder or the address of a study")
     path = newest_study() if path_or_uri is None else find_study(path_or_uri)
     folder = StudyFolder.at(path)
     try:
         found = {name: _read_frame(path, f"{name}.parquet", folder.owner(f"{name}.parquet")) for name in FRAMES}
-    except InputError as error:
+    except (InputError, FileNotFoundError) as error:
         if not folder.ledger.outcomes():
             raise
-        log.warning("%s; until then its rows are read from the ledger", error)
-        found = {name: _as_stored(frame) for name, frame in study_frames(folder).items()}
+        log.warning("%s; until it is there, rows are read from the ledger", error)
+        rebuilt = {name: frame.to_parquet(index=False) for name, frame in study_frames(folder).items()}
+        found = {name: pd.read_parquet(io.BytesIO(stored)) for name, stored in rebuilt.items()}  # has the same types
     frames = _with_later_columns(found)
     runs = frames["runs"]
     for name, frame in frames.items():
@@ -134,16 +137,11 @@ def load_study(path_or_uri: str | Path | None = None) -> Study:
     return Study(
         **frames,
         name=path.resolve().name,
-        specification=read_specification(path),
-        about=read_about(path),
-        search=read_search(path, runs, folder),
-        paper=read_paper(path),
+        specification=read_specification(folder),
+        about=folder.read_about(),
+        search=read_search(folder, runs),
+        paper=read_paper(folder),
     )
-
-
-def _as_stored(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the frame as it would be read from its file."""
-    return pd.read_parquet(io.BytesIO(frame.to_parquet(index=False)))
 
 
 def _with_later_columns(frames: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
@@ -192,73 +190,59 @@ def newest_study() -> StoragePath:
     raise FileNotFoundError(f"no study below {where}: run `cl2r study ablation`, or name a folder: load_study(...)")
 
 
-def read_specification(path: StoragePath) -> dict[str, Any]:
+def read_specification(folder: StudyFolder) -> dict[str, Any]:
     """Return what the study was asked for, from study.yaml; empty, with a warning if there is a ledger but no file."""
-    if (path / "ledger").exists() and not (path / "study.yaml").exists():
-        log.warning("%s is missing; the next command of the study writes it again", path / "study.yaml")
-    found = _read_mapping(path / "study.yaml", yaml_mapping).get("specification") or {}
+    file = folder.specification
+    if folder.ledger.folder.exists() and not file.exists():
+        log.warning("%s is missing; the next command of the study writes it again", file)
+    content = _read_mapping(file, f"study {folder.ledger.study}", yaml_mapping)
+    found = content.get("specification") or {}
     if not isinstance(found, dict):
-        raise _damaged(path, "study.yaml", "its specification is no mapping")
+        raise _damaged(folder.path, file.name, "its specification is no mapping")
     return found
 
 
-def read_about(path: StoragePath) -> dict[str, Any]:
-    """Return where and how the study ran, from about.json; empty, with a warning, if that is damaged."""
-    try:
-        return _read_mapping(path / "about.json", json_mapping)
-    except InputError as error:
-        log.warning("%s", error)
-        return {}
-
-
-def read_search(path: StoragePath, runs: pd.DataFrame, study: StudyFolder | None = None) -> dict[str, pd.DataFrame]:
+def read_search(folder: StudyFolder, runs: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """Return what a search study measured on these runs; empty if its folder `search` does not have all frames."""
-    folder, owner = path / "search", (study or StudyFolder.at(path)).owner
-    if not {f"{name}.parquet" for name in SEARCH_FRAMES} <= {file.name for file in folder.list("*.parquet")}:
+    path = folder.path / "search"
+    if not {f"{name}.parquet" for name in SEARCH_FRAMES} <= {file.name for file in path.list("*.parquet")}:
         return {}
     found = {}
     for name, columns in SEARCH_FRAMES.items():
-        frame = _read_frame(folder, f"{name}.parquet", owner(f"search/{name}.parquet"))
+        frame = _read_frame(path, f"{name}.parquet", folder.owner(f"search/{name}.parquet"))
         if missing := [column for column in columns if column not in frame]:
-            raise _damaged(folder, f"{name}.parquet", f"it has no column {missing[0]}")
+            raise _damaged(path, f"{name}.parquet", f"it has no column {missing[0]}")
         found[name] = frame[frame["run"].isin(runs["run"])].reset_index(drop=True)
     return {} if any(frame.empty for frame in found.values()) else found
 
 
-def read_paper(path: StoragePath) -> dict[str, str]:
+def read_paper(folder: StudyFolder) -> dict[str, str]:
     """Return which item of the paper a study shows and the preset with the paper's settings, from paper.json."""
-    found = _read_mapping(path / "paper.json", json_mapping)
+    found = _read_mapping(folder.path / "paper.json", folder.owner("paper.json"), json_mapping)
     item = ITEMS.get(str(found.get("item")))
     if found and (item is None or found.get("preset") not in item.presets):
-        raise _damaged(path, "paper.json", "it names no item of the paper with its preset")
+        raise _damaged(folder.path, "paper.json", "it names no item of the paper with its preset")
     return {key: str(found[key]) for key in ("item", "preset") if found}
 
 
-def _read_mapping(path: StoragePath, parse: Callable[[bytes, object, str], dict[str, Any]]) -> dict[str, Any]:
+def _read_mapping(
+    path: StoragePath, owner: str, parse: Callable[[bytes, object, str], dict[str, Any]]
+) -> dict[str, Any]:
     """Return the content of a text file; empty if there is no file."""
-    study = StudyFolder.at(path.parent)
     try:
-        owner = f"study {study.ledger.study}" if path.name == "study.yaml" else study.owner(path.name)
-        return parse(_read_sealed(path, owner) or b"{}", path, RESTORE)
+        return parse(read_copied(path, owner) or b"{}", path, RESTORE)
     except SealError as error:
         raise _damaged(path.parent, path.name, str(error)) from error
     except FileNotFoundError:
         return {}
 
 
-def _read_sealed(path: StoragePath, owner: str) -> bytes:
-    """Return a file that fits its seal. Frames that were copied somewhere without any seal are read as they are."""
-    if not seal_path(path).exists() and not (path.parent / "ledger").exists() and not path.parent.list("*.seal"):
-        return path.read_bytes()
-    return read_beside(path, owner)
-
-
 def _read_frame(path: StoragePath, name: str, owner: str) -> pd.DataFrame:
     try:
-        content = _read_sealed(path / name, owner)
+        content = read_copied(path / name, owner)
     except FileNotFoundError as error:
         study = path.resolve().name
-        raise FileNotFoundError(f"no {name} at {path} yet; `cl2r status {study}` shows the study's progress") from error
+        raise FileNotFoundError(f"no {name} at {path}; `cl2r status {study}` shows the study's progress") from error
     except ValueError as error:
         raise _damaged(path, name, str(error)) from error
     try:

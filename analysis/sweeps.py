@@ -53,9 +53,9 @@ def context_fields(runs: pd.DataFrame) -> list[str]:
     """Return the fields of the scenario, the data and the evaluation in which the runs of a sweep differ."""
     from cl2r.study.space import is_context  # Optuna takes a while to import, and few studies are sweeps
 
-    rows = runs  # references too: they begin before the trials of their context
-    names = [name for name in config_fields(rows) if is_context(name) and name not in (*PLACES, *FREE)]
-    return [name for name in names if rows[name].nunique(dropna=False) > 1]
+    # References count too: they begin before the trials of their context.
+    names = [name for name in config_fields(runs) if is_context(name) and name not in (*PLACES, *FREE)]
+    return [name for name in names if runs[name].nunique(dropna=False) > 1]
 
 
 def sweep_contexts(runs: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:

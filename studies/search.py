@@ -67,7 +67,10 @@ def main(context: click.Context, methods: tuple[str, ...], draws: int, out: Path
         folder = session.folder
         own = folder.path / "search"
         write_frames(measure_runs(session.spec, frames["runs"], folder, draws), own, folder)  # the page needs them
-        return present(study_of(folder, frames), at(out or own), folder, shlex.join(shareable_command(sys.argv)))
+        study = study_of(folder, frames)
+        if out is not None:
+            write_frames(study.search, at(out), folder)
+        return present(study, at(out or own), shlex.join(shareable_command(sys.argv)))
 
     return Recipe({"grid": {"method.name": list(methods) or None}}, show, check=check)
 
@@ -121,8 +124,8 @@ def write_frames(measured: Frames, out: "StoragePath", folder: "StudyFolder") ->
         write_beside(out / f"{name}.parquet", frame.to_parquet(index=False), folder.owner(f"search/{name}.parquet"))
 
 
-def present(study: "Study", out: "StoragePath", folder: "StudyFolder", command: str) -> str:
-    """Write frames, tables and figures below `out`; return the tables and what was found for the terminal."""
+def present(study: "Study", out: "StoragePath", command: str) -> str:
+    """Write tables and figures below `out`, beside the frames; return tables and what was found for the terminal."""
     from analysis.headline import headline
     from analysis.plots.search import write_search_figures
     from analysis.tables import told
@@ -131,7 +134,6 @@ def present(study: "Study", out: "StoragePath", folder: "StudyFolder", command: 
 
     measured, frames = study.search, {"runs": study.runs, "tasks": study.tasks}
     tables = search_tables(measured)
-    write_frames(measured, out, folder)
     with out.staging() as here:
         drawn = write_search_figures(study.runs, measured["backfill"], measured["retrieval"], here)
         images = [path.name for path in drawn if path.suffix == ".png"]

@@ -1,6 +1,5 @@
 """`cl2r report` and `cl2r status`: a study's page, figures, tables and state. Needs neither torch nor Ray."""
 
-import dataclasses
 import json
 import logging
 import os
@@ -172,7 +171,7 @@ def load(path: "StoragePath") -> "Study | None":
         study = load_study(str(path))
         known = dict(zip(study.runs["run"], study.runs["status"], strict=True))
         if all(known.get(run) == event.kind for run, event in outcomes.items()):
-            return dataclasses.replace(study, about=folder.read_about())
+            return study
     return study_of(folder, study_frames(folder)) if outcomes else None
 
 
@@ -180,14 +179,13 @@ def study_of(folder: "StudyFolder", frames: "dict[str, pd.DataFrame]") -> "Study
     """Return the study with these frames and what its folder says about it."""
     from analysis.study import Study, read_paper, read_search, read_specification
 
-    path = folder.path
     return Study(
         **frames,
         name=folder.name,
-        specification=read_specification(path),
+        specification=read_specification(folder),
         about=folder.read_about(),
-        search=read_search(path, frames["runs"]),
-        paper=read_paper(path),
+        search=read_search(folder, frames["runs"]),
+        paper=read_paper(folder),
     )
 
 
@@ -232,10 +230,11 @@ def watch_study(path: "StoragePath", page: Path, interval: float) -> int:
     The last page does not reload itself. Return 0, 130 after Ctrl-C, or 1 if no run has ended.
     """
     from analysis.report import write_report
-    from analysis.study import read_about
     from cl2r.study import status as state
+    from cl2r.study.folder import StudyFolder
 
     folder, name, study = ledger_folder(path), path.resolve().name, None
+    copied = StudyFolder.at(path)
     built: list[FileInfo] | None = None
     running, failures, code, said = True, 0, 0, ""
     click.echo(f"watching {name}; Ctrl-C stops")
@@ -244,7 +243,7 @@ def watch_study(path: "StoragePath", page: Path, interval: float) -> int:
             began, line = time.monotonic(), ""
             try:
                 # Without a ledger only about.json says whether the study has ended.
-                running = state.phase(folder) == "running" if folder else read_about(path).get("ended") is None
+                running = state.phase(folder) == "running" if folder else copied.read_about().get("ended") is None
                 files = sorted(file for file in path.walk_files() if file.path.startswith(WATCHED))
                 if files != built:
                     study, built = load(path), files

@@ -29,7 +29,7 @@ from cl2r.runtime.environment import commit, environment, shareable_command
 from cl2r.storage.claims import HeldError, last_disk_holder
 from cl2r.storage.documents import json_mapping, yaml_mapping
 from cl2r.storage.path import StoragePath, at
-from cl2r.storage.seal import SealError, owner_of, read_beside, write_beside
+from cl2r.storage.seal import SealError, owner_of, read_beside, seal_path, write_beside
 from cl2r.study.ledger import Event, Ledger
 
 log = logging.getLogger(__name__)
@@ -188,15 +188,26 @@ class StudyFolder:
         return f"study {self.ledger.study}, {name}"
 
     def read_about(self) -> dict[str, Any]:
-        """Return `about.json` with the times that the ledger has now; {} if there is none, or a damaged one."""
+        """Return `about.json` with the times that the ledger has now; {}, with a warning, if it is damaged.
+
+        A copy without a ledger keeps its times. Without a file it is {}.
+        """
         try:
-            entry = json_mapping(read_beside(self.about, self.owner(self.about.name)), self.about)
+            entry = json_mapping(read_copied(self.about, self.owner(self.about.name)), self.about)
         except FileNotFoundError:
             return {}
         except ValueError as error:
             log.warning("%s is damaged (%s); the next command of the study writes it again", self.about, error)
             return {}
-        return {**entry, **driver_times(self.ledger.events())}
+        events = self.ledger.events()
+        return {**entry, **driver_times(events)} if events else entry
+
+
+def read_copied(path: StoragePath, belongs_to: str) -> bytes:
+    """Return a file that fits its seal. Files that were copied somewhere without any seal are read as they are."""
+    if not seal_path(path).exists() and not (path.parent / "ledger").exists() and not path.parent.list("*.seal"):
+        return path.read_bytes()
+    return read_beside(path, belongs_to)
 
 
 def driver_times(events: Sequence[Event]) -> dict[str, Any]:

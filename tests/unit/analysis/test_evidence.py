@@ -1,14 +1,20 @@
 """The page on which method when shows what the runs kept beside it say."""
 
+import dataclasses
 import re
+from collections.abc import Collection
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import stats
 
 from analysis import evidence
+from analysis.evidence_runs import CELLS, LONG, REGIMES, of_variant
 from analysis.kept import load_kept
+from analysis.plots.evidence import PLOTS, plot_lengths
 from analysis.study import Study
+from cl2r.errors import InputError
 
 
 @pytest.fixture(scope="module")
@@ -22,28 +28,99 @@ def test_the_page_has_the_tables_of_its_runs(study: Study) -> None:
     assert set(re.findall(r"<!-- end of (.*) -->", page)) == set(evidence.TABLES)
 
 
+@pytest.mark.parametrize("times", [0, 2])
+def test_a_page_without_one_place_for_a_table_is_refused(study: Study, times: int) -> None:
+    page = evidence.PAGE.read_text(encoding="utf-8")
+    place = re.search("<!-- state -->.*<!-- end of state -->", page, re.DOTALL)
+    assert place is not None
+    with pytest.raises(InputError, match="<!-- state -->"):
+        evidence.with_tables(page.replace(place[0], place[0] * times), study)
+
+
+def test_regimes_that_are_shown_over_three_seeds_have_three(study: Study) -> None:
+    leads = {variant for _, *variants in evidence.LEADS for variant in variants}
+    for variant in [*REGIMES, *leads]:
+        for seeds in study.runs[study.runs["variant"] == variant].groupby("method.name")["seed"]:
+            assert sorted(seeds[1]) == [0, 1, 2]
+
+
+def with_long_runs(study: Study, seeds: Collection[int]) -> Study:
+    """Return the study with runs of 70 epochs: those of 14 with these seeds, CL²R with 0.01 more by centring."""
+    runs, frames = study.runs[~study.runs["variant"].isin(LONG)], {"tasks": [study.tasks], "matrix": [study.matrix]}
+    added = []
+    for variant, base in zip(LONG, ("equal", "equal_centred"), strict=True):
+        own = runs[(runs["variant"] == base) & runs["seed"].isin(seeds)]
+        gain = 0.01 * own["method.name"].eq("cl2r").astype(float) * (base == "equal_centred")
+        later = {"variant": variant, "optim.epochs": 70, "run": "long-" + own["run"]}
+        added.append(own.assign(**later, service_accuracy=own["service_accuracy"] + gain))
+        for name, parts in frames.items():
+            rows = getattr(study, name)
+            parts.append(rows[rows["run"].isin(own["run"])].assign(run=lambda rows: "long-" + rows["run"]))
+    joined = {name: pd.concat(parts, ignore_index=True) for name, parts in frames.items()}
+    return dataclasses.replace(study, runs=pd.concat([runs, *added], ignore_index=True), **joined)
+
+
+def test_three_seeds_of_70_epochs_have_their_rows(study: Study) -> None:
+    long = with_long_runs(study, (0, 1, 2))
+    page = evidence.with_tables(evidence.PAGE.read_text(encoding="utf-8"), long)
+    for name in LONG.values():
+        assert f"**What the paper's text states: {name}**" in page
+    served, seeds = ("service accuracy", "seeds")
+    regimes = evidence.regimes(long)
+    assert [cell.text for cell in regimes.column("regime")] == [*REGIMES.values(), *LONG.values()]
+    assert "picked on the same seeds" in regimes.notes[0]
+    centring, longer = evidence.centring(long), evidence.longer(long)
+    assert len(centring.rows) == 3 * (len(CELLS) + 3)
+    gain = centring.column(served)[-1].value, centring.column(served)[len(CELLS) + 2].value
+    assert gain[0] == pytest.approx(gain[1] + 0.01)
+    rows = [row for row in longer.rows if row[1].text == "CL²R − ER, 70 epochs minus 14"]
+    assert [row[2].value for row in rows] == pytest.approx([0.0, 0.01])
+    for table in (regimes, centring, longer):
+        assert {cell.text for cell in table.column(seeds)} == {"3"}
+    figure = plot_lengths(long)
+    assert figure.get_suptitle().splitlines()[0].endswith("over 3 seeds")
+    assert [panel.get_title() for panel in figure.axes] == ["as it is", "centred"] * 2
+
+
+def test_one_seed_of_70_epochs_is_told_apart_from_three(study: Study) -> None:
+    long = with_long_runs(study, (0,))
+    assert len(evidence.regimes(long).rows) == len(REGIMES)
+    found = {row[0].text: row[-1].text for row in evidence.centring(long).rows if "minus" in row[1].text}
+    assert found == {"ten equal tasks": "3", "half of the classes first": "3", "ten equal tasks, 70 epochs": "1"}
+    later = long.runs["variant"].eq("epochs_70") & long.runs["method.name"].eq("cl2r")
+    figure = plot_lengths(dataclasses.replace(long, runs=long.runs[~later]))
+    assert figure.get_suptitle().splitlines()[0].endswith("resnet8s; mean and 95 % interval"), "one line"
+    assert [panel.get_title() for panel in figure.axes] == ["as it is (3 seeds)", "centred (seed 0)"] * 2
+
+
+def test_the_change_of_bc_over_tasks_is_paired_by_seed(study: Study) -> None:
+    runs = of_variant(study, "equal", "er")["run"]
+    cut = study.matrix[(study.matrix["run"] != runs[0]) | (study.matrix["t"] < 10)]
+    expected = evidence.bc_points(study).query("not centred and method == 'er' and seed > 0").set_index(["x", "seed"])
+    row = evidence.backward(dataclasses.replace(study, matrix=cut)).rows[0]
+    assert row[-1].value == pytest.approx((expected.loc[10, "y"] - expected.loc[2, "y"]).mean())
+
+
 def test_a_paired_difference_is_that_of_scipy(study: Study) -> None:
     runs = study.runs[study.runs["variant"] == "equal_centred"].set_index("seed")
     one, other = (runs.loc[runs["method.name"] == name, "service_accuracy"] for name in ("er_fdm", "er"))
     low, high = stats.ttest_rel(one.sort_index(), other.sort_index()).confidence_interval()
-    found = evidence.difference(
-        *(evidence.of_variant(study, "equal_centred", m) for m in ("er_fdm", "er")), "service_accuracy"
-    )
+    found = evidence.difference(*(of_variant(study, "equal_centred", m) for m in ("er_fdm", "er")), "service_accuracy")
     np.testing.assert_allclose([found.low, found.high], [low, high])
 
 
 def test_a_cut_chain_has_the_metrics_of_its_first_tasks(study: Study) -> None:
     values = evidence.first_tasks(study, "cl2r", 14, centred=True, tasks=3)
-    (run,) = evidence.of_variant(study, "equal_centred", "cl2r").loc[[0], "run"]
+    (run,) = of_variant(study, "equal_centred", "cl2r").loc[[0], "run"]
     cells = study.matrix[(study.matrix["run"] == run) & (study.matrix["pairs"] == "report")].set_index(["t", "k"])
     c = cells["accuracy"]
     assert values.loc[0, "BC"] == pytest.approx((c[3, 1] - c[1, 1] + c[3, 2] - c[2, 2]) / 2)
     assert values.loc[0, "service_accuracy"] == pytest.approx((c[3, 1] + c[3, 2] + c[3, 3]) / 3)
 
 
-@pytest.mark.parametrize("name", evidence.PLOTS)
+@pytest.mark.parametrize("name", PLOTS)
 def test_plots_have_a_line_per_method(name: str, study: Study) -> None:
-    figure = evidence.PLOTS[name](study)
+    figure = PLOTS[name](study)
     for panel in figure.axes:
         labels = {line.get_label() for line in panel.get_lines()}
         assert {"ER", "Trainable, FD^M", "Fixed", "CL²R"} <= labels

@@ -9,7 +9,6 @@ import pytest
 
 from analysis import load_study
 from analysis.paper.statements import read_statements
-from analysis.study import read_about
 from cl2r.config.layers import override, read_layer
 from cl2r.gallery.runs import StoredRun
 from cl2r.gallery.upgrade import read_answer
@@ -186,7 +185,7 @@ def test_a_hostile_about_file_is_named_and_left_out(
     folder = StudyFolder(tmp_path, "made")
     write_beside(folder.about, content, folder.owner("about.json"))
     assert folder.read_about() == {}
-    assert read_about(folder.path) == {}
+    assert StudyFolder.at(folder.path).read_about() == {}
     assert caplog.text.count(str(folder.about)) >= 2
 
 

@@ -24,11 +24,11 @@ from cl2r.engine.plan import plan_run
 from cl2r.errors import InputError
 from cl2r.gallery.retrieval import report_images
 from cl2r.retrieval import SEARCH_METRICS, retrieved
-from cl2r.storage.path import ObjectPath, at
+from cl2r.storage.path import ObjectPath, StoragePath, at
 from cl2r.study.folder import StudyFolder
 from cl2r.study.spec import StudySpec
 from studies import search
-from studies.search import chain_features, measure_runs, present
+from studies.search import chain_features, measure_runs, present, write_frames
 from tests.support.drawn import bands, legend, lines
 from tests.support.quick import QUICK, train
 from tests.support.small_study import small_study
@@ -228,7 +228,8 @@ def test_the_matrix_shows_a_search_metric(frames: Frames, measured: Frames) -> N
 
 def test_everything_is_written(frames: Frames, measured: Frames, tmp_path: Path, remote: ObjectPath) -> None:
     found = Study(**frames, curves=pd.DataFrame(), name="made", search=measured, paper={})
-    text = present(found, at(tmp_path / "out"), StudyFolder(tmp_path, "made"), "python studies/search.py --seeds 0 1")
+    write_frames(measured, at(tmp_path / "out"), StudyFolder(tmp_path, "made"))
+    text = present(found, at(tmp_path / "out"), "python studies/search.py --seeds 0 1")
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert {f"{name}.parquet" for name in measured} <= names
     assert {f"search_backfill.{kind}" for kind in ("png", "svg", "pdf")} | {"search_matrices.png", "search.md"} <= names
@@ -245,7 +246,8 @@ def test_everything_is_written(frames: Frames, measured: Frames, tmp_path: Path,
     assert "1:N search" in text
     assert "|" not in text, "aligned columns for the terminal"
     assert str(tmp_path / "out") in text
-    present(found, remote / "search", StudyFolder(remote, "made"), "cl2r study search")
+    write_frames(measured, remote / "search", StudyFolder(remote, "made"))
+    present(found, remote / "search", "cl2r study search")
     assert {path.name for path in (remote / "search").list()} == names
 
 
@@ -254,6 +256,11 @@ def test_the_command_measures_and_writes_what_the_study_found(
 ) -> None:
     """Nothing is trained: `run_recipe` is replaced."""
     shown: list[str] = []
+    written: list[str] = []
+
+    def write(measured: Frames, out: StoragePath, folder: StudyFolder) -> None:
+        written.append(str(out))
+        write_frames(measured, out, folder)
 
     def ran(path: Path, recipe: Recipe, options: Any) -> int:
         assert recipe.changes == {"grid": {"method.name": ["cl2r", "er"]}}
@@ -263,16 +270,18 @@ def test_the_command_measures_and_writes_what_the_study_found(
         return 0
 
     monkeypatch.setattr("cl2r.cli.study.run_recipe", ran)
+    monkeypatch.setattr(search, "write_frames", write)
     monkeypatch.setattr("sys.argv", ["cl2r", "study", "search", "--preset", "small.yaml"])
     options = ["--preset", str(preset), "--storage", str(root), "--methods", "cl2r", "er", "--draws", "1"]
     assert search.main(options) == 0
     (tmp_path / "mine").mkdir()
     assert search.main([*options, "--draws", "2", "--out", str(tmp_path / "mine")]) == 0
     folder = root / "studies" / "made" / "search"
+    assert written == [str(folder), str(folder), str(tmp_path / "mine")], "each place once per command"
     assert str(folder) in shown[0]
     assert (folder / "search.md").read_text().count("cl2r study search --preset") == 1
     assert (tmp_path / "mine" / "backfill.parquet").exists()
-    kept = read_search(at(folder.parent), frames["runs"])
+    kept = read_search(StudyFolder(root, "made"), frames["runs"])
     assert kept["backfill"]["draw"].max() == 1, "the page reads what was measured last, wherever tables were written"
 
 

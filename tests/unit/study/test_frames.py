@@ -194,12 +194,15 @@ def turned_into_a_folder(path: Path) -> None:
 DAMAGES: list[Callable[[Path], object]] = [
     lambda path: path.write_bytes(path.read_bytes()[:-5]),
     lambda path: path.write_bytes(b""),
+    Path.unlink,
     lambda path: path.write_bytes(bytes([path.read_bytes()[0] ^ 4]) + path.read_bytes()[1:]),
     turned_into_a_folder,
 ]
 
 
-def test_damaged_frames_are_made_again_from_the_ledger(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_damaged_and_lost_frames_are_made_again_from_the_ledger(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """Whatever happens to a frame or its seal, the values are those that were written, and the log names the study."""
     folder = StudyFolder(tmp_path, "mine")
     folder.claim_name({"seeds": [0]})
