@@ -55,7 +55,7 @@ def _read(path: Path) -> dict[str, Array]:
             if start == MAGIC:
                 raise InputError(f"{path}: holds a single array, {expected}")
             if not start.startswith((b"PK\3\4", b"PK\5\6")):
-                raise ValueError("no zip file")  # numpy would tell how to unpickle it
+                raise ValueError("no zip file")  # numpy's own message explains how to unpickle it
             file.seek(0)
             archive = np.load(file, allow_pickle=False)
         except InputError:

@@ -182,7 +182,7 @@ class LinkStore:
         except FileNotFoundError as error:
             raise DamagedError(f"{MANIFEST} is missing") from error
         except (IsADirectoryError, NotADirectoryError) as error:
-            raise DamagedError(f"{MANIFEST} is no file") from error
+            raise DamagedError(f"{MANIFEST} is not a file") from error
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise DamagedError(f"{MANIFEST} does not parse") from error
 
@@ -228,7 +228,7 @@ def check_writable(root: StoragePath | Path) -> None:
 
 
 def owner(key: str) -> str:
-    """Return whose the files of link `key` are, as their seal states it."""
+    """Return the owner of the files of link `key`, as stated in their seal."""
     return f"link {key}"
 
 
@@ -240,7 +240,7 @@ def content_name(digest: str, name: str) -> str:
 def _checked(key: str) -> str:
     """Return the key. Raise InputError if it could be a path, because damaged links are renamed."""
     if not KEY.fullmatch(key):
-        raise InputError(f"{key!r} is no key of a link")
+        raise InputError(f"{key!r} is not the key of a link")
     return key
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 
-LATE = 0.1  # seconds after which the service is to blame
+LATE = 0.1  # seconds of delay that are the service's own fault
 
 
 @dataclass(frozen=True)
@@ -19,13 +19,13 @@ class UploadLimits:
 
     least_rate: float = 1000.0  # bytes per second
     patience: float = 5.0  # how far behind this rate an upload may be
-    side_by_side: int = 32  # uploads that have this patience at a time; for each further one the slowest has less:
+    side_by_side: int = 32  # uploads with this patience; for each further one, the slowest gets `less_patience`
     less_patience: float = 1.0
     longest: float = 45.0  # for a whole upload, at whatever rate
 
 
 class Limit:
-    """Ends what runs inside `timeout` at a time that can be moved.
+    """A deadline that can be moved; it ends the block of `timeout`.
 
     If the service itself was late because it was busy, data may have arrived in time that it has not read yet. It then
     gets, once, as long to read as it was late.
@@ -37,13 +37,13 @@ class Limit:
         self._timer = self._loop.call_at(when, self._end)
 
     def move(self, when: float) -> None:
-        """Set another time."""
+        """Move the deadline."""
         self.cancel()
         self.when = when
         self._timer = self._loop.call_at(when, self._end)
 
     def cancel(self) -> None:
-        """Let it run on."""
+        """Remove the deadline."""
         self._timer.cancel()
 
     def _end(self) -> None:
@@ -105,7 +105,7 @@ class Uploads:
         return bytes(content)
 
     def _admit(self, limit: Limit) -> None:
-        """Have patience with an upload; if that makes too many, have less with the one whose time is up first."""
+        """Grant an upload full patience; if too many have it, reduce that of the one nearest to its deadline."""
         self._patient.append(limit)
         if len(self._patient) > self.limits.side_by_side:
             slowest = min(self._patient, key=lambda each: each.when)

@@ -102,7 +102,7 @@ def check_folder(dashboard: bool = False) -> Path:
 
 @contextlib.contextmanager
 def _in_use(folder: Path) -> Iterator[None]:
-    """Hold the lock of the folder, so that nobody takes it for an old one; the token goes with the block."""
+    """Lock the folder so that it is not taken for an old one; remove the token at the end."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         with contextlib.suppress(OSError):  # without locks, nobody can take it for an old one either
@@ -114,7 +114,7 @@ def _in_use(folder: Path) -> Iterator[None]:
 
 
 def _remove_old(base: Path) -> None:
-    """Remove the folders that Rays of this user left behind, a week after they ended."""
+    """Remove this user's folders of Rays that ended a week ago."""
     for path in base.glob(f"{PREFIX}*/{RAY}"):
         try:
             handle = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
@@ -134,7 +134,7 @@ def _remove_old(base: Path) -> None:
 
 @contextlib.contextmanager
 def _settings(folder: Path) -> Iterator[None]:
-    """Set the environment of Ray's processes, a token included, and take it back at the end.
+    """Set the environment of Ray's processes, a token included, and restore it at the end.
 
     A token of the user's own (RAY_AUTH_TOKEN, RAY_AUTH_TOKEN_PATH, Kubernetes) is used; otherwise one is made, and the
     file in ~/.ray, which may belong to a cluster, is neither read nor written.

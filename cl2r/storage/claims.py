@@ -47,7 +47,7 @@ def this_process() -> str:
 
 
 def process_mark() -> str:
-    """Return this process as part of a file name: its number, and eight digits for the boot and namespace it is of."""
+    """Return a mark of this process for file names: its number and eight digits of boot and PID namespace."""
     return f"{os.getpid()}-{_kernel_digits()}"
 
 
@@ -182,7 +182,7 @@ def ticket_holder(claim: "ObjectPath") -> str | None:
 
 
 def _ticket(path: "ObjectPath") -> dict[str, Any]:
-    """Return a ticket. One that does not parse counts like that of another machine, until it is a minute old."""
+    """Return a ticket. One that does not parse is treated like one from another machine: it expires after a minute."""
     entry: dict[str, Any] = {"who": str(path), "pid": 0, "kernel": None, "beats": 0}
     with contextlib.suppress(ValueError, TypeError, RecursionError):
         entry |= json.loads(path.read_bytes())

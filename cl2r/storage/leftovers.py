@@ -38,7 +38,7 @@ def stale(root: Path, older_than: float = DAY) -> Iterator[LocalPath]:
 
 
 def stale_temporary(older_than: float = DAY) -> Iterator[LocalPath]:
-    """Yield this user's `cl2r-` folders in the temporary directory: of dead processes, and old ones of unknown ones."""
+    """Yield this user's `cl2r-` folders in the temporary directory whose process is dead, or unknown and old."""
     for path in LocalPath(tempfile.gettempdir()).list("cl2r-*"):
         try:
             found = path.lstat()

@@ -6,7 +6,8 @@ exchanged with another one or copied from elsewhere does not fit its seal, and i
 
 A file and the seal beside it cannot be replaced in one step. While a file is being replaced its seal therefore has the
 new checksum and that of the file before: a reader finds the one or the other, and so does the next command if the
-writer is killed in between. Checksums collect in a seal while writers are killed; the first that is not leaves one.
+writer is killed in between. If writers are killed repeatedly, the seal accumulates checksums; the next successful write
+leaves one.
 """
 
 import contextlib
@@ -72,7 +73,7 @@ def read_beside(path: StoragePath, belongs_to: str) -> bytes:
     """Return the content of a file that has its seal beside it.
 
     Raise FileNotFoundError if there is no such file, and SealError if it has no seal or does not fit it. Another
-    process may replace the file between the looks at it and at its seal: only what several looks in a row find alike
+    process may replace the file between reading it and reading its seal, so only a mismatch that several reads repeat
     is damage.
     """
     seen, left = ("", b""), ATTEMPTS
@@ -99,7 +100,7 @@ def read_beside(path: StoragePath, belongs_to: str) -> bytes:
 
 
 class JournalSeal:
-    """The seal beside a file that another program appends lines to, kept up to date by whoever starts that program.
+    """The seal beside a file that another program appends to. `append` must be called before each append.
 
     Lines after the sealed ones, whole or cut off, are removed if `change` allows it. Raise SealError if those before do
     not fit the seal.
@@ -129,14 +130,14 @@ class JournalSeal:
         raise SealError("the checksum differs")
 
     def append(self, content: bytes) -> None:
-        """Seal the file as it is, and as it will be with this content; call it before the content is appended."""
+        """Seal the file as it is, and as it will be with this content."""
         before = self._digest.hexdigest()
         self._digest.update(content)
         seal_path(self.path).write_file(_line(self.belongs_to, [self._digest.hexdigest(), before]))
 
 
 def run_owner(run: str, name: str) -> str:
-    """Return whose the file `name` in the folder of a run is, as its seal states it."""
+    """Return the owner of the file `name` in the folder of a run, as stated in its seal."""
     return f"run {run}, {name}"
 
 
@@ -163,7 +164,7 @@ def _line(belongs_to: str, digest: str | Sequence[str]) -> bytes:
 
 
 def _parsed(line: bytes) -> tuple[str, Any]:
-    """Return owner and checksums of a seal. Raise SealError if it is none."""
+    """Return the owner and the checksums of a seal. Raise SealError if it does not parse."""
     try:
         entry = json.loads(line)
         if not isinstance(entry[_OWNER], str) or _line(entry[_OWNER], entry[_DIGEST]) != line:

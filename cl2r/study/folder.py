@@ -184,7 +184,7 @@ class StudyFolder:
         return list(dict.fromkeys(entry["made_by"] for entry in sessions if "made_by" in entry))
 
     def owner(self, name: str) -> str:
-        """Return whose the file `name` of this folder is, as its seal states it."""
+        """Return the owner of the file `name` of this folder, as stated in its seal."""
         return f"study {self.ledger.study}, {name}"
 
     def read_about(self) -> dict[str, Any]:

@@ -53,7 +53,7 @@ class Event:
                 raise SealError("it holds no mapping")
         except (SealError, IsADirectoryError, ValueError, RecursionError) as error:
             fault = "a folder is in its place" if isinstance(error, IsADirectoryError) else error
-            cure = "run the study's command again, which sets it aside and rebuilds what it told"
+            cure = "run the study's command again, which sets it aside and rebuilds its content"
             raise InputError(f"{self.path} is damaged ({fault}); {cure}") from error
         return content
 
@@ -65,7 +65,7 @@ def read_events(events: Sequence[Event]) -> list[dict[str, Any]]:
 
 
 class Ledger:
-    """The events below `folder`; `study` returns the id of the study that they belong to."""
+    """The events in `folder`. `study` is a function that returns the id of their study."""
 
     def __init__(self, folder: StoragePath | Path, study: Callable[[], str] = str) -> None:
         self.folder, self._find_study = at(folder), study
@@ -128,7 +128,7 @@ class Ledger:
 
 
 def owner(study: str, name: str) -> str:
-    """Return whose an event is, as its seal states it."""
+    """Return the owner of an event, as stated in its seal."""
     return f"study {study}, event {name}"
 
 
