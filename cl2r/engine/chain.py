@@ -139,7 +139,7 @@ class Chain:
             self._log(f"task {task}: reused link {key}")
             if found != self.made_here and self.workers.first:
                 log.warning(
-                    "task %d: its link was made by %s; this command makes links by %s", task, found, self.made_here
+                    "task %d: its link was trained by %s; this command trains by %s", task, found, self.made_here
                 )
             return
         with self.store.lock(key) if self.workers.first else contextlib.nullcontext():
@@ -153,9 +153,9 @@ class Chain:
         return stored_key(self.plan.keys[task - 1], self.made[:task])
 
     def _find(self, task: int) -> str | None:
-        """Return what made a stored link that can be used, None if there is none.
+        """Return what made the stored link to use, or None if there is none.
 
-        Of several, the one from which the longest stored chain continues: another study may have made some links too.
+        Of several, take the one with the longest stored chain: another study may have trained some of the links.
         """
         key, before = self.plan.keys[task - 1], self.made[: task - 1]
         ways = self._ways

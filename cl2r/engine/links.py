@@ -1,7 +1,7 @@
 """The store of links: what a run has learned after each task, addressed by content.
 
 A link is a folder: two safetensors files and a record, whose names begin with their checksums, and a sealed manifest,
-written last, that lists them and says whose link it is. Disks and object stores have the same files. So a link is seen
+written last, that lists them and names their link. Disks and object stores have the same files. So a link is seen
 whole or not at all, two processes that write the same link never mix files, and links can be copied between stores. A
 link that is damaged, or that belongs to another key, is logged with its path, set aside and trained again, never used.
 Only tensors and JSON are stored: nothing that is read can run code.
@@ -88,7 +88,7 @@ class LinkStore:
         return {name for name in names if KEY.fullmatch(name)}  # not hidden, and no file inside a link
 
     def planned(self, made: str) -> set[str]:
-        """Return the keys in plans (`Plan.keys`) whose links, and those before them, are stored as made by `made`."""
+        """Return the keys in plans (`Plan.keys`) whose links are stored and, like those before them, made by `made`."""
         if made == ALONE:
             return {key for key in self.keys() if "-" not in key}
         return {key.removesuffix(f"-{made}") for key in self.keys() if key.endswith(f"-{made}")}
@@ -162,12 +162,12 @@ class LinkStore:
                 raise ValueError(f"{name}: the checksum differs")
             return Partial(entry["stage"], entry["epoch"], tensors_from_bytes(content), entry["record"])
         except (ValueError, KeyError, TypeError, OSError, RecursionError, SafetensorError) as error:
-            log.warning("the unfinished epoch %s is damaged (%s); it is set aside, the task starts again", path, error)
+            log.warning("unfinished epoch %s is damaged (%s); it is set aside and the task starts again", path, error)
             path.parent.set_aside()
             return None
 
     def read_partial(self, key: str) -> dict[str, Any]:
-        """Return what is recorded of an unfinished task. Raise ValueError or OSError if that cannot be used."""
+        """Return what is recorded of an unfinished task. Raise ValueError or OSError if it cannot be used."""
         content = (self.partials / key / PARTIAL).read_bytes()
         entry: dict[str, Any] = json.loads(unsealed(content, f"the unfinished {owner(key)}"))
         return entry

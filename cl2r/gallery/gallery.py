@@ -306,7 +306,7 @@ def _write_lock(root: StoragePath) -> Iterator[None]:
 
 
 def own_files(folder: StoragePath, names: re.Pattern[str]) -> list[StoragePath]:
-    """Return what is in a folder of a gallery under a name of ours; anything else is ignored, with one note."""
+    """Return the files of a gallery in one of its folders; others are ignored, with one note."""
     found = folder.list("*")
     foreign = [path.name for path in found if not names.fullmatch(path.name) and not LEFT_BEHIND.fullmatch(path.name)]
     if foreign:
@@ -412,7 +412,7 @@ class ShardStore:
             local = intact(path, shard.vectors, check)
             with local.open("rb") as file:
                 if file.read(len(MAGIC)) != MAGIC:
-                    raise ValueError("no array")  # numpy's own message explains how to unpickle it
+                    raise ValueError("not an array")  # numpy's own message explains how to unpickle it
             vectors: Vectors = np.load(local, mmap_mode="r" if shard.items else None, allow_pickle=False)
             if vectors.shape != (shard.items, shard.dim) or str(vectors.dtype) != shard.dtype:
                 expected = f"{shard.dtype} of shape {(shard.items, shard.dim)}"

@@ -1,7 +1,7 @@
 """Uploads to the search service: how large and how slow one may be, and how many may arrive at a time.
 
 Ray Serve hands a request to a replica as soon as its headers are there; the body arrives while the replica waits.
-Without these limits a few clients that send nothing would keep everyone else waiting.
+Without these limits a few clients that send nothing would block all others.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ LATE = 0.1  # seconds of delay that are the service's own fault
 
 @dataclass(frozen=True)
 class UploadLimits:
-    """What a client has to keep up with; times are seconds."""
+    """What a client has to keep up with; times are in seconds."""
 
     least_rate: float = 1000.0  # bytes per second
     patience: float = 5.0  # how far behind this rate an upload may be
@@ -66,7 +66,7 @@ class Uploads:
         """Return the body of a request; raise HTTPException as soon as it is too long or too slow.
 
         An upload ends when its time is up. Each byte that arrives adds the time that it may take at the least rate, but
-        no more than the patience is left afterwards: what was sent quickly does not excuse a pause.
+        never leaves more than the patience: what was sent quickly does not excuse a pause.
         """
         refused = HTTPException(413, f"the image is larger than {self.most_bytes / 1e6:g} MB; scale it down")
         declared = request.headers.get("content-length", "")
@@ -92,7 +92,7 @@ class Uploads:
             if now() >= last:
                 why = f"the upload took longer than {limits.longest:g} s; scale the image down"
             elif limit not in self._patient:
-                why = f"more than {limits.side_by_side} uploads at a time, of which this is a slow one; try again"
+                why = f"more than {limits.side_by_side} uploads at a time, and this is one of the slowest; try again"
             raise HTTPException(408, why, {"Connection": "close"}) from error
         except ClientDisconnect as error:
             raise HTTPException(400, "the upload ended too early") from error

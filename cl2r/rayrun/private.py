@@ -1,4 +1,4 @@
-"""The Ray that is started on this machine for one process: a private folder, a token of its own, loopback only.
+"""The Ray that is started on this machine for one process: a private folder, its own token, loopback only.
 
 Ray's defaults are made for a machine that trusted users share: its folder is writable by all, its token is one file per
 user that others can read, and most of its processes listen at all addresses.
@@ -37,7 +37,7 @@ DEFECTS = (AssertionError, AttributeError, ImportError, LookupError, NameError, 
 
 @contextlib.contextmanager
 def private_ray(options: Mapping[str, Any]) -> Iterator[None]:
-    """Start a Ray with these options of `ray.init`, and end it with the block. Raise InputError if it cannot start.
+    """Start a Ray with these options of `ray.init`, and end it after the block. Raise InputError if it cannot start.
 
     Its folder stays, for its logs; one that is a week old is removed when the next Ray starts.
     """
@@ -161,7 +161,7 @@ def _settings(folder: Path) -> Iterator[None]:
 
 
 def _read_settings_again() -> None:
-    """Make Ray read mode and token again: it has read them when it was imported, or for another Ray before."""
+    """Make Ray read mode and token again: it read them when it was imported, or for an earlier Ray."""
     import ray
 
     ray._raylet.Config.initialize("")  # there are no public functions

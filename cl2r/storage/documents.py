@@ -1,7 +1,7 @@
 """Parse YAML and JSON from untrusted sources; every fault is one line that names the file.
 
-YAML has plain values only. A key that is given twice is refused, because the last one would win without a word; so are
-texts that are nested too deeply, that contain themselves, or that stand for far more values than they have characters.
+YAML has plain values only. A repeated key is refused, because the last one would silently win; so are texts that are
+nested too deeply, that contain themselves, or that stand for far more values than they have characters.
 """
 
 import json

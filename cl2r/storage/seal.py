@@ -1,12 +1,12 @@
-"""Seals: what a stored file belongs to, and the SHA-256 checksum of that and of its content.
+"""Seals: the owner of a stored file, and the SHA-256 checksum of owner and content.
 
-Files that only we read begin with their seal, one line of JSON, and the content follows. Files that other programs read
-as they are (Parquet, YAML, Optuna's journal) have their seal beside them, in `NAME.seal`. A file that was changed,
+Files that only cl2r reads begin with their seal, one line of JSON, and the content follows. Files that other programs
+read as they are (Parquet, YAML, Optuna's journal) have their seal beside them, in `NAME.seal`. A file that was changed,
 exchanged with another one or copied from elsewhere does not fit its seal, and is not used.
 
 A file and the seal beside it cannot be replaced in one step. While a file is being replaced its seal therefore has the
-new checksum and that of the file before: a reader finds the one or the other, and so does the next command if the
-writer is killed in between. If writers are killed repeatedly, the seal accumulates checksums; the next successful write
+new checksum and that of the file before: a reader finds one or the other, and so does the next command if the writer
+is killed in between. If writers are killed repeatedly, the seal accumulates checksums; the next successful write
 leaves one.
 """
 
@@ -47,7 +47,7 @@ def unsealed(content: bytes, belongs_to: str) -> bytes:
 
 
 def owner_of(content: bytes) -> str:
-    """Return what sealed content belongs to. Raise SealError if it is damaged."""
+    """Return the owner of sealed content. Raise SealError if it is damaged."""
     owner, _ = _parsed(b"".join(content.partition(b"\n")[:2]))
     unsealed(content, owner)
     return owner
@@ -124,7 +124,7 @@ class JournalSeal:
             if checksum(kept, owner) in digests:
                 self.unsealed_lines = left_out
                 if left_out and self.change:
-                    log.warning("%s: %d lines at its end were not written whole; removed", self.path, left_out)
+                    log.warning("%s: %d incomplete lines at its end; removed", self.path, left_out)
                     self.path.write_file(kept)
                 return kept
         raise SealError("the checksum differs")

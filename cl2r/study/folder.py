@@ -126,8 +126,8 @@ class StudyFolder:
                     return study
                 break
         else:
-            raise InputError(f"{fault}, and its ledger does not say what it stood for; choose another --name")
-        raise InputError(f"{fault}, and the study of that name is another one; choose another --name")
+            raise InputError(f"{fault}, and its ledger does not say what it specified; choose another --name")
+        raise InputError(f"{fault}, and that name belongs to another study; choose another --name")
 
     def find_id(self) -> str:
         """Return the study's id: from study.yaml or, if that is missing or damaged, from the seals of events."""

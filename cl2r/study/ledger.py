@@ -50,7 +50,7 @@ class Event:
         try:
             content: dict[str, Any] = json.loads(unsealed(self.path.read_bytes(), owner(self.study, self.path.name)))
             if not isinstance(content, dict):
-                raise SealError("it holds no mapping")
+                raise SealError("it is not a mapping")
         except (SealError, IsADirectoryError, ValueError, RecursionError) as error:
             fault = "a folder is in its place" if isinstance(error, IsADirectoryError) else error
             cure = "run the study's command again, which sets it aside and rebuilds its content"
@@ -94,7 +94,7 @@ class Ledger:
                 foreign.append(path.name)
         if foreign and str(self.folder) not in _noted:
             _noted.add(str(self.folder))
-            log.info("note: %s holds files that are no events, e.g. %s; they are ignored", self.folder, foreign[0])
+            log.info("note: %s holds files that are not events, e.g. %s; they are ignored", self.folder, foreign[0])
         return sorted(event for event in found if not kinds or event.kind in kinds)
 
     def last(self, *kinds: Kind) -> dict[str, Event]:
