@@ -22,7 +22,7 @@ SYMBOLS = (
     "KD_T(z, z°) = cross-entropy of softmax(z/T) to softmax(z°/T) over the old classes",
     "a, A: features of an adapter's images by the new model; b, B: by the old one; q a new query",
 )
-"""What the formulas have in common."""
+"""Symbols that several formulas use."""
 PRESETS = "Defaults of options are those without a preset; a preset may set others, e.g. memory.per_class=4 on icons."
 SIGNS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     type=click.Choice(["same", "any"]),
     default="same",
     show_default=True,
-    help="Use stored links made by one process on the same kind of device, or any.",
+    help="Reuse links trained by one process on the same kind of device, or any.",
 )
 @shared.log_option()
 @click.option("--show-config", is_flag=True, help="Print every setting and stop.")

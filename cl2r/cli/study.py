@@ -204,7 +204,7 @@ def resource_option(name: str, **settings: Any) -> Callable[[Any], Any]:
 @resource_option(
     "--accept-links",
     type=click.Choice(["same", "any"]),
-    help="Use stored links made with as many workers on the same kind of device, or any. [default: same]",
+    help="Reuse links trained with the same number of workers and kind of device, or any. [default: same]",
 )
 @resource_option("--sync-batchnorm", is_flag=True, help="Batch norm over all workers (GPUs only).")
 @resource_option(

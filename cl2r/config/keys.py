@@ -16,19 +16,20 @@ ONE_CPU = "cpu1"
 AcceptLinks = Literal["same", "any"]
 """Use stored links made with as many workers on the same kind of device, or any."""
 MAKERS = ("device", "workers", "sync_batchnorm")
-"""Columns of `tasks`, what made a link; `mixed` in `runs` says that the links of a run were made in several ways."""
+"""Columns of `tasks` that describe what trained a link; `mixed` in `runs` is true if they differ between the links of a
+run."""
 
 
 def made_by(device: str, workers: int, sync_batchnorm: bool) -> str:
-    """Return what computes a link, as text: `cpu1`, `cpu2`, `cuda4`, `cuda4s` with synchronised batch norm."""
+    """Return a short name of device kind and worker count: `cpu1`, `cuda4`, `cuda4s` with synchronised batch norm."""
     return f"{device}{workers}{'s' * sync_batchnorm}"
 
 
 def stored_key(key: str, made: Sequence[str]) -> str:
     """Return the key that a link is stored under: `key`, and what computed this link and those before it.
 
-    Rounding and the statistics of batch norm depend on the kind of device and on the number of workers: links that were
-    made otherwise are other links. A link that one process made on a CPU, like all before it, is stored under `key`.
+    Rounding and the statistics of batch norm depend on the kind of device and on the number of workers: links trained
+    differently have different keys. A link that one process made on a CPU, like all before it, is stored under `key`.
     """
     if len(set(made)) > 1:
         return f"{key}-mixed{hashlib.sha256(json.dumps(list(made)).encode()).hexdigest()[:12]}"

@@ -15,7 +15,7 @@ from cl2r.errors import InputError
 
 REQUIRED = ("x_train", "y_train", "x_open", "y_open")
 NO_ARRAY = (ValueError, EOFError, TypeError, OverflowError, MemoryError, RecursionError, tokenize.TokenError)
-"""What numpy raises for a file that is no array; it parses headers as Python."""
+"""What numpy raises for a file that is not an array; it parses headers as Python."""
 UNREADABLE = (OSError, zipfile.BadZipFile, zlib.error, NotImplementedError, *NO_ARRAY)
 GROWTH = 100  # how many times larger than its file the content may be; drawings of few strokes reach 50
 ALWAYS_BYTES = 2**32  # content of this size is never too large
@@ -55,7 +55,7 @@ def _read(path: Path) -> dict[str, Array]:
             if start == MAGIC:
                 raise InputError(f"{path}: holds a single array, {expected}")
             if not start.startswith((b"PK\3\4", b"PK\5\6")):
-                raise ValueError("no zip file")  # numpy would tell how to unpickle it
+                raise ValueError("not a zip file")  # numpy's own message explains how to unpickle it
             file.seek(0)
             archive = np.load(file, allow_pickle=False)
         except InputError:
@@ -82,7 +82,7 @@ def _read_array(path: Path, archive: np.lib.npyio.NpzFile, key: str, member: zip
     try:
         with archive.zip.open(member) as stream:
             if stream.read(len(MAGIC)) != MAGIC:
-                raise ValueError("no array")
+                raise ValueError("not an array")
             first_version = stream.read(2)[:1] == b"\1"
             header = np.lib.format.read_array_header_1_0 if first_version else np.lib.format.read_array_header_2_0
             shape, _, dtype = header(stream)

@@ -108,7 +108,7 @@ class Chain:
         self.store, self.info, self.device = LinkStore(root), method_info(plan.config.method.name), workers.device
         self.tasks = range(1, len(plan.keys) + 1)
         self.made_here = made_by(workers.device.type, workers.world, workers.sync_batchnorm)
-        self.made = [self.made_here] * len(plan.keys)  # what made each link, known of the links that were ensured
+        self.made = [self.made_here] * len(plan.keys)  # how each link was made; final once `ensure_link` has run
         self.earlier, self.accept_links = earlier, accept_links
         spec, tuning = plan.config.eval, plan.tuning_pairs
         self._report = Evaluator(plan.report_pairs, spec, plan.report_images)
@@ -139,7 +139,7 @@ class Chain:
             self._log(f"task {task}: reused link {key}")
             if found != self.made_here and self.workers.first:
                 log.warning(
-                    "task %d: its link was made by %s; this command makes links by %s", task, found, self.made_here
+                    "task %d: its link was trained by %s; this command trains by %s", task, found, self.made_here
                 )
             return
         with self.store.lock(key) if self.workers.first else contextlib.nullcontext():
@@ -149,18 +149,18 @@ class Chain:
                 self._train(task)
 
     def key(self, task: int) -> str:
-        """Return the key that link `task` is stored under, after links made like those that this chain uses."""
+        """Return the key of link `task`, given how the links before it were made."""
         return stored_key(self.plan.keys[task - 1], self.made[:task])
 
     def _find(self, task: int) -> str | None:
-        """Return what made a stored link that can be used, None if there is none.
+        """Return what made the stored link to use, or None if there is none.
 
-        Of several, the one from which the longest stored chain continues: another study may have made some links too.
+        Of several, take the one with the longest stored chain: another study may have trained some of the links.
         """
         key, before = self.plan.keys[task - 1], self.made[: task - 1]
         ways = self._ways
         if len(ways) > 1:
-            ways.sort(key=lambda way: self._reach([*before, way]), reverse=True)  # of equal ones this command's first
+            ways.sort(key=lambda way: self._reach([*before, way]), reverse=True)  # stable: in ties, this command's
         for way in ways:
             if self.store.load(stored_key(key, [*before, way])) is not None:
                 return way
@@ -178,7 +178,7 @@ class Chain:
         return list(dict.fromkeys([self.made_here, *self.earlier]))
 
     def _reach(self, made: list[str]) -> int:
-        """Return how many links of this chain are stored, one after the other, if the first ones were made so."""
+        """Return the length of the longest stored chain that begins with links made in these ways."""
         if stored_key(self.plan.keys[len(made) - 1], made) not in self.store:
             return len(made) - 1
         ways = self._ways if len(made) < len(self.plan.keys) else []

@@ -1,7 +1,7 @@
 """The store of links: what a run has learned after each task, addressed by content.
 
 A link is a folder: two safetensors files and a record, whose names begin with their checksums, and a sealed manifest,
-written last, that lists them and says whose link it is. Disks and object stores have the same files. So a link is seen
+written last, that lists them and names their link. Disks and object stores have the same files. So a link is seen
 whole or not at all, two processes that write the same link never mix files, and links can be copied between stores. A
 link that is damaged, or that belongs to another key, is logged with its path, set aside and trained again, never used.
 Only tensors and JSON are stored: nothing that is read can run code.
@@ -169,12 +169,12 @@ class LinkStore:
                 raise ValueError(f"{name}: the checksum differs")
             return Partial(entry["stage"], entry["epoch"], tensors_from_bytes(content), entry["record"])
         except (ValueError, KeyError, TypeError, OSError, RecursionError, SafetensorError) as error:
-            log.warning("the unfinished epoch %s is damaged (%s); it is set aside, the task starts again", path, error)
+            log.warning("unfinished epoch %s is damaged (%s); it is set aside and the task starts again", path, error)
             path.parent.set_aside()
             return None
 
     def read_partial(self, key: str) -> dict[str, Any]:
-        """Return what is recorded of an unfinished task. Raise ValueError or OSError if that cannot be used."""
+        """Return what is recorded of an unfinished task. Raise ValueError or OSError if it cannot be used."""
         content = (self.partials / key / PARTIAL).read_bytes()
         entry: dict[str, Any] = json.loads(unsealed(content, f"the unfinished {owner(key)}"))
         return entry
@@ -189,7 +189,7 @@ class LinkStore:
         except FileNotFoundError as error:
             raise DamagedError(f"{MANIFEST} is missing") from error
         except (IsADirectoryError, NotADirectoryError) as error:
-            raise DamagedError(f"{MANIFEST} is no file") from error
+            raise DamagedError(f"{MANIFEST} is not a file") from error
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise DamagedError(f"{MANIFEST} does not parse") from error
 
@@ -235,7 +235,7 @@ def check_writable(root: StoragePath | Path) -> None:
 
 
 def owner(key: str) -> str:
-    """Return whose the files of link `key` are, as their seal states it."""
+    """Return the owner of the files of link `key`, as stated in their seal."""
     return f"link {key}"
 
 
@@ -247,7 +247,7 @@ def content_name(digest: str, name: str) -> str:
 def _checked(key: str) -> str:
     """Return the key. Raise InputError if it could be a path, because damaged links are renamed."""
     if not KEY.fullmatch(key):
-        raise InputError(f"{key!r} is no key of a link")
+        raise InputError(f"{key!r} is not the key of a link")
     return key
 
 

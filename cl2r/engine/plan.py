@@ -37,7 +37,7 @@ class Plan:
     """Images of the search that is reported; None if recall is undefined."""
 
     def model_facts(self, keys: Sequence[str]) -> dict[str, Any]:
-        """Return, as plain JSON, what the use of the model after the links `keys` needs besides weights and config.
+        """Return, as plain JSON, what is needed to use the last model of `keys`, besides its weights and config.
 
         Links keep it, so that a model can be used where the training data are not.
         """

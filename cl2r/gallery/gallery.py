@@ -13,8 +13,8 @@ A change writes new shards first and a new commit last, so readers see the galle
 vectors keep the model that made them: mixed versions are the normal case. The name of a shard is a digest of its model
 and its images, so making a shard twice gives the same shard.
 
-Nothing is used unseen: the JSON files are sealed (`cl2r.storage.seal`) as belonging to this gallery and to their own
-name, commits hold the checksums of vectors and items, and gallery.json says which commit must be there.
+Every file is checked before it is used: the JSON files are sealed (`cl2r.storage.seal`) with this gallery and their own
+name as owner, commits hold the checksums of vectors and items, and gallery.json says which commit must be there.
 """
 
 import contextlib
@@ -71,7 +71,7 @@ class Mark(Record):
 
     format: int
     id: Name
-    commits: NonNegativeInt  # number of the newest commit, so that a lost one is missed
+    commits: NonNegativeInt  # number of the newest commit, so that its loss is noticed
 
 
 class Shard(Record):
@@ -306,7 +306,7 @@ def _write_lock(root: StoragePath) -> Iterator[None]:
 
 
 def own_files(folder: StoragePath, names: re.Pattern[str]) -> list[StoragePath]:
-    """Return what is in a folder of a gallery under a name of ours; anything else is ignored, with one note."""
+    """Return the files of a gallery in one of its folders; others are ignored, with one note."""
     found = folder.list("*")
     foreign = [path.name for path in found if not names.fullmatch(path.name) and not LEFT_BEHIND.fullmatch(path.name)]
     if foreign:
@@ -317,7 +317,7 @@ def own_files(folder: StoragePath, names: re.Pattern[str]) -> list[StoragePath]:
 @functools.cache  # once per process
 def _note_foreign(folder: str, first: str, count: int) -> None:
     more = f" and {count - 1} more" if count > 1 else ""
-    log.warning("%s: %s%s ignored, because nothing of a gallery has such a name; move it away", folder, first, more)
+    log.warning("%s: ignoring %s%s, not a file of a gallery; move it elsewhere", folder, first, more)
 
 
 @dataclass(frozen=True)
@@ -412,7 +412,7 @@ class ShardStore:
             local = intact(path, shard.vectors, check)
             with local.open("rb") as file:
                 if file.read(len(MAGIC)) != MAGIC:
-                    raise ValueError("no array")  # numpy would tell how to unpickle it
+                    raise ValueError("not an array")  # numpy's own message explains how to unpickle it
             vectors: Vectors = np.load(local, mmap_mode="r" if shard.items else None, allow_pickle=False)
             if vectors.shape != (shard.items, shard.dim) or str(vectors.dtype) != shard.dtype:
                 expected = f"{shard.dtype} of shape {(shard.items, shard.dim)}"

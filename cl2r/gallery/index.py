@@ -8,8 +8,8 @@
 The inner product of rows of length one is their cosine. An index of the last three kinds is a memory-mapped file. It
 covers the shards it was built from; shards added later are searched exactly. Its recall is measured when it is built.
 
-    index/<version>-<kind>-<digest>.json        description, sealed as belonging to this gallery and to this name
-    index/<version>-<kind>-<digest>-*.faiss     the index; its checksum is in the description and begins its last part
+    index/<version>-<kind>-<digest>.json        description, sealed with this gallery and name as owner
+    index/<version>-<kind>-<digest>-*.faiss     the index; its checksum is in the description, and begins with *
 
 An index that is damaged or belongs elsewhere is set aside, and the rows that it covered are searched exactly.
 """
@@ -42,7 +42,7 @@ CENTROIDS = 256  # values of one code byte; a product quantiser needs at least a
 COVERED = 0.8  # share of a version's rows that its index must cover; if it covers fewer, it is rebuilt
 FILE_NAME = re.compile(r"[\w-]+-(ivf|hnsw|pq)-[0-9a-f]{16}(\.json|-[0-9a-f]{16}\.faiss)")
 ATTEMPTS, PAUSE_SECONDS = 2, 0.1  # another process may build the index while this one looks at its two files
-REBUILD = "`cl2r gallery build` makes it again"
+REBUILD = "`cl2r gallery build` rebuilds it"
 MMAP = faiss.IO_FLAG_MMAP_IFC | faiss.IO_FLAG_READ_ONLY
 
 Scores = npt.NDArray[np.float32]
@@ -290,7 +290,7 @@ def read_index_file(path: StoragePath, gallery: str) -> IndexFile:
 def index_file(path: StoragePath, built: IndexFile, again: bool = False) -> StoragePath:
     """Return the index of a description, from an object store a copy in the user's cache; compare its checksum.
 
-    It is compared once per process and state of the file, or `again`. Raise InputError if it differs.
+    The checksum is compared once per process and state of the file, or `again`. Raise InputError if it differs.
     """
     file = path.parent / _faiss_name(path.name.removesuffix(".json"), built.digest)
     try:
@@ -336,7 +336,7 @@ def covering_index(gallery: Gallery, version: str) -> tuple[StoragePath, IndexFi
 
 
 def _set_aside(path: StoragePath, error: InputError) -> None:
-    """Rename the files of an index that cannot be used, and warn. Where nothing can be renamed, only warn."""
+    """Rename the files of an index that cannot be used, and warn. If that fails, only warn."""
     try:
         for file in [path, *path.parent.list(f"{path.name.removesuffix('.json')}-*.faiss")]:
             file.set_aside()

@@ -1,7 +1,7 @@
 """Uploads to the search service: how large and how slow one may be, and how many may arrive at a time.
 
 Ray Serve hands a request to a replica as soon as its headers are there; the body arrives while the replica waits.
-Without these limits a few clients that send nothing would keep everyone else waiting.
+Without these limits a few clients that send nothing would block all others.
 """
 
 import asyncio
@@ -10,22 +10,22 @@ from dataclasses import dataclass
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 
-LATE = 0.1  # seconds after which the service is to blame
+LATE = 0.1  # seconds of delay that are the service's own fault
 
 
 @dataclass(frozen=True)
 class UploadLimits:
-    """What a client has to keep up with; times are seconds."""
+    """What a client has to keep up with; times are in seconds."""
 
     least_rate: float = 1000.0  # bytes per second
     patience: float = 5.0  # how far behind this rate an upload may be
-    side_by_side: int = 32  # uploads that have this patience at a time; for each further one the slowest has less:
+    side_by_side: int = 32  # uploads with this patience; for each further one, the slowest gets `less_patience`
     less_patience: float = 1.0
     longest: float = 45.0  # for a whole upload, at whatever rate
 
 
 class Limit:
-    """Ends what runs inside `timeout` at a time that can be moved.
+    """A deadline that can be moved; it ends the block of `timeout`.
 
     If the service itself was late because it was busy, data may have arrived in time that it has not read yet. It then
     gets, once, as long to read as it was late.
@@ -37,13 +37,13 @@ class Limit:
         self._timer = self._loop.call_at(when, self._end)
 
     def move(self, when: float) -> None:
-        """Set another time."""
+        """Move the deadline."""
         self.cancel()
         self.when = when
         self._timer = self._loop.call_at(when, self._end)
 
     def cancel(self) -> None:
-        """Let it run on."""
+        """Remove the deadline."""
         self._timer.cancel()
 
     def _end(self) -> None:
@@ -66,7 +66,7 @@ class Uploads:
         """Return the body of a request; raise HTTPException as soon as it is too long or too slow.
 
         An upload ends when its time is up. Each byte that arrives adds the time that it may take at the least rate, but
-        no more than the patience is left afterwards: what was sent quickly does not excuse a pause.
+        never leaves more than the patience: what was sent quickly does not excuse a pause.
         """
         refused = HTTPException(413, f"the image is larger than {self.most_bytes / 1e6:g} MB; scale it down")
         declared = request.headers.get("content-length", "")
@@ -92,7 +92,7 @@ class Uploads:
             if now() >= last:
                 why = f"the upload took longer than {limits.longest:g} s; scale the image down"
             elif limit not in self._patient:
-                why = f"more than {limits.side_by_side} uploads at a time, of which this is a slow one; try again"
+                why = f"more than {limits.side_by_side} uploads at a time, and this is one of the slowest; try again"
             raise HTTPException(408, why, {"Connection": "close"}) from error
         except ClientDisconnect as error:
             raise HTTPException(400, "the upload ended too early") from error
@@ -105,7 +105,7 @@ class Uploads:
         return bytes(content)
 
     def _admit(self, limit: Limit) -> None:
-        """Have patience with an upload; if that makes too many, have less with the one whose time is up first."""
+        """Grant an upload full patience; if too many have it, reduce that of the one nearest to its deadline."""
         self._patient.append(limit)
         if len(self._patient) > self.limits.side_by_side:
             slowest = min(self._patient, key=lambda each: each.when)

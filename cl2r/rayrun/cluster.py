@@ -98,7 +98,7 @@ def cluster(
 
 @contextlib.contextmanager
 def _joined(options: dict[str, Any]) -> Iterator[None]:
-    """Join a cluster, and leave it with the block."""
+    """Join a cluster, and leave it after the block."""
     import ray
 
     try:

@@ -1,4 +1,4 @@
-"""The Ray that is started on this machine for one process: a private folder, a token of its own, loopback only.
+"""The Ray that is started on this machine for one process: a private folder, its own token, loopback only.
 
 Ray's defaults are made for a machine that trusted users share: its folder is writable by all, its token is one file per
 user that others can read, and most of its processes listen at all addresses.
@@ -37,7 +37,7 @@ DEFECTS = (AssertionError, AttributeError, ImportError, LookupError, NameError, 
 
 @contextlib.contextmanager
 def private_ray(options: Mapping[str, Any]) -> Iterator[None]:
-    """Start a Ray with these options of `ray.init`, and end it with the block. Raise InputError if it cannot start.
+    """Start a Ray with these options of `ray.init`, and end it after the block. Raise InputError if it cannot start.
 
     Its folder stays, for its logs; one that is a week old is removed when the next Ray starts.
     """
@@ -104,7 +104,7 @@ def check_folder(dashboard: bool = False) -> Path:
 
 @contextlib.contextmanager
 def _in_use(folder: Path) -> Iterator[None]:
-    """Hold the lock of the folder, so that nobody takes it for an old one; the token goes with the block."""
+    """Lock the folder so that it is not taken for an old one; remove the token at the end."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         with contextlib.suppress(OSError):  # without locks, nobody can take it for an old one either
@@ -116,7 +116,7 @@ def _in_use(folder: Path) -> Iterator[None]:
 
 
 def _remove_old(base: Path) -> None:
-    """Remove the folders that Rays of this user left behind, a week after they ended."""
+    """Remove this user's folders of Rays that ended a week ago."""
     for path in base.glob(f"{PREFIX}*/{RAY}"):
         try:
             handle = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
@@ -136,7 +136,7 @@ def _remove_old(base: Path) -> None:
 
 @contextlib.contextmanager
 def _settings(folder: Path) -> Iterator[None]:
-    """Set the environment of Ray's processes, a token included, and take it back at the end.
+    """Set the environment of Ray's processes, a token included, and restore it at the end.
 
     A token of the user's own (RAY_AUTH_TOKEN, RAY_AUTH_TOKEN_PATH, Kubernetes) is used; otherwise one is made, and the
     file in ~/.ray, which may belong to a cluster, is neither read nor written.
@@ -163,7 +163,7 @@ def _settings(folder: Path) -> Iterator[None]:
 
 
 def _read_settings_again() -> None:
-    """Make Ray read mode and token again: it has read them when it was imported, or for another Ray before."""
+    """Make Ray read mode and token again: it read them when it was imported, or for an earlier Ray."""
     import ray
 
     ray._raylet.Config.initialize("")  # there are no public functions

@@ -173,7 +173,7 @@ class RaceSource:
                 study.tell(trial.number, state=TrialState.FAIL)  # killed while its point was being chosen
             else:
                 points.pop(number, None)
-        # The default, and what a journal that was made again lacks. One entry per trial, which cannot be cut in two.
+        # The default, and what a rebuilt journal lacks. One entry per trial, so that none is cut in two.
         for number, point in points.items():
             added = optuna.trial.create_trial(
                 state=TrialState.RUNNING,

@@ -51,9 +51,9 @@ class RetryPolicy:
         return count <= self.retries
 
     def saved(self, job: Job) -> dict[str, tuple[float, int]]:
-        """Return stage and epoch that the store has of each link, (∞, 0) of a whole one; reads no tensors.
+        """Return the stored stage and epoch of each link, (∞, 0) if it is complete; no tensors are read.
 
-        Links that were made otherwise (`stored_key`) count too, each for itself: the run may use them.
+        Links trained differently (`stored_key`) count too, each by itself: the run may use them.
         """
         planned = {key for run in job.runs for key in run.keys[: job.stop_after]}
         stored = self.store.keys()

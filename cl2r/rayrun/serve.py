@@ -33,8 +33,8 @@ NAME = "cl2r-search"
 ONGOING, QUEUED = 3 * UploadLimits.side_by_side, 128
 """Requests that a replica has, and that wait for one; further requests are answered with 503.
 
-A replica has a request from its headers on. There is room for three times as many as may be slow uploads, so that these
-do not keep others waiting.
+A request occupies a replica from its headers on. There is room for three times the number of slow uploads, so that
+these do not block others.
 """
 SECONDS = 60.0  # time for one request, upload included
 QUIET = {"log_level": "WARNING", "enable_access_log": False}

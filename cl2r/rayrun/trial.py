@@ -124,10 +124,9 @@ def fit_workers(
 
 
 def _process_group(backend: str | None) -> Any:
-    """Return how workers form a process group: Ray Train's way, but by a private file if all are on this machine.
+    """Return how workers form a process group: as in Ray Train, but by a private file if all are on this machine.
 
-    The store of torch that Ray Train uses, and whose content workers trust, listens at all addresses and asks for
-    nothing.
+    Ray Train uses torch's store, whose content workers trust; it listens at all addresses, without authentication.
     """
     import ray
     from ray.train.torch import TorchConfig

@@ -3,11 +3,11 @@
 On a disk the operating system locks (NFS passes locks on to other machines). In an object store a process puts a
 ticket, then lists all tickets: if it sees no other ticket, it holds the lock. Listings are consistent, so of two
 processes the later one sees the ticket of the other. If several see each other, the one whose name comes first keeps
-its ticket and waits; the others remove theirs and put none while there is one. A holder rewrites its ticket every few
+its ticket and waits; the others remove theirs and add none while one exists. A holder rewrites its ticket every few
 seconds; one that did not change for a minute of the observer's clock belongs to a dead process.
 
 Tickets need nothing but listings, which every store has. A put that fails if the object exists would need a second
-client with credentials of its own, because pyarrow offers none; and as long as one process of a store cannot use it,
+client with its own credentials, because pyarrow offers none; and as long as one process of a store cannot use it,
 the others would have to look for tickets too.
 """
 
@@ -47,7 +47,7 @@ def this_process() -> str:
 
 
 def process_mark() -> str:
-    """Return this process as part of a file name: its number, and eight digits for the boot and namespace it is of."""
+    """Return a mark of this process for file names: its number and eight digits of boot and PID namespace."""
     return f"{os.getpid()}-{_kernel_digits()}"
 
 
@@ -148,7 +148,7 @@ class Ticket:
         self.path.write_file(json.dumps(ticket).encode())
 
     def _living(self, path: "ObjectPath") -> str | None:
-        """Return whose a ticket is if it changed since this process first saw it; remove that of a dead process."""
+        """Return the owner of a ticket if it changed since this process first saw it; remove that of a dead process."""
         try:
             ticket = _ticket(path)
         except FileNotFoundError:
@@ -182,7 +182,7 @@ def ticket_holder(claim: "ObjectPath") -> str | None:
 
 
 def _ticket(path: "ObjectPath") -> dict[str, Any]:
-    """Return a ticket. One that does not parse counts like that of another machine, until it is a minute old."""
+    """Return a ticket. One that does not parse is treated like one from another machine: it expires after a minute."""
     entry: dict[str, Any] = {"who": str(path), "pid": 0, "kernel": None, "beats": 0}
     with contextlib.suppress(ValueError, TypeError, RecursionError):
         entry |= json.loads(path.read_bytes())

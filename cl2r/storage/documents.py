@@ -1,7 +1,7 @@
-"""YAML and JSON of any origin: what is wrong with a text is one line that names the file, never a traceback.
+"""Parse YAML and JSON from untrusted sources; every fault is one line that names the file.
 
-YAML has plain values only. A key that is given twice is refused, because the last one would win without a word; so are
-texts that are nested too deeply, that contain themselves, or that stand for far more values than they have characters.
+YAML has plain values only. A repeated key is refused, because the last one would silently win; so are texts that are
+nested too deeply, that contain themselves, or that stand for far more values than they have characters.
 """
 
 import json
@@ -106,7 +106,7 @@ def json_mapping(content: bytes, where: object, advice: str = RESTORE) -> dict[s
     """Return the mapping in a JSON text; raise InputError if there is something else, such as a list or NaN."""
 
     def refuse(name: str) -> NoReturn:
-        raise ValueError(f"{name} is no value of JSON")
+        raise ValueError(f"{name} is not a JSON value")
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         entry: dict[str, Any] = {}

@@ -1,9 +1,9 @@
 """Files and folders that killed processes left behind; whoever lists them may remove them.
 
-What is written aside before it is renamed is called `.NAME.` and 32 hexadecimal digits (`LocalPath.write_file`). It
-cannot be told whether its writer lives, on this machine or another, so it counts as left behind when nothing in it has
-changed for long. Folders in the temporary directory are called `cl2r-` and the mark of their process, which can be
-asked about on the machine that it ran on; those of another boot are judged by age. Folders of a Ray have no such mark:
+What is written aside before it is renamed is called `.NAME.` and 32 hexadecimal digits (`LocalPath.write_file`). Its
+writer may live on another machine, so it counts as left behind when nothing in it has changed for long. Folders in the
+temporary directory are called `cl2r-` and the mark of their process, which the machine that it ran on can look up;
+those of another boot are judged by age. Folders of a Ray have no such mark:
 they are kept for a while, because they hold its logs (`cl2r/rayrun/private.py`).
 """
 
@@ -38,7 +38,7 @@ def stale(root: Path, older_than: float = DAY) -> Iterator[LocalPath]:
 
 
 def stale_temporary(older_than: float = DAY) -> Iterator[LocalPath]:
-    """Yield this user's `cl2r-` folders in the temporary directory: of dead processes, and old ones of unknown ones."""
+    """Yield this user's `cl2r-` folders in the temporary directory whose process is dead, or unknown and old."""
     for path in LocalPath(tempfile.gettempdir()).list("cl2r-*"):
         try:
             found = path.lstat()

@@ -1,12 +1,13 @@
-"""Seals: what a stored file belongs to, and the SHA-256 checksum of that and of its content.
+"""Seals: the owner of a stored file, and the SHA-256 checksum of owner and content.
 
-Files that only we read begin with their seal, one line of JSON, and the content follows. Files that other programs read
-as they are (Parquet, YAML, Optuna's journal) have their seal beside them, in `NAME.seal`. A file that was changed,
+Files that only cl2r reads begin with their seal, one line of JSON, and the content follows. Files that other programs
+read as they are (Parquet, YAML, Optuna's journal) have their seal beside them, in `NAME.seal`. A file that was changed,
 exchanged with another one or copied from elsewhere does not fit its seal, and is not used.
 
 A file and the seal beside it cannot be replaced in one step. While a file is being replaced its seal therefore has the
-new checksum and that of the file before: a reader finds the one or the other, and so does the next command if the
-writer is killed in between. Checksums collect in a seal while writers are killed; the first that is not leaves one.
+new checksum and that of the file before: a reader finds one or the other, and so does the next command if the writer
+is killed in between. If writers are killed repeatedly, the seal accumulates checksums; the next successful write
+leaves one.
 """
 
 import contextlib
@@ -46,7 +47,7 @@ def unsealed(content: bytes, belongs_to: str) -> bytes:
 
 
 def owner_of(content: bytes) -> str:
-    """Return what sealed content belongs to. Raise SealError if it is damaged."""
+    """Return the owner of sealed content. Raise SealError if it is damaged."""
     owner, _ = _parsed(b"".join(content.partition(b"\n")[:2]))
     unsealed(content, owner)
     return owner
@@ -73,7 +74,7 @@ def read_beside(path: StoragePath, belongs_to: str) -> bytes:
     """Return the content of a file that has its seal beside it.
 
     Raise FileNotFoundError if there is no such file, and SealError if it has no seal or does not fit it. Another
-    process may replace the file between the looks at it and at its seal: only what several looks in a row find alike
+    process may replace the file between reading it and reading its seal, so only a mismatch that several reads repeat
     is damage.
     """
     seen, left = ("", b""), ATTEMPTS
@@ -100,7 +101,7 @@ def read_beside(path: StoragePath, belongs_to: str) -> bytes:
 
 
 class JournalSeal:
-    """The seal beside a file that another program appends lines to, kept up to date by whoever starts that program.
+    """The seal beside a file that another program appends to. `append` must be called before each append.
 
     Lines after the sealed ones, whole or cut off, are removed if `change` allows it. Raise SealError if those before do
     not fit the seal.
@@ -124,20 +125,20 @@ class JournalSeal:
             if checksum(kept, owner) in digests:
                 self.unsealed_lines = left_out
                 if left_out and self.change:
-                    log.warning("%s: %d lines at its end were not written whole; removed", self.path, left_out)
+                    log.warning("%s: %d incomplete lines at its end; removed", self.path, left_out)
                     self.path.write_file(kept)
                 return kept
         raise SealError("the checksum differs")
 
     def append(self, content: bytes) -> None:
-        """Seal the file as it is, and as it will be with this content; call it before the content is appended."""
+        """Seal the file as it is, and as it will be with this content."""
         before = self._digest.hexdigest()
         self._digest.update(content)
         seal_path(self.path).write_file(_line(self.belongs_to, [self._digest.hexdigest(), before]))
 
 
 def run_owner(run: str, name: str) -> str:
-    """Return whose the file `name` in the folder of a run is, as its seal states it."""
+    """Return the owner of the file `name` in the folder of a run, as stated in its seal."""
     return f"run {run}, {name}"
 
 
@@ -164,7 +165,7 @@ def _line(belongs_to: str, digest: str | Sequence[str]) -> bytes:
 
 
 def _parsed(line: bytes) -> tuple[str, Any]:
-    """Return owner and checksums of a seal. Raise SealError if it is none."""
+    """Return the owner and the checksums of a seal. Raise SealError if it does not parse."""
     try:
         entry = json.loads(line)
         if not isinstance(entry[_OWNER], str) or _line(entry[_OWNER], entry[_DIGEST]) != line:

@@ -126,8 +126,8 @@ class StudyFolder:
                     return study
                 break
         else:
-            raise InputError(f"{fault}, and its ledger does not say what it stood for; choose another --name")
-        raise InputError(f"{fault}, and the study of that name is another one; choose another --name")
+            raise InputError(f"{fault}, and its ledger does not say what it specified; choose another --name")
+        raise InputError(f"{fault}, and that name belongs to another study; choose another --name")
 
     def find_id(self) -> str:
         """Return the study's id: from study.yaml or, if that is missing or damaged, from the seals of events."""
@@ -184,7 +184,7 @@ class StudyFolder:
         return list(dict.fromkeys(entry["made_by"] for entry in sessions if "made_by" in entry))
 
     def owner(self, name: str) -> str:
-        """Return whose the file `name` of this folder is, as its seal states it."""
+        """Return the owner of the file `name` of this folder, as stated in its seal."""
         return f"study {self.ledger.study}, {name}"
 
     def read_about(self) -> dict[str, Any]:

@@ -50,10 +50,10 @@ class Event:
         try:
             content: dict[str, Any] = json.loads(unsealed(self.path.read_bytes(), owner(self.study, self.path.name)))
             if not isinstance(content, dict):
-                raise SealError("it holds no mapping")
+                raise SealError("it is not a mapping")
         except (SealError, IsADirectoryError, ValueError, RecursionError) as error:
             fault = "a folder is in its place" if isinstance(error, IsADirectoryError) else error
-            cure = "run the study's command again, which sets it aside and rebuilds what it told"
+            cure = "run the study's command again, which sets it aside and rebuilds its content"
             raise InputError(f"{self.path} is damaged ({fault}); {cure}") from error
         return content
 
@@ -65,7 +65,7 @@ def read_events(events: Sequence[Event]) -> list[dict[str, Any]]:
 
 
 class Ledger:
-    """The events below `folder`; `study` returns the id of the study that they belong to."""
+    """The events in `folder`. `study` is a function that returns the id of their study."""
 
     def __init__(self, folder: StoragePath | Path, study: Callable[[], str] = str) -> None:
         self.folder, self._find_study = at(folder), study
@@ -94,7 +94,7 @@ class Ledger:
                 foreign.append(path.name)
         if foreign and str(self.folder) not in _noted:
             _noted.add(str(self.folder))
-            log.info("note: %s holds files that are no events, e.g. %s; they are ignored", self.folder, foreign[0])
+            log.info("note: %s holds files that are not events, e.g. %s; they are ignored", self.folder, foreign[0])
         return sorted(event for event in found if not kinds or event.kind in kinds)
 
     def last(self, *kinds: Kind) -> dict[str, Event]:
@@ -128,7 +128,7 @@ class Ledger:
 
 
 def owner(study: str, name: str) -> str:
-    """Return whose an event is, as its seal states it."""
+    """Return the owner of an event, as stated in its seal."""
     return f"study {study}, event {name}"
 
 

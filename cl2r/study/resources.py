@@ -32,7 +32,7 @@ class Resources:
     """None: NCCL between GPUs, gloo between CPUs. `gloo` with GPUs trains on CPUs, to test placement without GPUs."""
     retries: int = 2  # how often a trial that crashes without progress is resumed before it counts as failed
     accept_links: AcceptLinks = "same"
-    """Stored links that a run uses besides its own: made with as many workers on the same kind of device, or any."""
+    """Reuse links trained with the same number of workers and kind of device (`same`), or any."""
 
     def __post_init__(self) -> None:
         for name in ("workers", "cpus_per_worker", "max_concurrent"):

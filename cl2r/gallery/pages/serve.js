@@ -126,7 +126,7 @@ async function judge() {
 
 /* ---------------------------------------------------------------- a search */
 
-/* Return the answer to a request. An error has `away` if nobody answered, and `refused` if asking again is no use. */
+/* Return the answer to a request. An error has `away` if nobody answered, and `refused` if retrying is pointless. */
 async function get(address, options) {
   let answer = null;
   let text = "";
@@ -182,7 +182,7 @@ function bytes(size) {
   return size < 1e6 ? `${Math.round(size / 1000)} kB` : `${(size / 1e6).toFixed(1)} MB`;
 }
 
-/* Search; if the service does not answer, say so and search `again` until it does, without a further word. */
+/* Search; if the service does not answer, say so and search `again` until it does, without another message. */
 async function search(again = false) {
   clearTimeout(repeating);
   if (running) running.abort();

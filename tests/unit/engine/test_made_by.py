@@ -79,8 +79,8 @@ def test_a_run_resumed_with_other_workers_keeps_its_own_links_and_is_mixed(plan:
     assert [made.key(1), made.key(2)] == plan.keys[:2]
     assert made.key(3) == stored_key(plan.keys[2], ["cpu1", "cpu1", "cpu2"])
     assert_consistent(made)
-    warnings = [line for line in recorder.lines if "made by" in line]
-    assert warnings == [f"task {task}: its link was made by cpu1; this command makes links by cpu2" for task in (1, 2)]
+    warnings = [line for line in recorder.lines if "trained by" in line]
+    assert warnings == [f"task {task}: its link was trained by cpu1; this command trains by cpu2" for task in (1, 2)]
     result = made.result(0.0)
     assert is_mixed(result) is True
     assert [row["workers"] for row in frames(result, "run")["tasks"]] == [1, 1, 2]

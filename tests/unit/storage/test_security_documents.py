@@ -61,8 +61,8 @@ HOSTILE_YAML = {
 HOSTILE_JSON = {
     b"[" * 10**5: "nested too deeply",
     b'{"a": ' + b"[" * DEEPEST + b"]" * DEEPEST + b"}": "levels of nesting",
-    b'{"a": NaN}': "NaN is no value of JSON",
-    b'{"a": [-Infinity]}': "-Infinity is no value of JSON",
+    b'{"a": NaN}': "NaN is not a JSON value",
+    b'{"a": [-Infinity]}': "-Infinity is not a JSON value",
     b"\xff\xfe\xfd": "not valid JSON",
     b'{"a": "b\0c"}': "not valid JSON",
     b'{"a": ' + b"9" * 5000 + b"}": "not valid JSON",

@@ -166,12 +166,12 @@ def test_what_is_said_of_the_best_method() -> None:
         interval(wa),
         interval(wa - values("wa", "first_accuracy")),
     )
-    claim(r"do not tell it from BiC \(([^)]+)\)", interval(wa - bic))
+    claim(r"is not distinguishable from BiC \(([^)]+)\)", interval(wa - bic))
     own = sorted(
         (name for name in kept() if not on_all_data(name)), key=lambda name: -values(name, "service_accuracy").mean()
     )
     assert own[:2] == ["wa", "bic"]
-    claim(r"picked from (\d+)", [len(own)])
+    claim(r"the best of (\d+)", [len(own)])
     behind = float((wa - values("cl2r", "service_accuracy")).mean())
     claim(
         r"number (\d+) of (\d+) by service accuracy, ([\d.]+) behind WA", [own.index("cl2r") + 1], [len(own)], [behind]
@@ -218,7 +218,7 @@ def test_what_is_said_of_adapters() -> None:
         for base in ("er", "cl2r")
         for adapter in ("low_rank", "residual_mlp")
     ]
-    assert all(low < 0 < high for _, low, high in gaps), "three seeds do not tell them apart"
+    assert all(low < 0 < high for _, low, high in gaps), "not distinguishable with three seeds"
     one = r"([-−+\d.]+ \[[^]]+\])"
     claim(rf"\(BC {one} and {one} on ER, {one} and {one} on CL²R\)", *gaps)
     claim(r"`slerp` is best \((\S+) and ([^)]+)\)", [mean["er+slerp"]], [mean["cl2r+slerp"]])
