@@ -24,6 +24,7 @@ from torch import Tensor
 
 from cl2r.config.keys import ALONE, KEY
 from cl2r.errors import InputError
+from cl2r.storage.leftovers import clear
 from cl2r.storage.path import StoragePath, at, sha256
 from cl2r.storage.seal import SealError, sealed, unsealed
 
@@ -128,7 +129,7 @@ class LinkStore:
             (folder / content_name(manifest[name], name)).write_file(content)
         if not (folder / MANIFEST).exists():
             (folder / MANIFEST).write_file(sealed(json.dumps(manifest).encode(), owner(key)))
-        (self.partials / key).remove_tree()
+        clear(self.partials / key)
 
     def lock(self, key: str) -> AbstractContextManager[None]:
         """Wait until no other process trains link `key`, and hold its lock."""

@@ -39,7 +39,7 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationErr
 
 from cl2r.data.npz import MAGIC, NO_ARRAY
 from cl2r.errors import InputError
-from cl2r.storage.path import ASIDE, LocalPath, StoragePath, at, sha256
+from cl2r.storage.path import HIDDEN, LocalPath, StoragePath, at, sha256
 from cl2r.storage.seal import owner_of, sealed, unsealed
 
 log = logging.getLogger(__name__)
@@ -55,7 +55,6 @@ BadImage = tuple[str, str]  # the id of an image and why it could not be read
 Name = Annotated[str, Field(pattern=r"^[\w-]+$")]
 """A name that was read from a file and may become part of a path; it never leads elsewhere."""
 COMMIT_NAME, SHARD_NAME = re.compile(r"\d{8,}\.json"), re.compile(r"[\w-]+")
-LEFT_BEHIND = re.compile(rf"{re.escape(ASIDE)}.*|\..+\.[0-9a-f]{{32}}")  # set aside, or written by a killed process
 WRONG_KIND = (IsADirectoryError, NotADirectoryError)  # a folder in place of a file, or the other way round
 _INTACT: set[tuple[str, str, int, int, int]] = set()  # states of files whose checksums this process has compared
 
@@ -308,7 +307,7 @@ def _write_lock(root: StoragePath) -> Iterator[None]:
 def own_files(folder: StoragePath, names: re.Pattern[str]) -> list[StoragePath]:
     """Return what is in a folder of a gallery under a name of ours; anything else is ignored, with one note."""
     found = folder.list("*")
-    foreign = [path.name for path in found if not names.fullmatch(path.name) and not LEFT_BEHIND.fullmatch(path.name)]
+    foreign = [path.name for path in found if not names.fullmatch(path.name) and not HIDDEN.fullmatch(path.name)]
     if foreign:
         _note_foreign(str(folder), foreign[0], len(foreign))
     return [path for path in found if names.fullmatch(path.name)]

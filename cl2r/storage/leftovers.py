@@ -7,6 +7,7 @@ asked about on the machine that it ran on; those of another boot are judged by a
 they are kept for a while, because they hold its logs (`cl2r/rayrun/private.py`).
 """
 
+import logging
 import os
 import re
 import stat
@@ -16,10 +17,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from cl2r.storage.claims import mark_is_gone
-from cl2r.storage.path import LocalPath
+from cl2r.storage.path import HIDDEN, LocalPath, StoragePath
 
+log = logging.getLogger(__name__)
 DAY = 24 * 3600.0
-ASIDE = re.compile(r"\.(.+\.|probe-)[0-9a-f]{32}", re.DOTALL)
 TEMPORARY = re.compile(r"cl2r-(\d{1,9}-[0-9a-f]{8})-.+", re.DOTALL)
 
 
@@ -30,7 +31,7 @@ def stale(root: Path, older_than: float = DAY) -> Iterator[LocalPath]:
     leave it out.
     """
     for place, folders, files in os.walk(root, onerror=_refuse):
-        aside = [name for name in sorted([*folders, *files]) if ASIDE.fullmatch(name)]
+        aside = [name for name in sorted([*folders, *files]) if HIDDEN.fullmatch(name)]
         folders[:] = [name for name in folders if not name.startswith(".")]
         for path in (LocalPath(place, name) for name in aside):
             if time.time() - _changed(path) > older_than:
@@ -49,6 +50,14 @@ def stale_temporary(older_than: float = DAY) -> Iterator[LocalPath]:
             gone = mark_is_gone(name[1])
             if gone or (gone is None and time.time() - _changed(path) > older_than):
                 yield path
+
+
+def clear(folder: StoragePath) -> None:
+    """Remove a folder that nobody needs any more; warn if it stays."""
+    try:
+        folder.remove_tree()
+    except OSError as error:
+        log.warning("%s cannot be removed: %s", folder, error)
 
 
 def _changed(path: Path) -> float:

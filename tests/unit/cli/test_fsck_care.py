@@ -265,3 +265,20 @@ def test_a_repair_that_fails_is_told_and_the_others_go_on(
     assert code == DAMAGED
     assert out.count("; not repaired: ") == 2
     assert "; repaired" not in out
+
+
+def test_a_folder_that_cannot_be_removed_is_not_repaired(
+    cl2r: Command, storage: LocalPath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unwritten = storage / "links" / "cccc0001" / "0000000000000000-state.safetensors"
+    unwritten.write_file(b"half")
+
+    def refuse(path: object, **settings: Any) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "unlink", refuse)
+        code, out, _ = cl2r("fsck", storage, "--repair")
+    assert (code, unwritten.exists()) == (LEFT_BEHIND, True)
+    assert "; not repaired: " in out
+    assert "; repaired" not in out
