@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from cl2r.cli.fsck import DAMAGED, LEFT_BEHIND, RUN_FILES, check_storage
+from cl2r.cli.fsck import DAMAGED, LEFT_BEHIND
+from cl2r.cli.storage_check import RUN_FILES, check_storage
 from cl2r.engine.links import LinkStore, Partial
 from cl2r.gallery.model import CARD, STATE
+from cl2r.rayrun.optuna_journal import open_journal
 from cl2r.storage.path import ASIDE, LocalPath, StoragePath, at
 from cl2r.storage.seal import seal_path
 from cl2r.study.folder import StudyFolder
@@ -246,7 +248,7 @@ def test_a_folder_that_is_no_storage_is_bad_input(cl2r: Command, tmp_path: Local
     (tmp_path / "empty").mkdir()
     assert cl2r("fsck", tmp_path / "empty")[0] == 0, "nothing has been stored yet"
     (tmp_path / "home" / "photos" / "a.png").write_file(b"mine")
-    assert "no storage" in refused(cl2r, tmp_path / "home", "fsck", tmp_path / "home", "--repair")
+    assert "not a storage" in refused(cl2r, tmp_path / "home", "fsck", tmp_path / "home", "--repair")
 
 
 def test_a_thousand_links_need_no_more_memory_than_a_hundred(tmp_path: Path) -> None:
@@ -270,10 +272,19 @@ def test_a_thousand_links_need_no_more_memory_than_a_hundred(tmp_path: Path) -> 
     assert many - few < 900 * 2000, "less than a link's own bytes for each"
 
 
-def test_lines_that_another_program_added_to_a_journal_are_found(storage: LocalPath) -> None:
+def test_lines_that_another_program_added_to_a_journal_are_found(
+    storage: LocalPath, caplog: pytest.LogCaptureFixture
+) -> None:
     journal = storage / "studies" / STUDY / "optuna.journal"
     journal.write_bytes(journal.read_bytes() + b"{}\n")
     assert found(storage) == [("damaged", f"studies/{STUDY}/optuna.journal")]
+    open_journal(StudyFolder(storage, STUDY))
+    assert "1 lines at its end are not covered by its seal: they were cut off, or another program added" in caplog.text
+
+
+def test_a_journal_that_is_gone_is_said_to_be_missing(storage: LocalPath) -> None:
+    (storage / "studies" / STUDY / "optuna.journal").unlink()
+    assert [one.what for one in check_storage(storage)] == ["the file is missing; it is rebuilt from the ledger"]
 
 
 def test_the_seal_of_a_journal_is_set_aside_with_it(cl2r: Command, storage: LocalPath) -> None:
