@@ -21,11 +21,13 @@ from cl2r.engine.links import (
 )
 from cl2r.errors import InputError
 from cl2r.gallery.gallery import COMMIT_NAME, Gallery, newest_commit, own_files, read_commit
+from cl2r.gallery.index import undescribed
 from cl2r.gallery.maintenance import verify
 from cl2r.gallery.model import read_export
 from cl2r.rayrun.optuna_journal import check_journal
-from cl2r.storage.leftovers import stale, stale_temporary
-from cl2r.storage.path import ASIDE, LocalPath, StoragePath, sha256
+from cl2r.storage.claims import HOLDER, HeldError
+from cl2r.storage.leftovers import is_old, stale, stale_temporary
+from cl2r.storage.path import ASIDE, LocalPath, StoragePath, is_aside, sha256
 from cl2r.storage.seal import SUFFIX, SealError, read_beside, run_owner, set_aside_with_seal
 from cl2r.study.folder import StudyFolder
 from cl2r.study.frames import FRAMES, write_frames
@@ -34,7 +36,6 @@ from cl2r.study.status import phase
 Kind = Literal["damaged", "foreign", "left behind", "unused"]
 OURS = ("links", "partials", "claims", "runs", "studies")
 """Folders of a storage; galleries and exported models may be anywhere else in it."""
-ASIDE_NAME = re.compile(r"(?:^|(?<=/))\.aside\.[^/]+\.[0-9a-f]{32}(?=/|\Z)")
 RUN_FILES = {"config.yaml", "result.json", *(f"{name}.parquet" for name in ("runs", "tasks", "matrix", "curves"))}
 
 
@@ -122,7 +123,8 @@ def _work(store: LinkStore) -> str:
     """Return why links may be in use: a command is running, or this cannot be determined; empty if neither."""
     try:
         studies = [path for path in _children(store.root.parent / "studies") if path.file_info() is None]
-        busy = any(_is_driven(StudyFolder.at(path)) for path in studies) or _is_training(store)
+        busy = any(_is_driven(StudyFolder.at(path)) for path in studies)
+        busy = busy or any(lock.holder() is not None for lock in _locks(store.locks))
     except OSError as error:
         return f"it cannot be determined whether a command is at work ({error})"
     return "a command is at work" if busy else ""
@@ -135,11 +137,11 @@ def _is_driven(folder: StudyFolder) -> bool:
     return False
 
 
-def _is_training(store: LinkStore) -> bool:
-    """Return whether a process holds the lock of a link."""
-    suffix = r"\.[0-9a-f]{32}\.json" if store.locks.remote else r"\.holder"
-    names = {re.sub(f"{suffix}$", "", path.name) for path in _children(store.locks)}
-    return any((store.locks / name).holder() is not None for name in names)
+def _locks(claims: StoragePath) -> list[StoragePath]:
+    """Return the locks of links and runs that a process holds, or held when it was killed."""
+    suffix = r"\.[0-9a-f]{32}\.json" if claims.remote else re.escape(HOLDER)
+    found = (re.fullmatch(f"(.+){suffix}", path.name) for path in _children(claims))
+    return [claims / name for name in sorted({match[1] for match in found if match})]
 
 
 def _galleries_and_exports(
@@ -339,6 +341,9 @@ def _check_gallery(path: StoragePath) -> Iterator[Finding]:
     for name in gallery.uncommitted():
         shard, remove = gallery.shards.folder / name, functools.partial(_remove_shard, gallery, name)
         yield Finding("left behind", shard, "no commit lists this shard", _size(shard), remove)
+    for file in undescribed(gallery):
+        remove = functools.partial(_remove_index, gallery, file)
+        yield Finding("left behind", file, "an index without its description", _size(file), remove)
 
 
 def _remove_shard(gallery: Gallery, name: str) -> None:
@@ -348,6 +353,12 @@ def _remove_shard(gallery: Gallery, name: str) -> None:
     with gallery.writing():
         if name in gallery.uncommitted():
             (gallery.shards.folder / name).remove_tree()
+
+
+def _remove_index(gallery: Gallery, file: StoragePath) -> None:
+    """Remove an index file, unless a command has described it since it was found."""
+    if file in undescribed(gallery):
+        file.unlink(missing_ok=True)
 
 
 def _check_export(path: StoragePath) -> Iterator[Finding]:
@@ -362,16 +373,26 @@ def _leftovers(storage: StoragePath, others: list[StoragePath], faults: list[Fin
     found: list[StoragePath] = []
     for folder in (*(storage / name for name in OURS), *others):
         with _noted(folder, faults):
-            if isinstance(folder, LocalPath):
-                found += [path for path in stale(folder, 0) if ASIDE_NAME.search(path.name)]  # nobody is writing it
-                found += stale(folder)
-            else:
-                marks = (ASIDE_NAME.search(entry.path) for entry in folder.walk_files())
-                found += sorted({folder / mark.string[: mark.end()] for mark in marks if mark})
+            found += stale(folder)
     with _noted(storage, faults):
-        found += stale_temporary() if isinstance(storage, LocalPath) else []
+        found += stale_temporary()
     for path in dict.fromkeys(found):
         with _noted(path, faults):
-            what = "set aside" if ASIDE_NAME.search(path.name) else "left by a process that ended"
+            what = "set aside" if is_aside(path.name) else "left by a process that ended"
             is_file = path.file_info() or (isinstance(path, LocalPath) and path.is_symlink())
             yield Finding("left behind", path, what, _size(path), path.unlink if is_file else path.remove_tree)
+    claims = storage / "claims"
+    with _noted(claims, faults):
+        for lock in () if claims.remote else _locks(claims):  # `stale` has the tickets of an object store
+            if is_old(lock) and lock.holder() is None:
+                free = functools.partial(_free, lock)
+                yield Finding("left behind", lock, "the lock of a process that ended", repair=free)
+
+
+def _free(lock: StoragePath) -> None:
+    """Remove the files of a lock on a disk. Raise InputError if a process holds it."""
+    try:
+        with lock.lock(wait=False):
+            pass
+    except HeldError as error:
+        raise InputError(f"{error} holds it") from error
