@@ -27,7 +27,7 @@ from cl2r.gallery.model import read_export
 from cl2r.rayrun.optuna_journal import check_journal
 from cl2r.storage.claims import HOLDER, HeldError
 from cl2r.storage.leftovers import is_old, stale, stale_temporary
-from cl2r.storage.path import ASIDE, LocalPath, StoragePath, is_aside, sha256
+from cl2r.storage.path import ASIDE, FileInfo, LocalPath, StoragePath, is_aside, sha256
 from cl2r.storage.seal import SUFFIX, SealError, read_beside, run_owner, set_aside_with_seal
 from cl2r.study.folder import StudyFolder
 from cl2r.study.frames import FRAMES, write_frames
@@ -57,6 +57,7 @@ class References:
 
     keys: set[str] = field(default_factory=set)
     doubt: str = ""
+    read: set[FileInfo] = field(default_factory=set)  # what tells the keys, as it was when the check began
 
 
 Check = Callable[[StoragePath], Iterator[Finding]]
@@ -76,6 +77,8 @@ def check_storage(
         raise InputError(f"{storage}: not a storage: it has none of the folders {', '.join(OURS)}")
     # Links of a run that has not finished are still needed by the command that is at work on it.
     used.doubt = _work(store)
+    with contextlib.suppress(OSError):  # what cannot be read is found below, and all links stay
+        used.read = _outcomes(storage)
     checks: dict[str, Check] = {
         "studies": lambda path: _check_study(StudyFolder.at(path), used),
         "runs": lambda path: _check_run(path, used),
@@ -201,14 +204,22 @@ def _check_link(store: LinkStore, path: StoragePath, used: References) -> Iterat
     if path.name not in used.keys:
         doubt = used.doubt or "it holds foreign files" * bool(foreign)
         what = f"no finished run refers to this link{f', but {doubt}' * bool(doubt)}"
-        remove = functools.partial(_remove_link, store, path)
+        remove = functools.partial(_remove_link, store, path, used.read)
         yield Finding("unused", path, what, _size(path), None if doubt else remove)
 
 
-def _remove_link(store: LinkStore, path: StoragePath) -> None:
+def _outcomes(storage: StoragePath) -> set[FileInfo]:
+    """Return the files that say which links finished runs use: results of runs, and events of studies."""
+    found = {entry for entry in (storage / "runs").walk_files() if entry.path.endswith("/result.json")}
+    return found | {entry for entry in (storage / "studies").walk_files() if "/ledger/" in entry.path}
+
+
+def _remove_link(store: LinkStore, path: StoragePath, read: set[FileInfo]) -> None:
     """Remove a link that no finished run refers to. Raise InputError if a command has begun since that was found."""
     if work := _work(store):
         raise InputError(work)
+    if _outcomes(store.root.parent) != read:
+        raise InputError("a command has been at work since the check began")
     path.remove_tree()
 
 

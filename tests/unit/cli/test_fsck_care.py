@@ -28,6 +28,7 @@ from tests.support.one_of_each import (
     STUDY,
     USED,
     add_link,
+    add_run,
     found,
     only,
 )
@@ -196,6 +197,9 @@ def test_a_command_that_begins_during_the_check_keeps_the_links(storage: LocalPa
     [unused] = check_storage(storage)
     assert unused.repair is not None
     with training(storage), pytest.raises(InputError, match="at work"):
+        unused.repair()
+    add_run(storage, "another")
+    with pytest.raises(InputError, match="since the check began"):
         unused.repair()
     assert "dddd0001" in LinkStore(storage)
 
