@@ -317,10 +317,16 @@ def _usable(path: StoragePath, built: IndexFile) -> Iterator[StoragePath]:
 
 def undescribed(gallery: Gallery) -> list[StoragePath]:
     """Return the index files that no description has and that have not changed for a day: their writer was killed."""
-    files = own_files(gallery.root / "index", FILE_NAME)
-    described = {path.name.removesuffix(".json") for path in files if path.name.endswith(".json")}
-    found = [path for path in files if path.name.endswith(".faiss")]
-    return [path for path in found if path.name.rpartition("-")[0] not in described and is_old(path)]
+    used, unknown = set[str](), set[str]()
+    for path in descriptions(gallery.root / "index"):
+        name = path.name.removesuffix(".json")
+        try:
+            used.add(_faiss_name(name, read_index_file(path, gallery.id).digest))
+        except InputError:
+            unknown.add(name)  # a damaged description may have any file of its name
+    found = [path for path in own_files(gallery.root / "index", FILE_NAME) if path.name.endswith(".faiss")]
+    left = [path for path in found if path.name not in used and path.name.rpartition("-")[0] not in unknown]
+    return [path for path in left if is_old(path)]
 
 
 def open_index(path: StoragePath, built: IndexFile, blocks: Sequence[Vectors]) -> NearSearch:

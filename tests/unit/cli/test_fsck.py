@@ -303,6 +303,10 @@ def test_an_index_without_its_description_is_removed(cl2r: Command, request: pyt
     description.write_file(content)
     left.repair()
     assert found(root) == [], "it has got its description since"
+    older = index.parent / f"{index.name.rpartition('-')[0]}-{'0' * 16}.faiss"
+    older.write_file(b"an index that was replaced")
+    assert [one.path for one in check_storage(root)] == [older]
+    older.unlink()
     description.unlink()
     assert cl2r("fsck", root, "--repair")[0] == 0
     assert not index.exists()
