@@ -110,7 +110,7 @@ class Report:
         if self.seeds < 2:
             words = "One seed cannot tell an agreement from chance"
         elif any(row.verdict == OPEN for row in self.outcomes):
-            words += "; open: a difference is smaller than its standard deviation over seeds"
+            words += "; open: the 95 % interval of a difference includes the opposite verdict"
         fields = list(dict.fromkeys(change.field for change in self.changes))
         if not fields:
             return f"{words}; all settings are the paper's, so numbers are judged too"

@@ -12,6 +12,7 @@ from analysis.names import title
 from analysis.paper import statements as paper
 from analysis.paper.tables import value_text
 from analysis.paper.values import Values
+from analysis.stats import half_width
 from cl2r.metrics import BC
 
 AGREES, DIFFERS, NOT_COMPARABLE, NOT_RUN = "agrees", "differs", "not comparable at this budget", "not run"
@@ -20,8 +21,8 @@ HOLDS, FAILS, OPEN, NOT_JUDGED = "holds", "does not hold", "open", "not judged"
 RULE = (
     "Orders, signs and trends are judged at any budget, on means over seeds; numbers (a value, a difference, a factor) "
     "only if all settings are those of the paper's preset; nothing is judged on other data. Within noise: the "
-    "difference is smaller than its standard deviation over seeds, paired by seed if the seeds are the same. "
-    "One seed: noise is unknown. Of those run: some of the methods are missing."
+    "95 % t-interval over seeds, of the difference paired by seed if the seeds are the same, includes the opposite "
+    "verdict. One seed: noise is unknown. Of those run: some of the methods are missing."
 )
 EXACT = 1e-9
 RELATIONS: dict[str, Callable[[float, float], bool]] = {
@@ -111,14 +112,14 @@ def outcomes(judgements: Iterable[Judgement]) -> list[Outcome]:
 
 @dataclass(frozen=True)
 class Margin:
-    """By how much a statement holds (positive) or fails; `noise` is the deviation over seeds, NaN if unknown."""
+    """By how much a statement holds (positive) or fails; `noise` is half its 95 % t-interval, NaN for one seed."""
 
     mean: float
     noise: float
 
     @property
     def within_noise(self) -> bool:
-        """Whether the margin is smaller than its deviation."""
+        """Whether the interval around the margin holds 0."""
         return abs(self.mean) < self.noise
 
 
@@ -170,7 +171,7 @@ def _finding(check: paper.AnyCheck, subject: Subject, other: str) -> tuple[str, 
     match check:
         case paper.ValueCheck():
             found = subject.by_seed()
-            return subject.text(found), _near(Margin(found.mean() - check.value, found.std()), check.within)
+            return subject.text(found), _near(Margin(found.mean() - check.value, _noise(found)), check.within)
         case paper.DifferenceCheck():
             memory = subject.memory if check.minus_memory is None else check.minus_memory
             one, two = subject.by_seed(), replace(subject, memory=memory).by_seed(other)
@@ -190,7 +191,7 @@ def _finding(check: paper.AnyCheck, subject: Subject, other: str) -> tuple[str, 
             else:
                 found = subject.by_seed()
             holds = RELATIONS[check.relation](found.mean(), check.value)
-            noisy = Margin(found.mean() - check.value, found.std()).within_noise
+            noisy = Margin(found.mean() - check.value, _noise(found)).within_noise
             return subject.text(found), verdict_word(holds, len(found) < 2, noisy)
         case paper.OrderCheck():
             return _order(check.above, subject)
@@ -251,11 +252,15 @@ def _not_empty(found: pd.Series) -> pd.Series:
 
 
 def margin(one: pd.Series, two: pd.Series) -> Margin:
-    """Return one − two: paired by seed if both have the same seeds, else from the means and both deviations."""
+    """Return one − two: paired by seed if both have the same seeds, else from the means and both intervals."""
     if set(one.index) == set(two.index):
         difference = one - two
-        return Margin(float(difference.mean()), float(difference.std()))
-    return Margin(float(one.mean() - two.mean()), math.hypot(one.std(), two.std()))
+        return Margin(float(difference.mean()), _noise(difference))
+    return Margin(float(one.mean() - two.mean()), math.hypot(_noise(one), _noise(two)))
+
+
+def _noise(found: pd.Series) -> float:
+    return float(half_width(found.std(), len(found)))
 
 
 def verdict_word(holds: bool, unknown: bool, noisy: bool) -> str:

@@ -20,7 +20,7 @@ SIGNS = {HOLDS: ("✓", "good"), FAILS: ("✗", "bad"), OPEN: ("?", "unsure"), N
 DEFINITIONS = (
     ("Holds", "every judgement that these runs allow agrees with the statement."),
     ("Does not hold", "at least one judgement differs from it by more than the noise between seeds."),
-    ("Open", "at least one judgement is within the noise: smaller than its standard deviation over seeds."),
+    ("Open", "at least one judgement is within noise: its 95 % interval over seeds includes the opposite verdict."),
 )
 
 

@@ -19,6 +19,7 @@ from cl2r.config.schema import Config
 from cl2r.data import published_sizes
 from cl2r.engine.chain import execute
 from cl2r.engine.frames import write_run
+from cl2r.engine.links import LinkStore
 from cl2r.engine.plan import plan_run
 from cl2r.errors import InputError, check_type, nearest
 from cl2r.rayrun import driver
@@ -101,10 +102,11 @@ def run(
     layer = config.model_dump(mode="json") if isinstance(config, Config) else config
     layer = with_base(layer) if isinstance(layer, Mapping) else read_layer(str(layer))
     plan = plan_run(resolve([layer, *itertools.starmap(from_dotted, _entries("overrides", overrides).items())]))
-    with closing(ProgressLine(len(plan.keys))) as progress, TrackedRun(log, plan, root) as tracked:
-        result = execute(plan, root, progress, after_task=tracked)
+    progress, tracker = closing(ProgressLine(len(plan.keys))), TrackedRun(log, plan, root)
+    with progress as listener, tracker as tracked, LinkStore(root).in_use():
+        result = execute(plan, root, listener, after_task=tracked)
         tracked.finish(result)
-    folder = write_run(result, root)
+        folder = write_run(result, root)
     frames = {name: pd.read_parquet(BytesIO((folder / f"{name}.parquet").read_bytes())) for name in FRAMES}
     return Run(plan.config, result.report.matrix, dict(result.report.values), Frames(**frames), folder)
 

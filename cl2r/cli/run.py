@@ -76,6 +76,7 @@ def run(
         click.echo(f"{headline(config)}; base: {describe_preset(preset)}")
     from cl2r.engine.chain import execute
     from cl2r.engine.frames import write_run
+    from cl2r.engine.links import LinkStore
     from cl2r.engine.plan import plan_run
     from cl2r.runtime.progress import ProgressLine, TimeLeft
     from cl2r.runtime.stop import Termination
@@ -86,10 +87,10 @@ def run(
         shared.note_if_busy()
         progress = nullcontext(TimeLeft()) if quiet else closing(ProgressLine(len(plan.keys)))
         tracked = TrackedRun(log, plan, storage)
-        with progress as listener, termination.graceful(), tracked:
+        with progress as listener, termination.graceful(), tracked, LinkStore(storage).in_use():
             result = execute(plan, storage, listener, termination.asked, tracked, accept_links)
             tracked.finish(result)
-        folder = write_run(result, storage)
+            folder = write_run(result, storage)
     if as_json:
         click.echo(json.dumps(to_json(result, folder, describe_preset(preset))))
         return

@@ -7,11 +7,12 @@ link that is damaged, or that belongs to another key, is logged with its path, s
 Only tensors and JSON are stored: nothing that is read can run code.
 """
 
+import contextlib
 import json
 import logging
 import re
 import uuid
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ from torch import Tensor
 
 from cl2r.config.keys import KEY, ONE_CPU, AcceptLinks
 from cl2r.errors import InputError
+from cl2r.storage.leftovers import clear
 from cl2r.storage.path import StoragePath, at, sha256
 from cl2r.storage.seal import SealError, sealed, unsealed
 
@@ -135,7 +137,17 @@ class LinkStore:
             (folder / content_name(manifest[name], name)).write_file(content)
         if not (folder / MANIFEST).exists():
             (folder / MANIFEST).write_file(sealed(json.dumps(manifest).encode(), owner(key)))
-        (self.partials / key).remove_tree()
+        clear(self.partials / key)
+
+    @contextlib.contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Keep `cl2r fsck` from removing links, because a run that has not been written yet may need them.
+
+        Other runs need not wait. Raise InputError if nothing can be written.
+        """
+        check_writable(self.root.parent)
+        with (self.locks / f"run-{uuid.uuid4().hex}").lock():
+            yield
 
     def lock(self, key: str) -> AbstractContextManager[None]:
         """Wait until no other process trains link `key`, and hold its lock."""

@@ -39,7 +39,7 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationErr
 
 from cl2r.data.npz import MAGIC, NO_ARRAY
 from cl2r.errors import InputError
-from cl2r.storage.path import ASIDE, LocalPath, StoragePath, at, sha256
+from cl2r.storage.path import HIDDEN, LocalPath, StoragePath, at, sha256
 from cl2r.storage.seal import owner_of, sealed, unsealed
 
 log = logging.getLogger(__name__)
@@ -55,7 +55,6 @@ BadImage = tuple[str, str]  # the id of an image and why it could not be read
 Name = Annotated[str, Field(pattern=r"^[\w-]+$")]
 """A name that was read from a file and may become part of a path; it never leads elsewhere."""
 COMMIT_NAME, SHARD_NAME = re.compile(r"\d{8,}\.json"), re.compile(r"[\w-]+")
-LEFT_BEHIND = re.compile(rf"{re.escape(ASIDE)}.*|\..+\.[0-9a-f]{{32}}")  # set aside, or written by a killed process
 WRONG_KIND = (IsADirectoryError, NotADirectoryError)  # a folder in place of a file, or the other way round
 _INTACT: set[tuple[str, str, int, int, int]] = set()  # states of files whose checksums this process has compared
 
@@ -187,10 +186,10 @@ class Gallery:
             yield
 
     def uncommitted(self) -> list[str]:
-        """Return the names of shards that no commit lists: left by a stopped job, or replaced since."""
+        """Return the names of shards that no commit lists: left by a stopped job, not written whole, or replaced."""
         committed = {shard.name for shard in self.commit.shards}
         found = [path for path in own_files(self.shards.folder, SHARD_NAME) if path.name not in committed]
-        return [path.name for path in found if (path / MANIFEST).exists()]
+        return [path.name for path in found if (path / MANIFEST).exists() or _is_cut_off(path)]
 
     def orphans(self) -> list[Shard]:
         """Return the intact shards among the uncommitted ones."""
@@ -227,6 +226,12 @@ class Gallery:
             if version.key not in model.keys:
                 own = f"a model of its run, {version.name.rpartition('@')[0]}@t"
                 raise InputError(f"{here}, which is not in the chain of {model.name}; give {own}, or another gallery")
+
+
+def _is_cut_off(shard: StoragePath) -> bool:
+    """Return whether nothing but files of a shard is in a folder without a manifest."""
+    names = {entry.path for entry in shard.walk_files()}
+    return bool(names) and names <= {VECTORS, ITEMS}
 
 
 def commit_name(number: int) -> str:
@@ -308,7 +313,7 @@ def _write_lock(root: StoragePath) -> Iterator[None]:
 def own_files(folder: StoragePath, names: re.Pattern[str]) -> list[StoragePath]:
     """Return the files of a gallery in one of its folders; others are ignored, with one note."""
     found = folder.list("*")
-    foreign = [path.name for path in found if not names.fullmatch(path.name) and not LEFT_BEHIND.fullmatch(path.name)]
+    foreign = [path.name for path in found if not names.fullmatch(path.name) and not HIDDEN.fullmatch(path.name)]
     if foreign:
         _note_foreign(str(folder), foreign[0], len(foreign))
     return [path for path in found if names.fullmatch(path.name)]
@@ -389,9 +394,7 @@ class ShardStore:
         """Return one row per vector; raise InputError if the file is damaged."""
         path = self.folder / shard.name / ITEMS
         try:
-            content = path.read_bytes()
-            if sha256(content) != shard.rows:
-                raise ValueError("the checksum differs")
+            content = _read_intact(path, shard.rows)
         except (FileNotFoundError, ValueError, *WRONG_KIND) as error:  # other OSErrors: the store cannot be reached
             raise _fault(path, error) from error
         try:
@@ -405,15 +408,19 @@ class ShardStore:
         """Return the rows, memory-mapped; from an object store, through a copy in the user's cache.
 
         Raise InputError if the file does not fit the manifest or its checksum. The checksum of a file is compared once
-        per process; with `check`, again, and that of the object rather than that of its copy.
+        per process; with `check`, the file or object itself is read again, into memory, and nothing is cached.
         """
         path = self.folder / shard.name / VECTORS
         try:
-            local = intact(path, shard.vectors, check)
-            with local.open("rb") as file:
-                if file.read(len(MAGIC)) != MAGIC:
-                    raise ValueError("not an array")  # numpy's own message explains how to unpickle it
-            vectors: Vectors = np.load(local, mmap_mode="r" if shard.items else None, allow_pickle=False)
+            if check:
+                content = _read_intact(path, shard.vectors)
+                _check_magic(content[: len(MAGIC)])
+                vectors: Vectors = np.load(io.BytesIO(content), allow_pickle=False)
+            else:
+                local = intact(path, shard.vectors)
+                with local.open("rb") as file:
+                    _check_magic(file.read(len(MAGIC)))
+                vectors = np.load(local, mmap_mode="r" if shard.items else None, allow_pickle=False)
             if vectors.shape != (shard.items, shard.dim) or str(vectors.dtype) != shard.dtype:
                 expected = f"{shard.dtype} of shape {(shard.items, shard.dim)}"
                 raise ValueError(f"{vectors.dtype} of shape {vectors.shape}, expected {expected}")
@@ -423,26 +430,37 @@ class ShardStore:
         return vectors
 
 
-def intact(path: StoragePath, digest: str, again: bool = False) -> LocalPath:
+def intact(path: StoragePath, digest: str) -> LocalPath:
     """Return a file, or the copy of an object in the user's cache, whose SHA-256 checksum is `digest`.
 
-    A file of the same size, time and inode is not read twice by a process, unless `again` says so. Raise ValueError if
-    the checksum differs.
+    A file of the same size, time and inode is not read twice by a process. Raise ValueError if the checksum differs.
     """
-    if again and path.remote and path.checksum() != digest:
-        raise ValueError("the checksum differs")
     local = LocalPath(path.local(digest))
     found = local.stat()
     state = (str(local.absolute()), digest, found.st_size, found.st_mtime_ns, found.st_ino)
-    if state in _INTACT and (path.remote or not again):
+    if state in _INTACT:
         return local
     if local.checksum() == digest:
         _INTACT.add(state)
         return local
     if not path.remote:
         raise ValueError("the checksum differs")
-    local.unlink()  # the copy was damaged; a new one is checked when it is made
+    local.unlink(missing_ok=True)  # the copy was damaged; a new one is checked when it is made
     return LocalPath(path.local(digest))
+
+
+def _read_intact(path: StoragePath, digest: str) -> bytes:
+    """Return the content of a file whose SHA-256 checksum is `digest`. Raise ValueError if the checksum differs."""
+    content = path.read_bytes()
+    if sha256(content) != digest:
+        raise ValueError("the checksum differs")
+    return content
+
+
+def _check_magic(start: bytes) -> None:
+    """Raise ValueError if a file that begins so is no array: numpy would tell how to unpickle it."""
+    if start != MAGIC:
+        raise ValueError("no array")
 
 
 def _check_items(items: pd.DataFrame, count: int) -> None:

@@ -14,11 +14,12 @@ covers the shards it was built from; shards added later are searched exactly. It
 An index that is damaged or belongs elsewhere is set aside, and the rows that it covered are searched exactly.
 """
 
+import contextlib
 import logging
 import re
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
@@ -29,6 +30,7 @@ from pydantic import NonNegativeInt, field_validator
 
 from cl2r.errors import InputError
 from cl2r.gallery.gallery import WRONG_KIND, Gallery, Name, Record, Vectors, intact, own_files, reason
+from cl2r.storage.leftovers import is_old
 from cl2r.storage.path import StoragePath, sha256
 from cl2r.storage.seal import sealed, unsealed
 
@@ -287,16 +289,44 @@ def read_index_file(path: StoragePath, gallery: str) -> IndexFile:
     return built
 
 
-def index_file(path: StoragePath, built: IndexFile, again: bool = False) -> StoragePath:
+def index_file(path: StoragePath, built: IndexFile) -> StoragePath:
     """Return the index of a description, from an object store a copy in the user's cache; compare its checksum.
 
-    The checksum is compared once per process and state of the file, or `again`. Raise InputError if it differs.
+    It is compared once per process and state of the file. Raise InputError if it differs.
     """
+    with _usable(path, built) as file:
+        return intact(file, built.digest)  # FAISS trusts its files: a damaged one may crash the process
+
+
+def check_index(path: StoragePath, built: IndexFile) -> None:
+    """Compare the checksum of the index of a description. Raise InputError if it differs; nothing is cached."""
+    with _usable(path, built) as file:
+        if file.checksum() != built.digest:
+            raise ValueError("the checksum differs")
+
+
+@contextlib.contextmanager
+def _usable(path: StoragePath, built: IndexFile) -> Iterator[StoragePath]:
+    """Give the path of the index of a description; raise InputError if using it fails."""
     file = path.parent / _faiss_name(path.name.removesuffix(".json"), built.digest)
     try:
-        return intact(file, built.digest, again)  # FAISS trusts its files: a damaged one may crash the process
+        yield file
     except (FileNotFoundError, ValueError, *WRONG_KIND) as error:  # other OSErrors: the store cannot be reached
         raise InputError(f"{file} cannot be used ({reason(error)}); {REBUILD}") from error
+
+
+def undescribed(gallery: Gallery) -> list[StoragePath]:
+    """Return the index files that no description has and that have not changed for a day: their writer was killed."""
+    used, unknown = set[str](), set[str]()
+    for path in descriptions(gallery.root / "index"):
+        name = path.name.removesuffix(".json")
+        try:
+            used.add(_faiss_name(name, read_index_file(path, gallery.id).digest))
+        except InputError:
+            unknown.add(name)  # a damaged description may have any file of its name
+    found = [path for path in own_files(gallery.root / "index", FILE_NAME) if path.name.endswith(".faiss")]
+    left = [path for path in found if path.name not in used and path.name.rpartition("-")[0] not in unknown]
+    return [path for path in left if is_old(path)]
 
 
 def open_index(path: StoragePath, built: IndexFile, blocks: Sequence[Vectors]) -> NearSearch:

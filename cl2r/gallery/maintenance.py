@@ -11,7 +11,7 @@ from pyarrow import parquet
 from cl2r.engine.extraction import flops
 from cl2r.errors import InputError
 from cl2r.gallery.gallery import MANIFEST, Gallery
-from cl2r.gallery.index import descriptions, index_file, read_index_file
+from cl2r.gallery.index import check_index, descriptions, read_index_file
 from cl2r.gallery.indexing import rewritten
 from cl2r.gallery.model import Model
 from cl2r.storage.path import StoragePath
@@ -67,7 +67,7 @@ def verify(gallery: Gallery, prune: bool) -> list[str]:
         problems += [f"{name}: the id is there twice" for name in sorted(set(ids[ids.duplicated()]))]
     for path in descriptions(gallery.root / "index"):
         try:
-            index_file(path, read_index_file(path, gallery.id), again=True)
+            check_index(path, read_index_file(path, gallery.id))
         except InputError as error:
             problems.append(str(error))
     if prune:

@@ -18,6 +18,7 @@ from cl2r.errors import StoppedError
 from cl2r.rayrun.cluster import HeadWatch, Say, cluster, set_environment
 from cl2r.runtime.stop import Marker
 from cl2r.runtime.text import clock
+from cl2r.storage.leftovers import clear
 from cl2r.study.frames import write_frames
 from cl2r.study.jobs import Job, prefix_jobs
 from cl2r.study.live import LiveView
@@ -76,7 +77,7 @@ def _explained(error: OSError, folder: str) -> str:
 def _run(session: StudySession) -> Outcome:
     began, folder, ledger = time.perf_counter(), session.folder, session.ledger
     total, links_before = session.expected_runs(), session.store.keys()
-    folder.live.remove_tree()  # left behind by processes that were killed
+    clear(folder.live)  # left behind by processes that were killed
     entry = {**session.identity, "made_by": session.resources.made_by, "resources": asdict(session.resources)}
     ledger.write("opened", "driver", {**entry, "runs": total})
     opened = ledger.last("opened")["driver"]

@@ -4,27 +4,23 @@ Each context (a number of tasks) is an Optuna study of its own in one journal. T
 tuning pairs as user attributes, and with how far they violate each constraint.
 """
 
-import json
 import logging
 import math
 import operator
-import re
 import warnings
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from typing import Any
 
 import optuna
-from optuna.storages import BaseStorage, JournalStorage
-from optuna.storages.journal import BaseJournalBackend, JournalFileBackend
+from optuna.storages import BaseStorage
 from optuna.trial import TrialState
 
 from cl2r.errors import InputError
 from cl2r.metrics import METRICS, STORED_BYTES, TRAIN_SECONDS
+from cl2r.rayrun.optuna_journal import open_journal
 from cl2r.seeding import derive
-from cl2r.storage.path import LocalPath, StoragePath
-from cl2r.storage.seal import JournalSeal, SealError, sealed, set_aside_with_seal, unsealed
+from cl2r.storage.seal import set_aside_with_seal
 from cl2r.study.constraints import REFERENCE, seed_mean
 from cl2r.study.folder import StudyFolder
 from cl2r.study.jobs import Job, confirmation_jobs, fixed_jobs, plan_job
@@ -39,80 +35,6 @@ VALUED = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.RUNNING)  # it has 
 EARLIER = "warm_start"  # user attribute of trials that an earlier study ran
 UNKNOWN_VIOLATION = 1e9  # of a constraint whose reference run failed; Optuna's files have no infinity
 ATTRIBUTES = [metric.column("tuning") for metric in (*METRICS.in_tables(), STORED_BYTES, TRAIN_SECONDS)]
-
-
-class ObjectJournal(BaseJournalBackend):
-    """Optuna's journal in an object store: one numbered, sealed object per entry. Only the driver writes it."""
-
-    def __init__(self, folder: StoragePath, owner: str) -> None:
-        self.folder, self.owner = folder, owner
-        paths = [path for path in folder.list("*.json") if re.fullmatch(r"\d{8}\.json", path.name)]
-        with ThreadPoolExecutor(16) as readers:
-            written = list(readers.map(self._read, paths))
-        if [path.name for path in paths] != [f"{number:08d}.json" for number in range(len(paths))]:
-            raise SealError("an entry is missing")
-        self.appended = len(written)
-        self.entries: list[dict[str, Any]] = [entry for content in written for entry in json.loads(content)]
-
-    def _read(self, path: StoragePath) -> bytes:
-        return unsealed(path.read_bytes(), f"{self.owner}, {path.name}")
-
-    def read_logs(self, log_number_from: int) -> Iterable[dict[str, Any]]:
-        return self.entries[log_number_from:]
-
-    def append_logs(self, logs: list[dict[str, Any]]) -> None:
-        name = f"{self.appended:08d}.json"
-        (self.folder / name).write_file(sealed(json.dumps(logs).encode(), f"{self.owner}, {name}"))
-        self.appended += 1
-        self.entries += json.loads(json.dumps(logs))
-
-
-class FileJournal(JournalFileBackend):
-    """Optuna's journal on a disk, which optuna-dashboard can open; its seal is beside it. Only the driver writes it.
-
-    The seal has the checksums of the journal before and after the last entry. An entry that was cut off when its writer
-    was killed, and lines that another program added, are removed. Raise SealError if the rest does not fit the seal.
-    """
-
-    def __init__(self, path: LocalPath, owner: str) -> None:
-        self.seal = JournalSeal(path, owner)
-        super().__init__(str(path))
-
-    def append_logs(self, logs: list[dict[str, Any]]) -> None:
-        self.seal.append("".join(json.dumps(log, separators=(",", ":")) + "\n" for log in logs).encode())
-        super().append_logs(logs)
-
-
-def open_journal(folder: StudyFolder) -> BaseStorage:
-    """Open or create Optuna's storage of a study. A damaged one is set aside: the ledger has all that it told."""
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    journal, owner = folder.journal, folder.owner(folder.journal.name)
-    for again in (False, True):
-        try:
-            if isinstance(journal, LocalPath):
-                journal.parent.mkdir(parents=True, exist_ok=True)
-                return JournalStorage(FileJournal(journal, owner))
-            return JournalStorage(ObjectJournal(journal, owner))
-        except (ValueError, KeyError, TypeError, IsADirectoryError, AssertionError) as error:
-            if again:
-                raise
-            log.warning("%s is damaged (%s); it is set aside and made again from the ledger", journal, error)
-            set_aside_with_seal(journal)
-    raise AssertionError
-
-
-def check_journal(folder: StudyFolder) -> str:
-    """Return what is wrong with Optuna's journal of a study; empty if it is sound, or if there is none."""
-    journal, owner = folder.journal, folder.owner(folder.journal.name)
-    try:
-        if isinstance(journal, LocalPath):
-            if lines := JournalSeal(journal, owner, change=False).unsealed_lines:
-                return f"{lines} lines at its end do not fit its seal"
-        elif journal.exists():
-            ObjectJournal(journal, owner)
-    except (ValueError, KeyError, TypeError, IsADirectoryError) as error:
-        return str(error)
-    return ""
 
 
 def open_optuna(spec: StudySpec, storage: BaseStorage, name: str, tasks: int) -> optuna.Study:
@@ -201,7 +123,7 @@ class ContextSearch:
             self.optuna.add_trial(trial)
 
     def _restore(self, outcomes: dict[str, Event]) -> bool:
-        """Put the trials that the ledger has into a journal that was made again: points now, outcomes by `_settle`.
+        """Put the trials that the ledger has into a journal that was rebuilt: points now, outcomes by `_settle`.
 
         Return whether there were any.
         """
@@ -439,7 +361,9 @@ class OptunaSource:
         self.spec, self.folder = spec, folder
         self.searches = self._open()
         if any(search.contradicts() for search in self.searches):
-            log.warning("%s has trials that the ledger lacks; it is set aside and made again", folder.journal)
+            log.warning(
+                "%s has trials that the ledger lacks; it is set aside and rebuilt from the ledger", folder.journal
+            )
             set_aside_with_seal(folder.journal)
             self.searches = self._open()
         self.unconfirmed = list(self.searches) if spec.search.confirm else []

@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 import optuna
 from optuna.trial import TrialState
 
-from cl2r.rayrun.optuna_source import UNKNOWN_VIOLATION, open_journal, open_optuna
+from cl2r.rayrun.optuna_journal import open_journal
+from cl2r.rayrun.optuna_source import UNKNOWN_VIOLATION, open_optuna
 from cl2r.study.jobs import Job, prefix_jobs
 from cl2r.study.ledger import finished
 from cl2r.study.race import TUNING, Candidate, Round, adapter_bases
@@ -173,7 +174,7 @@ class RaceSource:
                 study.tell(trial.number, state=TrialState.FAIL)  # killed while its point was being chosen
             else:
                 points.pop(number, None)
-        # The default, and what a rebuilt journal lacks. One entry per trial, so that none is cut in two.
+        # The default, and what a journal that was rebuilt lacks. One entry per trial, which cannot be cut in two.
         for number, point in points.items():
             added = optuna.trial.create_trial(
                 state=TrialState.RUNNING,

@@ -18,6 +18,7 @@ from cl2r.rayrun.searcher import EarlyStopping, JobSearcher, NotPickled, Source
 from cl2r.rayrun.trial import run_trial
 from cl2r.runtime.logs import TELLING, without_secrets
 from cl2r.runtime.text import clock
+from cl2r.storage.leftovers import clear
 from cl2r.study.frames import write_frames
 from cl2r.study.jobs import Job
 from cl2r.study.ledger import DIED, Event
@@ -40,7 +41,7 @@ def tune_jobs(session: StudySession, jobs: Sequence[Job], source: Source | None,
     if problems := nodes.problems():
         raise InputError(problems)
     scratch = session.folder.path / "ray"
-    scratch.remove_tree()  # left behind by a driver that was killed
+    clear(scratch)  # left behind by a driver that was killed
     searcher = JobSearcher(session, jobs, source, concurrent)
     monitor = TrialMonitor(session, searcher, say, nodes)
     scheduler = FIFOScheduler()
@@ -66,7 +67,7 @@ def tune_jobs(session: StudySession, jobs: Sequence[Job], source: Source | None,
         ).fit()
         monitor.log_new_events()
     finally:
-        scratch.remove_tree()
+        clear(scratch)
 
 
 class TrialMonitor(NotPickled, tune.Callback):  # type: ignore[misc]  # Ray has no types
@@ -116,7 +117,7 @@ class TrialMonitor(NotPickled, tune.Callback):  # type: ignore[misc]  # Ray has 
 def failure_reason(trial: Any) -> str:
     """Return the last line of the trial's last error, or that its process died."""
     path = Path(trial.error_file) if trial.error_file else None
-    text = path.read_text(encoding="utf-8") if path and path.exists() else ""
+    text = path.read_text(encoding="utf-8", errors="replace") if path and path.exists() else ""
     last = text.rstrip().rsplit("Failure #", 1)[-1]
     if not last or any(words in last for words in GONE):
         return DIED

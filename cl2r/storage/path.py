@@ -31,6 +31,8 @@ from cl2r.storage import claims
 Paths = list  # inside the classes below `list` is a method
 ATTEMPTS = 4
 ASIDE = ".aside."  # damaged or foreign files are renamed, not removed: `cl2r fsck` lists them
+HIDDEN = re.compile(r"\.(?:.+\.|probe-)[0-9a-f]{32}", re.DOTALL)
+"""Names of files and folders that are being written, were left behind by a process that was killed, or set aside."""
 PIECE_BYTES = 2**22
 
 
@@ -75,15 +77,20 @@ class LocalPath(PosixPath):
                 raise
 
     def remove_tree(self) -> None:
-        """Remove the folder and all files below; do nothing if there is none."""
-        shutil.rmtree(self, ignore_errors=True)
+        """Remove the folder and all files below; do nothing if there is none. Raise OSError if any of it stays."""
 
-    def set_aside(self) -> "LocalPath":
-        """Rename the file or folder to a hidden name beside it, and return that; nothing if it is gone."""
+        def refuse(function: object, path: str, error: tuple[object, BaseException, object]) -> None:
+            if not isinstance(error[1], FileNotFoundError):  # another process was faster
+                raise error[1]
+
+        if self.exists():
+            shutil.rmtree(self, onerror=refuse)
+
+    def set_aside(self) -> None:
+        """Rename the file or folder to a hidden name beside it; do nothing if it is gone."""
         aside = self.with_name(f"{ASIDE}{self.name}.{uuid.uuid4().hex}")
         with contextlib.suppress(FileNotFoundError):  # another process was faster
             self.rename(aside)
-        return aside
 
     def checksum(self) -> str:
         """Return the SHA-256 checksum of the file, read in pieces."""
@@ -238,13 +245,12 @@ class ObjectPath:
         if self.exists():
             self.files.delete_dir(self.key)
 
-    def set_aside(self) -> "ObjectPath":
+    def set_aside(self) -> None:
         aside = self.parent / f"{ASIDE}{self.name}.{uuid.uuid4().hex}"
         names = [""] if self.file_info() else [f"/{entry.path}" for entry in self.walk_files()]
         for name in names:
             with contextlib.suppress(FileNotFoundError):  # another process was faster
                 self.files.move(self.key + name, aside.key + name)
-        return aside
 
     def checksum(self) -> str:
         digest = hashlib.sha256()
@@ -310,6 +316,11 @@ def at(address: str | Path | StoragePath) -> StoragePath:
             raise InputError(f"{text}: an address has two slashes, e.g. s3://bucket/folder")
         return LocalPath(text)
     return LocalPath(unquote(urlsplit(text).path)) if scheme == "file" else ObjectPath(text)
+
+
+def is_aside(name: str) -> bool:
+    """Return whether a file or folder of this name was set aside."""
+    return name.startswith(ASIDE) and HIDDEN.fullmatch(name) is not None
 
 
 def cache_folder() -> LocalPath:

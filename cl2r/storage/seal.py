@@ -125,10 +125,13 @@ class JournalSeal:
             if checksum(kept, owner) in digests:
                 self.unsealed_lines = left_out
                 if left_out and self.change:
-                    log.warning("%s: %d incomplete lines at its end; removed", self.path, left_out)
+                    cause = "they were cut off, or another program added them"
+                    log.warning(
+                        "%s: %d lines at its end are not covered by its seal: %s; removed", self.path, left_out, cause
+                    )
                     self.path.write_file(kept)
                 return kept
-        raise SealError("the checksum differs")
+        raise SealError("the checksum differs" if self.path.exists() else "the file is missing")
 
     def append(self, content: bytes) -> None:
         """Seal the file as it is, and as it will be with this content."""

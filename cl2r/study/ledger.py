@@ -20,7 +20,7 @@ from typing import Any, Literal, get_args
 
 from cl2r.errors import InputError
 from cl2r.runtime.logs import without_secrets
-from cl2r.storage.path import StoragePath, at
+from cl2r.storage.path import HIDDEN, StoragePath, at
 from cl2r.storage.seal import SealError, sealed, unsealed
 
 log = logging.getLogger(__name__)
@@ -90,7 +90,7 @@ class Ledger:
         for path in self.folder.list("*"):
             if parts := NAME.fullmatch(path.name):
                 found.append(Event(int(parts[1]), parts[2], parts[3], path, self.study))
-            elif not re.fullmatch(r"\..*\.[0-9a-f]{32}", path.name):  # being written, or set aside
+            elif not HIDDEN.fullmatch(path.name):
                 foreign.append(path.name)
         if foreign and str(self.folder) not in _noted:
             _noted.add(str(self.folder))

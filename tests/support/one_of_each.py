@@ -9,9 +9,9 @@ from typing import Any
 import optuna
 import torch
 
-from cl2r.cli.fsck import RUN_FILES, check_storage
+from cl2r.cli.storage_check import RUN_FILES, check_storage
 from cl2r.engine.links import Link, LinkStore, Partial
-from cl2r.rayrun.optuna_source import open_journal
+from cl2r.rayrun.optuna_journal import open_journal
 from cl2r.storage.leftovers import DAY
 from cl2r.storage.path import LocalPath, StoragePath
 from cl2r.storage.seal import run_owner, write_beside

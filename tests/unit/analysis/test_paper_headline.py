@@ -67,7 +67,7 @@ def table_two(rows: Rows, **about: Any) -> Study:
     return Study(**frames(rows), name="made", paper={"item": "table 2", "preset": "icons"}, search={}, about=about)
 
 
-COMPATIBLE = [row for method in ("lucir", "podnet", "foster") for row in seeds(method, "BC", [0.10, 0.12])]
+COMPATIBLE = [row for method in ("lucir", "podnet", "foster") for row in seeds(method, "BC", [0.11, 0.12])]
 """Six statements are about Table 2: one says so about LUCIR and PODNet, and another says the contrary about FOSTER."""
 
 
@@ -92,7 +92,7 @@ def test_a_statement_within_noise_is_open() -> None:
         "The only statement of the paper's text about Table 2 that these runs can judge is open; 5 of 6"
         in found.finding
     )
-    assert "open: a difference is smaller than its standard deviation over seeds" in found.certainty
+    assert "open: the 95 % interval of a difference includes the opposite verdict" in found.certainty
 
 
 def test_other_settings_and_one_seed_are_said() -> None:

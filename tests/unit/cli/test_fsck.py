@@ -1,19 +1,27 @@
 """`cl2r fsck`: what it finds below a storage, its exit codes, and what is left after repairs."""
 
 import json
+import tempfile
+import time
 import tracemalloc
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from cl2r.cli.fsck import DAMAGED, LEFT_BEHIND, RUN_FILES, check_storage
+from cl2r.cli.fsck import DAMAGED, LEFT_BEHIND
+from cl2r.cli.storage_check import RUN_FILES, check_storage
 from cl2r.engine.links import LinkStore, Partial
+from cl2r.gallery.index import IndexOptions, build_indexes
 from cl2r.gallery.model import CARD, STATE
-from cl2r.storage.path import ASIDE, LocalPath, StoragePath, at
+from cl2r.rayrun.optuna_journal import open_journal
+from cl2r.storage.leftovers import DAY
+from cl2r.storage.path import ASIDE, LocalPath, ObjectPath, StoragePath, at
 from cl2r.storage.seal import seal_path
 from cl2r.study.folder import StudyFolder
 from tests.support.command_line import Command, refused
+from tests.support.galleries import add_vectors, filled, made_version, unit_rows
 from tests.support.object_server import upload
 from tests.support.one_of_each import ALSO_USED, BEGUN, DAMAGES, STUDY, USED, add_link, add_study, age, found, only
 from tests.support.quick import flip_bit
@@ -229,6 +237,118 @@ def test_only_what_was_set_aside_is_removed_from_an_object_store(cl2r: Command, 
     assert {entry.path for entry in remote.walk_files()} == set(mine)
 
 
+@pytest.fixture
+def days_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was written in this test counts as old; the store has no way to change its times."""
+    monkeypatch.setattr("cl2r.storage.leftovers.time", SimpleNamespace(time=lambda: time.time() + 2 * DAY))
+
+
+@pytest.mark.usefixtures("days_later")
+def test_what_killed_processes_left_in_an_object_store_is_removed(
+    cl2r: Command, remote: StoragePath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hexes = "0123456789abcdef" * 2
+    left = [f"runs/.probe-{hexes}", f"claims/aaaa0001.{hexes}.json", f"claims/run-{hexes}.{hexes}.json"]
+    left += [f"studies/{STUDY}/driver.lock.{hexes}.json"]
+    others = [f"links/.git/.x.{hexes}", f"runs/x.{hexes}.json", "claims/notes.json", f"links/.probe-{hexes[1:]}"]
+    for name in (*left, *others):
+        (remote / name).write_file(b"{}")
+    folder = LocalPath(tempfile.gettempdir()) / "cl2r-1-00000000-abc"
+    (folder / "file").write_file(b"half")
+    listed = [path for kind, path in found(remote) if kind == "left behind"]
+    assert sorted(listed) == sorted([*left, str(folder)])
+    cl2r("fsck", remote, "--repair")
+    assert {entry.path for entry in remote.walk_files()} == set(others)
+    assert not folder.exists()
+
+
+def test_what_was_just_written_to_an_object_store_is_not_listed(remote: StoragePath) -> None:
+    with LinkStore(remote).in_use():
+        (remote / "runs" / f".probe-{'0' * 32}").write_file(b"")
+        assert found(remote) == []
+
+
+@pytest.mark.parametrize("where", ["storage", "remote"])
+def test_a_shard_without_its_manifest_is_removed(cl2r: Command, request: pytest.FixtureRequest, where: str) -> None:
+    """In an object store this is what a process leaves that is killed while it writes a shard."""
+    root = request.getfixturevalue(where)
+    gallery = filled(root / "gallery", made_version(1))
+    shard = add_vectors(gallery, gallery.commit.shards[0].version, unit_rows(2, 4), ["x", "y"])
+    (gallery.shards.folder / shard.name / "manifest.json").unlink()
+    (gallery.shards.folder / "photos" / "vectors.npy").write_file(b"mine")
+    (gallery.shards.folder / "photos" / "notes.txt").write_file(b"mine")
+    with gallery.writing():
+        assert found(root) == []
+    assert found(root) == [("left behind", f"gallery/shards/{shard.name}")]
+    assert cl2r("fsck", root, "--repair")[0] == 0
+    assert found(root) == []
+    assert (gallery.shards.folder / "photos" / "vectors.npy").exists()
+
+
+@pytest.mark.parametrize("where", ["storage", "remote"])
+def test_an_index_without_its_description_is_removed(cl2r: Command, request: pytest.FixtureRequest, where: str) -> None:
+    root = request.getfixturevalue(where)
+    gallery = filled(root / "gallery", made_version(1))
+    build_indexes(gallery, IndexOptions("hnsw"))
+    [index] = (root / "gallery" / "index").list("*.faiss")
+    [description] = (root / "gallery" / "index").list("*.json")
+    assert found(root) == []
+    content = description.read_bytes()
+    description.unlink()
+    assert found(root) == [], "its description may be written next"
+    request.getfixturevalue("days_later")
+    [left] = [one for one in check_storage(root) if one.kind == "left behind"]
+    assert left.path == index
+    assert left.repair is not None
+    description.write_file(content)
+    left.repair()
+    assert found(root) == [], "it has got its description since"
+    older = index.parent / f"{index.name.rpartition('-')[0]}-{'0' * 16}.faiss"
+    older.write_file(b"an index that was replaced")
+    assert [one.path for one in check_storage(root)] == [older]
+    older.unlink()
+    description.unlink()
+    assert cl2r("fsck", root, "--repair")[0] == 0
+    assert not index.exists()
+
+
+def test_an_object_store_is_checked_without_copies(
+    remote: StoragePath, tmp_path: LocalPath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gallery = filled(remote / "gallery", made_version(1))
+    build_indexes(gallery, IndexOptions("hnsw"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    opened, read = list[str](), ObjectPath.read_bytes
+    monkeypatch.setattr(ObjectPath, "read_bytes", lambda path: opened.append(path.name) or read(path))
+    assert found(remote) == []
+    assert not (tmp_path / "cache").exists()
+    assert opened.count("vectors.npy") == len(gallery.commit.shards)
+    [index] = (remote / "gallery" / "index").list("*.faiss")
+    vectors = remote / "gallery" / "shards" / gallery.commit.shards[0].name / "vectors.npy"
+    for path in (index, vectors):
+        path.write_file(path.read_bytes()[:-1])
+    problems = [one.what for one in check_storage(remote)]
+    assert len(problems) == 2
+    assert all("the checksum differs" in problem for problem in problems)
+    assert not (tmp_path / "cache").exists()
+
+
+def test_the_lock_of_a_process_that_was_killed_is_removed(cl2r: Command, storage: LocalPath) -> None:
+    for name in ("aaaa0001", "run-x"):
+        for file in (name, f"{name}.holder"):
+            (storage / "claims" / file).write_file(b"")
+    assert found(storage) == []
+    age(storage / "claims")
+    (storage / "claims" / "notes").write_file(b"mine")
+    age(storage / "claims" / "notes")
+    assert found(storage) == [("left behind", "claims/aaaa0001"), ("left behind", "claims/run-x")]
+    with LinkStore(storage).lock("aaaa0001"):
+        age(storage / "claims" / "aaaa0001")
+        assert found(storage) == [("left behind", "claims/run-x")]
+    assert cl2r("fsck", storage, "--repair")[0] == 0
+    assert {path.name for path in (storage / "claims").iterdir()} == {"notes"}
+
+
 def test_files_of_others_beside_a_storage_are_not_looked_at(cl2r: Command, storage: LocalPath) -> None:
     others = [storage / "photos" / f".thumb.{'a' * 32}", storage / "studies" / ".git" / f".x.{'b' * 32}"]
     for path in others:
@@ -246,7 +366,7 @@ def test_a_folder_that_is_no_storage_is_bad_input(cl2r: Command, tmp_path: Local
     (tmp_path / "empty").mkdir()
     assert cl2r("fsck", tmp_path / "empty")[0] == 0, "nothing has been stored yet"
     (tmp_path / "home" / "photos" / "a.png").write_file(b"mine")
-    assert "no storage" in refused(cl2r, tmp_path / "home", "fsck", tmp_path / "home", "--repair")
+    assert "not a storage" in refused(cl2r, tmp_path / "home", "fsck", tmp_path / "home", "--repair")
 
 
 def test_a_thousand_links_need_no_more_memory_than_a_hundred(tmp_path: Path) -> None:
@@ -270,10 +390,19 @@ def test_a_thousand_links_need_no_more_memory_than_a_hundred(tmp_path: Path) -> 
     assert many - few < 900 * 2000, "less than a link's own bytes for each"
 
 
-def test_lines_that_another_program_added_to_a_journal_are_found(storage: LocalPath) -> None:
+def test_lines_that_another_program_added_to_a_journal_are_found(
+    storage: LocalPath, caplog: pytest.LogCaptureFixture
+) -> None:
     journal = storage / "studies" / STUDY / "optuna.journal"
     journal.write_bytes(journal.read_bytes() + b"{}\n")
     assert found(storage) == [("damaged", f"studies/{STUDY}/optuna.journal")]
+    open_journal(StudyFolder(storage, STUDY))
+    assert "1 lines at its end are not covered by its seal: they were cut off, or another program added" in caplog.text
+
+
+def test_a_journal_that_is_gone_is_said_to_be_missing(storage: LocalPath) -> None:
+    (storage / "studies" / STUDY / "optuna.journal").unlink()
+    assert [one.what for one in check_storage(storage)] == ["the file is missing; it is rebuilt from the ledger"]
 
 
 def test_the_seal_of_a_journal_is_set_aside_with_it(cl2r: Command, storage: LocalPath) -> None:

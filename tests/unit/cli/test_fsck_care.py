@@ -3,13 +3,16 @@
 import contextlib
 import errno
 import os
+import pkgutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cl2r.cli.fsck import DAMAGED, LEFT_BEHIND, Finding, check_storage
+from cl2r.cli import api
+from cl2r.cli.fsck import DAMAGED, LEFT_BEHIND
+from cl2r.cli.storage_check import Finding, check_storage
 from cl2r.engine.links import LinkStore
 from cl2r.errors import InputError
 from cl2r.gallery.gallery import Gallery
@@ -17,7 +20,7 @@ from cl2r.gallery.indexing import rewritten
 from cl2r.gallery.maintenance import verify
 from cl2r.storage.path import LocalPath, StoragePath
 from cl2r.study.folder import StudyFolder
-from tests.support.command_line import Command
+from tests.support.command_line import Command, quick_options
 from tests.support.one_of_each import (
     ALSO_USED,
     BEGUN,
@@ -25,10 +28,11 @@ from tests.support.one_of_each import (
     STUDY,
     USED,
     add_link,
+    add_run,
     found,
     only,
 )
-from tests.support.quick import flip_bit
+from tests.support.quick import flip_bit, quick_config
 from tests.support.small_study import tree
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
@@ -168,7 +172,13 @@ def training(storage: StoragePath) -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("work", [driver, training])
+@contextlib.contextmanager
+def running(storage: StoragePath) -> Iterator[None]:
+    with LinkStore(storage).in_use(), LinkStore(storage).in_use():  # no run waits for another one
+        yield
+
+
+@pytest.mark.parametrize("work", [driver, training, running])
 def test_links_are_not_removed_while_a_command_is_at_work(
     cl2r: Command, storage: LocalPath, work: Callable[[StoragePath], Any]
 ) -> None:
@@ -188,7 +198,34 @@ def test_a_command_that_begins_during_the_check_keeps_the_links(storage: LocalPa
     assert unused.repair is not None
     with training(storage), pytest.raises(InputError, match="at work"):
         unused.repair()
+    add_run(storage, "another")
+    with pytest.raises(InputError, match="since the check began"):
+        unused.repair()
     assert "dddd0001" in LinkStore(storage)
+
+
+@pytest.mark.parametrize("way", ["command", "API"])
+@pytest.mark.parametrize("moment", ["cl2r.engine.chain.Chain.ensure_link", "cl2r.engine.chain.Chain.result", "write"])
+def test_a_run_keeps_its_links_until_it_is_written(
+    cl2r: Command, tiny: Path, tmp_path: LocalPath, monkeypatch: pytest.MonkeyPatch, moment: str, way: str
+) -> None:
+    root, told = tmp_path / "runs", list[str]()
+    if moment == "write":
+        moment = "cl2r.engine.frames.write_run" if way == "command" else "cl2r.cli.api.write_run"
+    original = pkgutil.resolve_name(moment)
+
+    def looked(*args: Any) -> Any:
+        told.extend(one.what for one in check_storage(root) if one.kind == "unused" or one.repair)
+        return original(*args)
+
+    monkeypatch.setattr(moment, looked)
+    if way == "command":
+        options = quick_options(tiny, optim__epochs=1, optim__milestones="[]")
+        assert cl2r("run", *options, "--tasks", 2, "--storage", root)[0] == 0
+    else:
+        api.run(quick_config(tiny, {"optim": {"epochs": 1, "milestones": []}}), storage=root)
+    assert set(told) == {"no finished run refers to this link, but a command is at work"}
+    assert found(root) == []
 
 
 def test_a_study_whose_driver_is_at_work_is_left_alone(cl2r: Command, storage: LocalPath) -> None:
@@ -264,4 +301,21 @@ def test_a_repair_that_fails_is_told_and_the_others_go_on(
     code, out, _ = cl2r("fsck", storage, "--repair")
     assert code == DAMAGED
     assert out.count("; not repaired: ") == 2
+    assert "; repaired" not in out
+
+
+def test_a_folder_that_cannot_be_removed_is_not_repaired(
+    cl2r: Command, storage: LocalPath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unwritten = storage / "links" / "cccc0001" / "0000000000000000-state.safetensors"
+    unwritten.write_file(b"half")
+
+    def refuse(path: object, **settings: Any) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "unlink", refuse)
+        code, out, _ = cl2r("fsck", storage, "--repair")
+    assert (code, unwritten.exists()) == (LEFT_BEHIND, True)
+    assert "; not repaired: " in out
     assert "; repaired" not in out

@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import json
+import os
 import pickle
 import struct
 import threading
@@ -372,6 +373,20 @@ def test_epochs_replace_each_other(store: LinkStore, caplog: pytest.LogCaptureFi
     store.save(KEY, link())
     assert store.load_partial(KEY) is None
     assert caplog.messages == []
+
+
+def test_a_link_is_saved_even_if_its_epochs_stay(
+    on_disk: LinkStore, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_disk.save_partial("0123abce", epoch(2))
+
+    def refuse(path: object, **settings: Any) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(os, "unlink", refuse)
+    on_disk.save("0123abce", link())
+    assert "0123abce" in on_disk
+    assert caplog.messages == [f"{on_disk.partials / '0123abce'} cannot be removed: [Errno 13] Permission denied"]
 
 
 @pytest.mark.parametrize("count", [0, 1])

@@ -9,7 +9,7 @@ import optuna
 import pytest
 from optuna.trial import TrialState
 
-from cl2r.rayrun.optuna_source import FileJournal, open_journal
+from cl2r.rayrun.optuna_journal import FileJournal, open_journal
 from cl2r.rayrun.race_source import NUMBER, RaceSource
 from cl2r.storage.path import LocalPath
 from cl2r.storage.seal import seal_path

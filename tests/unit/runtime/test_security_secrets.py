@@ -160,6 +160,8 @@ def test_the_reason_of_a_failed_trial_shows_none(tmp_path: Path) -> None:
 
     (tmp_path / "error.txt").write_text(f"Failure # 1\nTraceback:\nOSError: {SIGNED}\n")
     assert assert_clean(failure_reason(Trial())).startswith("OSError: https://bucket")
+    (tmp_path / "error.txt").write_bytes(b"Failure # 1\nOSError: \xff\n")
+    assert failure_reason(Trial()) == "OSError: \ufffd"
 
 
 WORDS = [

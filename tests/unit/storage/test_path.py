@@ -1,5 +1,6 @@
 """Addresses, and what can go wrong on one kind of storage only; `tests/contract/test_storage.py` has the rest."""
 
+import os
 import pickle
 from pathlib import Path
 from typing import Any
@@ -102,3 +103,33 @@ def test_an_unreachable_store_is_tried_again_then_reported(remote: ObjectPath, m
     with pytest.raises(OSError, match="NETWORK_CONNECTION"):
         (remote / "file").read_bytes()
     assert len(tries) == 4
+
+
+def test_a_folder_that_cannot_be_removed_is_an_error(tmp_path: LocalPath, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "folder" / "file").write_file(b"content")
+    (tmp_path / "folder" / "file" / "below").remove_tree()
+    with pytest.raises(NotADirectoryError):
+        (tmp_path / "folder" / "file").remove_tree()
+
+    def refuse(path: object, **settings: Any) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(os, "unlink", refuse)
+    with pytest.raises(PermissionError):
+        (tmp_path / "folder").remove_tree()
+    assert (tmp_path / "folder" / "file").exists()
+
+
+def test_a_folder_is_removed_while_another_process_removes_it(
+    tmp_path: LocalPath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "folder" / "file").write_file(b"content")
+    remove = os.unlink
+
+    def late(path: Any, **settings: Any) -> None:
+        remove(path, **settings)
+        remove(path, **settings)
+
+    monkeypatch.setattr(os, "unlink", late)
+    (tmp_path / "folder").remove_tree()
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,409 @@
+"""The checks of `cl2r fsck`: everything below a storage is read, and what is not as it should be is a finding."""
+
+import contextlib
+import dataclasses
+import functools
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+from cl2r.config.keys import KEY
+from cl2r.engine.links import (
+    LINK_FILE,
+    MANIFEST,
+    PARTIAL,
+    PARTIAL_FILE,
+    DamagedError,
+    LinkStore,
+    content_name,
+)
+from cl2r.errors import InputError
+from cl2r.gallery.gallery import COMMIT_NAME, Gallery, newest_commit, own_files, read_commit
+from cl2r.gallery.index import undescribed
+from cl2r.gallery.maintenance import verify
+from cl2r.gallery.model import read_export
+from cl2r.rayrun.optuna_journal import check_journal
+from cl2r.storage.claims import HOLDER, HeldError
+from cl2r.storage.leftovers import is_old, stale, stale_temporary
+from cl2r.storage.path import ASIDE, FileInfo, LocalPath, StoragePath, is_aside, sha256
+from cl2r.storage.seal import SUFFIX, SealError, read_beside, run_owner, set_aside_with_seal
+from cl2r.study.folder import StudyFolder
+from cl2r.study.frames import FRAMES, write_frames
+from cl2r.study.status import phase
+
+Kind = Literal["damaged", "foreign", "left behind", "unused"]
+OURS = ("links", "partials", "claims", "runs", "studies")
+"""Folders of a storage; galleries and exported models may be anywhere else in it."""
+RUN_FILES = {"config.yaml", "result.json", *(f"{name}.parquet" for name in ("runs", "tasks", "matrix", "curves"))}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A file or folder that is not as it should be; `repair` does what can be done about it."""
+
+    kind: Kind
+    path: StoragePath
+    what: str
+    bytes: int = 0
+    repair: Callable[[], object] | None = None
+    repaired: bool = False
+
+
+@dataclass
+class References:
+    """Keys of the links that finished runs use; `doubt` says why other links may be needed too."""
+
+    keys: set[str] = field(default_factory=set)
+    doubt: str = ""
+    read: set[FileInfo] = field(default_factory=set)  # what tells the keys, as it was when the check began
+
+
+Check = Callable[[StoragePath], Iterator[Finding]]
+
+
+def check_storage(
+    storage: StoragePath, report: Callable[[int, int], object] = lambda done, total: None
+) -> Iterator[Finding]:
+    """Yield the problems below a storage; `report` is called with the number of items read and the total.
+
+    What cannot be read is a finding, and the check continues. Raise InputError if nothing there is of a storage.
+    """
+    store, used, faults = LinkStore(storage), References(), list[Finding]()
+    tops = _children(storage)
+    galleries, exports = _galleries_and_exports(tops, storage, faults)
+    if tops and not (galleries or exports or faults or {path.name for path in tops} & set(OURS)):
+        raise InputError(f"{storage}: not a storage: it has none of the folders {', '.join(OURS)}")
+    # Links of a run that has not finished are still needed by the command that is at work on it.
+    used.doubt = _work(store)
+    with contextlib.suppress(OSError):  # what cannot be read is found below, and all links stay
+        used.read = _outcomes(storage)
+    checks: dict[str, Check] = {
+        "studies": lambda path: _check_study(StudyFolder.at(path), used),
+        "runs": lambda path: _check_run(path, used),
+        "links": lambda path: _check_link(store, path, used),
+        "partials": lambda path: _check_partial(store, path),
+    }
+    things: list[tuple[StoragePath, Check, References | None]] = []
+    for name, check in checks.items():
+        needs = used if name in ("studies", "runs") else None
+        with _noted(storage / name, faults, needs):
+            paths = [path for path in _children(storage / name) if not path.name.startswith(".")]
+            things += [(path, check, needs) for path in paths]
+    things += [(path, _check_gallery, None) for path in galleries]
+    things += [(path, _check_export, None) for path in exports]
+    left_behind = list(_leftovers(storage, [*galleries, *exports], faults))  # before a repair sets anything aside
+    yield from faults
+    for done, (path, check, needs) in enumerate(things, 1):
+        faults = []
+        with _noted(path, faults, needs):
+            yield from check(path)
+        yield from faults
+        report(done, len(things))
+    yield from left_behind
+
+
+@contextlib.contextmanager
+def _noted(path: StoragePath, faults: list[Finding], needs: References | None = None) -> Iterator[None]:
+    """Turn an error while reading into a finding; record in `needs` that links may still be needed."""
+    try:
+        yield
+    except (InputError, OSError) as error:
+        faults.append(Finding("damaged", path, f"it cannot be read ({error})"))
+        if needs is not None:
+            needs.doubt = needs.doubt or f"{path} cannot be read"
+
+
+def _children(folder: StoragePath) -> list[StoragePath]:
+    """Return what is in a folder, nothing if there is none. Raise OSError if it cannot be read."""
+    if isinstance(folder, LocalPath):  # `list` leaves out what the user may not read
+        return sorted(folder.iterdir()) if folder.exists() else []
+    return list(folder.list("*"))
+
+
+def _work(store: LinkStore) -> str:
+    """Return why links may be in use: a command is running, or this cannot be determined; empty if neither."""
+    try:
+        studies = [path for path in _children(store.root.parent / "studies") if path.file_info() is None]
+        busy = any(_is_driven(StudyFolder.at(path)) for path in studies)
+        busy = busy or any(lock.holder() is not None for lock in _locks(store.locks))
+    except OSError as error:
+        return f"it cannot be determined whether a command is at work ({error})"
+    return "a command is at work" if busy else ""
+
+
+def _is_driven(folder: StudyFolder) -> bool:
+    """Return whether a driver is at work on a study, on this machine or another."""
+    with contextlib.suppress(InputError):  # it has ended, but the event that says so is damaged
+        return phase(folder) == "running"
+    return False
+
+
+def _locks(claims: StoragePath) -> list[StoragePath]:
+    """Return the locks of links and runs that a process holds, or held when it was killed."""
+    suffix = r"\.[0-9a-f]{32}\.json" if claims.remote else re.escape(HOLDER)
+    found = (re.fullmatch(f"(.+){suffix}", path.name) for path in _children(claims))
+    return [claims / name for name in sorted({match[1] for match in found if match})]
+
+
+def _galleries_and_exports(
+    tops: list[StoragePath], storage: StoragePath, faults: list[Finding]
+) -> tuple[list[StoragePath], list[StoragePath]]:
+    """Return the folders of galleries and of exported models, also of those whose first file is missing."""
+    names = list[str]()
+    for top in tops:
+        if top.name not in ("links", "partials", "runs", "claims") and not top.name.startswith("."):
+            with _noted(top, faults):
+                files = [""] if top.file_info() else [f"/{entry.path}" for entry in top.walk_files()]
+                names += [top.name + file for file in files]
+    galleries, exports = set[str](), set[str]()
+    for name in names:
+        if "/." in name:
+            continue
+        if found := re.fullmatch(r"(?:(.+)/)?(?:gallery\.json|commits/\d{8,}\.json)", name):
+            galleries.add(found[1] or "")
+        elif found := re.fullmatch(r"(?:(.+)/)?(?:model\.json\.seal|task\d+\.safetensors)", name):
+            exports.add(found[1] or "")
+    first, second = ([storage / name if name else storage for name in sorted(names)] for names in (galleries, exports))
+    return first, second
+
+
+def _size(path: StoragePath) -> int:
+    info = path.file_info()
+    return info.size if info else sum(entry.size for entry in path.walk_files())
+
+
+def _check_link(store: LinkStore, path: StoragePath, used: References) -> Iterator[Finding]:
+    if not KEY.fullmatch(path.name) or path.file_info() is not None:
+        yield Finding("foreign", path, "not a link", _size(path))
+        return
+    if not (path / MANIFEST).exists():
+        gone = path.remote and next(path.walk_files(), None) is None  # only the mark of a folder is left
+        if gone or (store.locks / path.name).holder() is not None:
+            return
+        if all(LINK_FILE.fullmatch(file.name) and file.file_info() for file in _children(path)):
+            yield Finding("left behind", path, "a link that was not written whole", _size(path), path.remove_tree)
+        else:
+            yield Finding("foreign", path, "not a link", _size(path))
+        return
+    visible = [file for file in _children(path) if not file.name.startswith(".")]
+    foreign = [file for file in visible if not LINK_FILE.fullmatch(file.name)]
+    yield from (Finding("foreign", file, "not a file of a link", _size(file)) for file in foreign)
+    try:
+        store.check(path.name)
+    except DamagedError as error:
+        aside = None if foreign else path.set_aside  # what is set aside is removed one day
+        yield Finding("damaged", path, f"{error}; it will be trained again", _size(path), aside)
+        return
+    listed = {MANIFEST, *(content_name(digest, name) for name, digest in store.manifest(path.name).items())}
+    for file in visible:
+        if file.name not in listed and file not in foreign:
+            remove = file.unlink if file.file_info() else None
+            yield Finding("left behind", file, "another attempt's file", _size(file), remove)
+    if path.name not in used.keys:
+        doubt = used.doubt or "it holds foreign files" * bool(foreign)
+        what = f"no finished run refers to this link{f', but {doubt}' * bool(doubt)}"
+        remove = functools.partial(_remove_link, store, path, used.read)
+        yield Finding("unused", path, what, _size(path), None if doubt else remove)
+
+
+def _outcomes(storage: StoragePath) -> set[FileInfo]:
+    """Return the files that say which links finished runs use: results of runs, and events of studies."""
+    found = {entry for entry in (storage / "runs").walk_files() if entry.path.endswith("/result.json")}
+    return found | {entry for entry in (storage / "studies").walk_files() if "/ledger/" in entry.path}
+
+
+def _remove_link(store: LinkStore, path: StoragePath, read: set[FileInfo]) -> None:
+    """Remove a link that no finished run refers to. Raise InputError if a command has begun since that was found."""
+    if work := _work(store):
+        raise InputError(work)
+    if _outcomes(store.root.parent) != read:
+        raise InputError("a command has been at work since the check began")
+    path.remove_tree()
+
+
+def _check_partial(store: LinkStore, path: StoragePath) -> Iterator[Finding]:
+    if not KEY.fullmatch(path.name) or path.file_info() is not None:
+        yield Finding("foreign", path, "not an unfinished epoch", _size(path))
+        return
+    if (store.locks / path.name).holder() is not None:
+        return  # it is being trained
+    foreign = [file for file in _children(path) if not PARTIAL_FILE.fullmatch(file.name)]
+    yield from (Finding("foreign", file, "not a file of an unfinished epoch", _size(file)) for file in foreign)
+    if not (path / PARTIAL).exists():
+        if not foreign:
+            yield Finding("left behind", path, "an epoch that was not written whole", _size(path), path.remove_tree)
+        return
+    try:
+        entry = store.read_partial(path.name)
+        if sha256((path / str(entry["file"])).read_bytes()) != entry["sha256"]:
+            raise ValueError("the checksum differs")
+    except (ValueError, KeyError, TypeError, OSError, RecursionError) as error:
+        what = f"an unfinished epoch ({error}); the task will start again"
+        yield Finding("damaged", path, what, _size(path), None if foreign else path.set_aside)
+        return
+    if path.name in store:
+        remove = None if foreign else path.remove_tree
+        yield Finding("left behind", path, "the epoch of a finished link", _size(path), remove)
+
+
+def _check_study(folder: StudyFolder, used: References) -> Iterator[Finding]:
+    """Yield what is wrong with a study; repairs hold the lock of its driver."""
+    for finding in _study_faults(folder, used):
+        locked = functools.partial(_repair_locked, folder, finding.repair) if finding.repair else None
+        yield dataclasses.replace(finding, repair=locked)
+
+
+def _repair_locked(folder: StudyFolder, repair: Callable[[], object]) -> None:
+    with folder.driver_lock():
+        repair()
+
+
+def _study_faults(folder: StudyFolder, used: References) -> Iterator[Finding]:
+    if not folder.specification.exists() and not (folder.path / "ledger").exists():
+        yield Finding("foreign", folder.path, "not a study", _size(folder.path))
+        return
+    driven = _is_driven(folder)  # its driver is at work and checks for itself
+    if not driven and (fault := folder.fault()):
+        yield Finding("damaged", folder.specification, fault)
+    _children(folder.ledger.folder)  # raises an error if it cannot be read, which the ledger takes for empty
+    bad = {event.path: why for event, why in folder.ledger.damaged()}
+    for event in folder.ledger.last("finished").values():
+        if event.path not in bad:
+            used.keys |= {str(row["key"]) for row in event.read().get("frames", {}).get("tasks", ())}
+    if driven:
+        used.doubt = used.doubt or "a command is at work"
+        return
+    closed = not bad and phase(folder) == "closed"
+    if bad or folder.ledger.folder.list(f"{ASIDE}*.finished.*"):
+        used.doubt = used.doubt or f"an event of {folder.path} is damaged: run the study's command first"
+    elif not closed:
+        used.doubt = used.doubt or f"{folder.path} has not ended: resume it, or remove its folder"
+    for path, why in bad.items():
+        yield Finding(
+            "damaged", path, f"{why}; its content is rebuilt by the study's command", _size(path), path.set_aside
+        )
+    frames = [f"{name}.parquet" for name in FRAMES]
+    if missing := [name for name in frames if closed and not (folder.path / name).exists()]:
+
+        def write() -> None:
+            write_frames(folder)
+
+        yield Finding("damaged", folder.path / missing[0], "it is missing; it is rebuilt from the ledger", 0, write)
+    for name in [*frames, "about.json", "paper.json", *_search_frames(folder)]:
+        path = folder.path / name
+        with contextlib.suppress(FileNotFoundError):
+            try:
+                read_beside(path, folder.owner(name))
+            except SealError as error:
+
+                def again(path: StoragePath = path, frame: bool = name in frames) -> None:
+                    path.set_aside()
+                    if frame and not bad:  # otherwise the study's command, which first replaces what is lost
+                        write_frames(folder)
+
+                yield Finding("damaged", path, str(error), _size(path), again)
+    if fault := check_journal(folder):
+        remove = functools.partial(set_aside_with_seal, folder.journal)
+        yield Finding("damaged", folder.journal, f"{fault}; it is rebuilt from the ledger", 0, remove)
+
+
+def _search_frames(folder: StudyFolder) -> list[str]:
+    return [f"search/{path.name}" for path in (folder.path / "search").list("*.parquet")]
+
+
+def _check_run(path: StoragePath, used: References) -> Iterator[Finding]:
+    there = {file.name.removesuffix(SUFFIX) for file in path.list("*") if not file.name.startswith(".")}
+    if not there & RUN_FILES:
+        yield Finding("foreign", path, "not a run", _size(path))
+        return
+    for file in (path / name for name in sorted(RUN_FILES)):
+        try:
+            content = read_beside(file, run_owner(path.name, file.name))
+            if file.name == "result.json":
+                used.keys |= {str(link["key"]) for link in json.loads(content)["links"]}
+        except (SealError, FileNotFoundError) as error:
+            if file.name == "result.json":
+                used.doubt = used.doubt or f"{file} is damaged: run the command that wrote it first"
+            fault = "it is missing" if isinstance(error, FileNotFoundError) else str(error)
+            size = _size(file) if file.exists() else 0
+            yield Finding("damaged", file, f"{fault}; run the command that wrote it again", size)
+
+
+def _check_gallery(path: StoragePath) -> Iterator[Finding]:
+    try:
+        gallery = Gallery(path)
+        problems = verify(gallery, prune=False)
+    except InputError as error:
+        yield Finding("damaged", path, str(error))
+        return
+    yield from (Finding("damaged", path, problem) for problem in problems)
+    newest = newest_commit(path)
+    for commit in own_files(path / "commits", COMMIT_NAME):
+        try:
+            if commit != newest:
+                read_commit(commit, gallery.id)
+        except InputError as error:
+            what = f"{error.__cause__}; no search needs this older commit"
+            yield Finding("damaged", commit, what, _size(commit), commit.set_aside)
+    if (path / "claims" / "write").holder() is not None:
+        return  # a command is at work, and commits its shards at its end
+    for name in gallery.uncommitted():
+        shard, remove = gallery.shards.folder / name, functools.partial(_remove_shard, gallery, name)
+        yield Finding("left behind", shard, "no commit lists this shard", _size(shard), remove)
+    for file in undescribed(gallery):
+        remove = functools.partial(_remove_index, gallery, file)
+        yield Finding("left behind", file, "an index without its description", _size(file), remove)
+
+
+def _remove_shard(gallery: Gallery, name: str) -> None:
+    """Remove a shard, unless a command has committed it since it was found. Raise InputError if one is at work."""
+    if who := (gallery.root / "claims" / "write").holder():
+        raise InputError(f"{who} is at work")
+    with gallery.writing():
+        if name in gallery.uncommitted():
+            (gallery.shards.folder / name).remove_tree()
+
+
+def _remove_index(gallery: Gallery, file: StoragePath) -> None:
+    """Remove an index file, unless a command has described it since it was found."""
+    if file in undescribed(gallery):
+        file.unlink(missing_ok=True)
+
+
+def _check_export(path: StoragePath) -> Iterator[Finding]:
+    try:
+        read_export(path)
+    except InputError as error:
+        yield Finding("damaged", path, str(error))
+
+
+def _leftovers(storage: StoragePath, others: list[StoragePath], faults: list[Finding]) -> Iterator[Finding]:
+    """Yield what was set aside, and what dead processes wrote aside, in our folders and in the `others`."""
+    found: list[StoragePath] = []
+    for folder in (*(storage / name for name in OURS), *others):
+        with _noted(folder, faults):
+            found += stale(folder)
+    with _noted(storage, faults):
+        found += stale_temporary()
+    for path in dict.fromkeys(found):
+        with _noted(path, faults):
+            what = "set aside" if is_aside(path.name) else "left by a process that ended"
+            is_file = path.file_info() or (isinstance(path, LocalPath) and path.is_symlink())
+            yield Finding("left behind", path, what, _size(path), path.unlink if is_file else path.remove_tree)
+    claims = storage / "claims"
+    with _noted(claims, faults):
+        for lock in () if claims.remote else _locks(claims):  # `stale` has the tickets of an object store
+            if is_old(lock) and lock.holder() is None:
+                free = functools.partial(_free, lock)
+                yield Finding("left behind", lock, "the lock of a process that ended", repair=free)
+
+
+def _free(lock: StoragePath) -> None:
+    """Remove the files of a lock on a disk. Raise InputError if a process holds it."""
+    try:
+        with lock.lock(wait=False):
+            pass
+    except HeldError as error:
+        raise InputError(f"{error} holds it") from error
