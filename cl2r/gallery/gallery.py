@@ -458,9 +458,9 @@ def _read_intact(path: StoragePath, digest: str) -> bytes:
 
 
 def _check_magic(start: bytes) -> None:
-    """Raise ValueError if a file that begins so is no array: numpy would tell how to unpickle it."""
+    """Raise ValueError if a file that begins so is not an array: numpy's own message explains how to unpickle it."""
     if start != MAGIC:
-        raise ValueError("no array")
+        raise ValueError("not an array")
 
 
 def _check_items(items: pd.DataFrame, count: int) -> None:
