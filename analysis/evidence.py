@@ -7,6 +7,7 @@ hand.
 """
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -14,12 +15,16 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis.evidence_runs import CELLS, LONG, REGIMES, bc_points, of_variant, shared_seeds
+from analysis.evidence_runs import CELLS, LONG, REGIMES, of_variant, shared_seeds
 from analysis.kept import load_kept
 from analysis.matrices import cells_of, matrices, square
 from analysis.names import metric_of, title
 from analysis.paper.items import ITEMS
 from analysis.paper.report import Report, verdicts_table
+from analysis.paper.report import changes as differences
+from analysis.paper.statements import paper_statements
+from analysis.paper.values import Values
+from analysis.paper.verdicts import FAILS, HOLDS, NOT_JUDGED, OPEN, judge, outcomes
 from analysis.plots.evidence import PLOTS
 from analysis.plots.parts import save
 from analysis.stats import EVERYWHERE, Estimate, t_interval
@@ -27,6 +32,7 @@ from analysis.study import Study
 from analysis.tables.formats import render
 from analysis.tables.table import EMPTY, Cell, Table, interval_cell, number_cell
 from cl2r.compatibility import backward_compatibility
+from cl2r.config.builtin import ABLATION_CELLS
 from cl2r.errors import InputError
 from cl2r.metrics import AC, BC, FIRST_ACCURACY, REINDEXED_ACCURACY, SERVICE_ACCURACY, SERVICE_RECALL, Metric
 
@@ -53,6 +59,8 @@ CHANGES = {
     "three_preallocated": "all outputs from the start",
 }
 """One change each, compared with the variant `three`."""
+VARIANTS = (*REGIMES, *LONG, *dict.fromkeys([*SHORT, *CHANGES]))
+TEN_TASKS = {name: words for name, words in {**REGIMES, **LONG}.items() if "half" not in name}
 LEADS = (
     ("both as they are", "three", "three"),
     ("both centred", "three_centred", "three_centred"),
@@ -76,6 +84,7 @@ VERDICTS = {
     "verdicts, 70 epochs, centred": "epochs_70_centred",
 }
 """Variants whose runs judge the paper's text, by the name of their table."""
+OUTCOMES = (HOLDS, FAILS, OPEN, NOT_JUDGED)
 SEEDS = 3
 """Seeds of every cell of a regime that a method can be recommended for."""
 Row = Sequence[Cell | str]
@@ -118,7 +127,7 @@ def made(columns: Sequence[str], rows: Iterable[Row], note: str) -> Table:
 def outcome(study: Study) -> Table:
     """Return one row per regime and method, means over seeds with intervals."""
     rows: list[Row] = []
-    for (variant, name), method in itertools.product({**REGIMES, **LONG}.items(), CELLS):
+    for (variant, name), method in itertools.product({**REGIMES, **LONG}.items(), ABLATION_CELLS):
         runs = of_variant(study, variant, method)
         if len(runs):
             found = [cell(metric.name, estimate(runs[metric.name])) for metric in SHOWN]
@@ -213,11 +222,16 @@ def leads(study: Study) -> Table:
     """Return how far CL²R is from ER after three of ten tasks, with the same change to both, and the matching one."""
     rows: list[Row] = []
     for words, one, other in LEADS:
-        runs = of_variant(study, one, "cl2r"), of_variant(study, other, "er")
-        found = [gain_cell(difference(*runs, metric.column("tuning"))) for metric in (BC, SERVICE_ACCURACY)]
-        rows.append((words, *found))
-    note = "Tuning pairs. Paired by seed; brackets: 95 % t-interval over three seeds."
-    return made(("CL²R − ER", BC.head, SERVICE_ACCURACY.head), rows, note)
+        row: list[Cell | str] = [words]
+        for metric in (BC, SERVICE_ACCURACY):
+            column = metric.column("tuning")
+            own = of_variant(study, one, "cl2r")[column] - of_variant(study, other, "er")[column]
+            change = own - lead(study, "three", column)
+            row.append(gain_cell(estimate(own.rename("difference"))))
+            row.append(gain_cell(estimate(change.rename("difference"))) if row[0] != LEADS[0][0] else EMPTY)
+        rows.append(row)
+    note = "Tuning pairs. Paired by seed; brackets: 95 % t-interval over three seeds. Changes: to both as they are."
+    return made(("CL²R − ER", BC.head, "change", SERVICE_ACCURACY.head, "change"), rows, note)
 
 
 def lengths(study: Study) -> Table:
@@ -277,10 +291,11 @@ def longer(study: Study) -> Table:
 def state(study: Study) -> Table:
     """Return what was trained: one row per variant and origin."""
     rows: list[Row] = []
-    for variant in study.specification["variants"]:
-        for number, runs in study.runs[study.runs["variant"] == variant].groupby("origin"):
-            origin = study.about["origins"][int(number)]
-            methods = ", ".join(title(method) for method in CELLS if method in set(runs["method.name"]))
+    for variant in (name for name in VARIANTS if name in study.specification["variants"]):
+        own = study.runs[study.runs["variant"] == variant]
+        for number in sorted(own["origin"].astype(int).unique().tolist()):
+            runs, origin = own[own["origin"] == number], study.about["origins"][number]
+            methods = ", ".join(title(method) for method in ABLATION_CELLS if method in set(runs["method.name"]))
             seeds = ", ".join(str(seed) for seed in sorted(runs["seed"].astype(int).unique()))
             tasks = " to ".join(str(task) for task in sorted({int(runs["tasks"].min()), int(runs["tasks"].max())}))
             commit, _, rest = str(origin["commit"]).partition(",")
@@ -289,6 +304,18 @@ def state(study: Study) -> Table:
             rows.append((variant, methods, tasks, seeds, str(len(runs)), hours, words, str(origin["processor"])))
     columns = ("variant", "methods", "tasks", "seeds", "runs", "core-hours", "commit", "processor")
     return made(columns, rows, "Core-hours: seconds of training of all links of a run, also of those that runs share.")
+
+
+def missing(study: Study) -> Table:
+    """Return which runs of the experiment itself are missing, one row per variant."""
+    there = set(zip(study.runs["variant"], study.runs["method.name"], study.runs["seed"], strict=True))
+    rows: list[Row] = []
+    for variant in (*REGIMES, *LONG, "resnet32", "resnet32_centred"):
+        lacking = {method: [seed for seed in range(SEEDS) if (variant, method, seed) not in there] for method in CELLS}
+        words = [f"{title(method)} ({', '.join(map(str, seeds))})" for method, seeds in lacking.items() if seeds]
+        if words:
+            rows.append((variant, "; ".join(words)))
+    return made(("variant", "methods (seeds) not run"), rows, "Every other run of these variants is in the tables.")
 
 
 def links(study: Study) -> Table:
@@ -311,16 +338,28 @@ def links(study: Study) -> Table:
 
 
 def backward(study: Study) -> Table:
-    """Return BC(t) with ten equal tasks, means over seeds with intervals."""
+    """Return early and late losses with ten equal tasks: of the mean over galleries, of the newest and of the first."""
     rows: list[Row] = []
-    shown = (2, 3, 4, 6, 8, 10)
-    for (centred, method), own in bc_points(study).groupby(["centred", "method"], sort=False):
-        at = {task: own[own["x"] == task].set_index("seed")["y"].rename(BC.name) for task in shown}
-        found = [cell(BC.name, estimate(values)) for values in at.values()]
-        later = gain_cell(estimate((at[10] - at[2]).rename("difference")))
-        rows.append((REGIMES["equal_centred" if centred else "equal"], title(str(method)), *found, later))
-    columns = ("regime", "method", *(f"t = {task}" for task in shown), "10 − 2")
-    return made(columns, rows, "Report pairs. Brackets: 95 % t-interval over three seeds.")
+    for (variant, name), method in itertools.product(TEN_TASKS.items(), CELLS):
+        found = losses(study, variant, method)
+        if len(found):
+            values = [gain_cell(estimate(found[column])) for column in found]
+            rows.append((name, title(method), *values, str(len(found))))
+    columns = ("BC(2)", "BC(10)", "BC(10) − BC(2)", "C[10,9] − C[9,9]", "the same − BC(2)", "C[10,1] − C[2,1]")
+    note = "Report pairs. Brackets: 95 % t-interval over the seeds; a row of one seed is a sketch."
+    return made(("regime", "method", *columns, "seeds"), rows, note)
+
+
+def losses(study: Study, variant: str, method: str) -> pd.DataFrame:
+    """Return the columns of `backward` by seed, for chains of ten tasks."""
+    runs, rows = of_variant(study, variant, method)["run"], {}
+    arrays = matrices(study.matrix[study.matrix["run"].isin(runs)])
+    for seed, run in zip(runs.index.tolist(), runs, strict=True):
+        c = arrays[run]
+        first, last = (float(backward_compatibility(c[:tasks, :tasks])) for tasks in (2, 10))
+        newest = c[9, 8] - c[8, 8]  # loss of the gallery that the model before has made
+        rows[seed] = (first, last, last - first, newest, newest - first, c[9, 0] - c[1, 0])
+    return pd.DataFrame.from_dict(rows, orient="index", columns=[str(place) for place in range(6)])
 
 
 def recall(study: Study) -> Table:
@@ -351,13 +390,36 @@ def bc_by_recall(study: Study, variant: str, method: str) -> pd.Series:
 
 def verdicts(study: Study, variant: str) -> Table:
     """Return the verdicts on the paper's text about its ablation, by the runs of a variant; without runs, no rows."""
-    runs = study.runs[study.runs["variant"] == variant]
-    if runs.empty:
+    frames = frames_of(study, variant)
+    if frames["runs"].empty:
         return made((), (), "")
-    own = {"runs": runs, "tasks": study.tasks, "matrix": study.matrix}
-    own = {name: frame[frame["run"].isin(runs["run"])] for name, frame in own.items()}
-    table = verdicts_table(Report.of_frames("table ablation", ITEMS["table ablation"], own, "cifar100").judgements)
+    table = verdicts_table(Report.of_frames("table ablation", ITEMS["table ablation"], frames, "cifar100").judgements)
     return replace(table, title=f"{table.title}: {({**REGIMES, **LONG})[variant]}")
+
+
+def frames_of(study: Study, variant: str) -> dict[str, pd.DataFrame]:
+    """Return the frames of a variant's runs."""
+    runs = study.runs[study.runs["variant"] == variant]
+    frames = {"runs": runs, "tasks": study.tasks, "matrix": study.matrix}
+    return {name: frame[frame["run"].isin(runs["run"])] for name, frame in frames.items()}
+
+
+def statements(study: Study) -> Table:
+    """Return how many statements of the paper's text about each item hold, by the runs with ten tasks."""
+    rows: list[Row] = []
+    for name, item in ITEMS.items():
+        own = [statement for statement in paper_statements() if statement.item == name]
+        for variant in ("equal", "equal_centred") if "cifar100" in item.presets else ("",):
+            counts = Counter({NOT_JUDGED: len(own)})
+            if variant:
+                frames = frames_of(study, variant)
+                differing = differences(frames["runs"], "cifar100", ["memory.per_class"] if item.sizes else [])
+                counts = Counter(found.verdict for found in outcomes(judge(own, Values.of_frames(frames), differing)))
+            judged_by = REGIMES.get(variant, f"not run: {', '.join(item.presets)}")
+            rows.append((item.number, judged_by, str(len(own)), *(str(counts[word]) for word in OUTCOMES)))
+    columns = ("item", "judged by", "statements", *OUTCOMES)
+    note = "Open: the 95 % interval over the seeds includes the opposite verdict. Not judged: what it needs is missing."
+    return made(columns, rows, note)
 
 
 TABLES: Mapping[str, Callable[[Study], Table]] = {
@@ -367,6 +429,8 @@ TABLES: Mapping[str, Callable[[Study], Table]] = {
     "lengths": lengths,
     "longer": longer,
     "state": state,
+    "missing": missing,
+    "statements": statements,
     "changes": changes,
     "leads": leads,
     "links": links,

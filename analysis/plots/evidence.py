@@ -13,11 +13,11 @@ from analysis.study import Study
 from cl2r.metrics import BC, SERVICE_ACCURACY
 from cl2r.runtime.text import counted
 
-PANELS = ("as it is", "centred")
+PANELS = ("uncentred", "centred")
 
 
 def plot_backward(study: Study) -> Figure:
-    """Plot BC(t) with ten equal tasks, as it is and centred."""
+    """Plot BC(t) with ten equal tasks, uncentred and centred."""
     words = "CIFAR-100 in ten equal tasks, resnet8s, 14 epochs; mean over three seeds, bands are 95 % intervals"
     figure, axes = parts.page_panels(2, words, [title(method) for method in CELLS], height=2.6)
     drawn, points = [], bc_points(study)
@@ -74,7 +74,7 @@ def plot_first_task(study: Study) -> Figure:
 
 
 def _drawn(table: pd.DataFrame, words: str, axis: str, ticks: tuple[int, ...], names: Sequence[str]) -> Figure:
-    """Draw two panels per metric, as it is and centred; `names` are their titles."""
+    """Draw two panels per metric, uncentred and centred; `names` are their titles."""
     methods = ordered(table["method"].unique())
     figure, axes = parts.page_panels(4, words, [title(method) for method in methods], sharey=False, height=2.3)
     width = ticks[-1] - ticks[0]

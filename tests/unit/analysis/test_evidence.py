@@ -12,6 +12,7 @@ from scipy import stats
 from analysis import evidence
 from analysis.evidence_runs import CELLS, LONG, REGIMES, of_variant
 from analysis.kept import load_kept
+from analysis.paper.statements import paper_statements
 from analysis.plots.evidence import PLOTS, plot_lengths
 from analysis.study import Study
 from cl2r.errors import InputError
@@ -79,7 +80,7 @@ def test_three_seeds_of_70_epochs_have_their_rows(study: Study) -> None:
         assert {cell.text for cell in table.column(seeds)} == {"3"}
     figure = plot_lengths(long)
     assert figure.get_suptitle().splitlines()[0].endswith("over 3 seeds")
-    assert [panel.get_title() for panel in figure.axes] == ["as it is", "centred"] * 2
+    assert [panel.get_title() for panel in figure.axes] == ["uncentred", "centred"] * 2
 
 
 def test_one_seed_of_70_epochs_is_told_apart_from_three(study: Study) -> None:
@@ -90,15 +91,36 @@ def test_one_seed_of_70_epochs_is_told_apart_from_three(study: Study) -> None:
     later = long.runs["variant"].eq("epochs_70") & long.runs["method.name"].eq("cl2r")
     figure = plot_lengths(dataclasses.replace(long, runs=long.runs[~later]))
     assert figure.get_suptitle().splitlines()[0].endswith("resnet8s; mean and 95 % interval"), "one line"
-    assert [panel.get_title() for panel in figure.axes] == ["as it is (3 seeds)", "centred (seed 0)"] * 2
+    assert [panel.get_title() for panel in figure.axes] == ["uncentred (3 seeds)", "centred (seed 0)"] * 2
 
 
-def test_the_change_of_bc_over_tasks_is_paired_by_seed(study: Study) -> None:
-    runs = of_variant(study, "equal", "er")["run"]
-    cut = study.matrix[(study.matrix["run"] != runs[0]) | (study.matrix["t"] < 10)]
-    expected = evidence.bc_points(study).query("not centred and method == 'er' and seed > 0").set_index(["x", "seed"])
-    row = evidence.backward(dataclasses.replace(study, matrix=cut)).rows[0]
-    assert row[-1].value == pytest.approx((expected.loc[10, "y"] - expected.loc[2, "y"]).mean())
+def test_late_losses_are_those_of_the_matrices(study: Study) -> None:
+    (row,) = (row for row in evidence.backward(study).rows if (row[0].text, row[1].text) == (REGIMES["equal"], "CL²R"))
+    found = []
+    for run in of_variant(study, "equal", "cl2r")["run"]:
+        cells = study.matrix[(study.matrix["run"] == run) & (study.matrix["pairs"] == "report")]
+        c = cells.set_index(["t", "k"])["accuracy"]
+        late = np.mean([c[10, k] - c[k, k] for k in range(1, 10)])
+        early, newest = c[2, 1] - c[1, 1], c[10, 9] - c[9, 9]
+        found.append((early, late, late - early, newest, newest - early, c[10, 1] - c[2, 1]))
+    assert [cell.value for cell in row[2:-1]] == pytest.approx(np.mean(found, axis=0))
+
+
+def test_every_statement_of_the_paper_has_an_outcome(study: Study) -> None:
+    table = evidence.statements(study)
+    for row in table.rows:
+        total, *counts = (int(cell.text) for cell in row[2:])
+        assert sum(counts) == total > 0
+    by_item = {row[0].text: int(row[2].text) for row in table.rows}
+    assert sum(by_item.values()) == len(paper_statements())
+
+
+def test_runs_that_are_missing_are_listed(study: Study) -> None:
+    runs = study.runs
+    gone = runs["variant"].eq("equal") & runs["method.name"].eq("fixed") & runs["seed"].isin([0, 2])
+    rows = {row[0].text: row[1].text for row in evidence.missing(dataclasses.replace(study, runs=runs[~gone])).rows}
+    assert rows["equal"] == "Fixed (0, 2)"
+    assert "half_first" not in rows
 
 
 def test_a_paired_difference_is_that_of_scipy(study: Study) -> None:
