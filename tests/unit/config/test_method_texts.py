@@ -98,7 +98,7 @@ def test_options_are_shown_with_their_defaults_and_ranges(cl2r: Command) -> None
         "foster.boost_epochs=null (≥ 1 or null):",
         "foster.beta_boost=0.94 (≥ 0, < 1):",
         "hoc.weight=0.1 (≥ 0, ≤ 1): λ_h",
-        "adapter.orthogonality=1.0 (> 0):",
+        "adapter.orthogonality=5.0 (≥ 0):",
     ):
         assert entry in " ".join(out.split())
 
