@@ -7,7 +7,7 @@
 
 Parts: (a) tensors, matrices and metrics of every method and adapter; (b) link keys and run names of presets × methods;
 (c) frames, tables and page of small studies; (d) commands and their options, which may differ; (e) one run in an object
-store. Columns of frames that only the newer tree has are listed and not compared; tables and pages that show them differ.
+store. Columns of frames that only the newer tree has are listed and not compared; tables that show them differ.
 Both trees must be recorded on one machine, as tensors differ between processors.
 """
 
