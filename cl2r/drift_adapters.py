@@ -1,15 +1,15 @@
 """Affine maps and a small network as adapters (see `adapters.py`): low_rank, residual_mlp, orthogonal.
 
 All minimise the mean squared distance between the mapped unit features of the new model, A, and those of the old one,
-B. The first two are those of Drift-Adapter, whose diagonal scaling s is an option; the third has a weight matrix that
-is pulled towards an orthogonal one. Nothing is drawn at random except the first layer of the network, always alike.
+B. The first two are those of Drift-Adapter, whose diagonal scaling s is an option; the third may leave the orthogonal
+maps up to a threshold. Nothing is drawn at random except the first layer of the network, always alike.
 """
 
 from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
-from scipy import optimize
+from scipy import optimize, special
 
 from cl2r.config.schema import AdapterConfig
 from cl2r.errors import InputError
@@ -22,7 +22,11 @@ DECAY = 1e-3
 """residual_mlp: weight of the squared matrices, in multiples of tr(cov A); unit features may lie close together."""
 FLOOR = 1e-12  # least weight and variance: identical rows differ by rounding only
 LARGEST = 1024  # dimensions that orthogonal takes: a step of L-BFGS multiplies matrices of this size
-STEPS, NETWORK_STEPS = 100, 20  # of L-BFGS, at most
+STEEPNESS = 10.0
+"""orthogonal: α, how sharply the penalty sets in where ‖WWᵀ − I‖ comes near the threshold."""
+ROUNDED = 1e-6  # length below which the norm ‖WWᵀ − I‖ is rounded off: at 0 it has no slope
+STEPS, NETWORK_STEPS = 400, 150  # of L-BFGS, at most
+TOLERANCE = 1e-10  # L-BFGS stops if a step lowers the value by less, in multiples of tr(cov B)
 
 
 def fit(new: Vectors, old: Vectors, config: AdapterConfig) -> Map:
@@ -84,30 +88,35 @@ def column_scales(mapped: Vectors, old: Vectors) -> Vectors:
     return np.where(squares > 0, (mapped * old).sum(0) / np.where(squares > 0, squares, 1), 1.0)
 
 
-def orthogonal(new: Vectors, old: Vectors, weight: float) -> Map:
-    """Return m(q) = q W + c, minimising mean ‖a W + c − b‖² + λ ‖WᵀW − I‖², λ = weight · tr(cov A)/d.
+def orthogonal(new: Vectors, old: Vectors, threshold: float) -> Map:
+    """Return m(q) = q W + c, minimising mean ‖a W + c − b‖² + σ(α (r − λ)) · r with r = ‖WWᵀ − I‖ (Frobenius).
 
-    A large weight gives a rotation and a shift, a small one the affine map of least squares. L-BFGS from the rotation.
+    λ is the threshold: r is almost free below it and costs itself above it. 0 gives nearly a rotation and a shift, a
+    large threshold the affine map of least squares. L-BFGS starts at the best rotation.
     """
     mean, target = new.mean(0), old.mean(0)
     a, b = new - mean, old - target
     size, count = new.shape[1], len(new)
-    # Both terms are divided by tr(cov A)/d: L-BFGS stops where the slope is small, whatever the spread of the features.
-    unit = max(np.sum(a**2) / count / size, FLOOR)
-    gram, cross, eye = a.T @ a / count / unit, a.T @ b / count / unit, np.eye(size)
+    gram, cross, eye = a.T @ a / count, a.T @ b / count, np.eye(size)
 
     def objective(flat: Vectors) -> tuple[float, Vectors]:
         matrix = flat.reshape(size, size)
-        excess = matrix.T @ matrix - eye
-        product = gram @ matrix
-        value = np.sum(matrix * product) - 2 * np.sum(matrix * cross) + weight * np.sum(excess**2)
-        return float(value), (2 * product - 2 * cross + 4 * weight * matrix @ excess).ravel()
+        product, excess = gram @ matrix, matrix @ matrix.T - eye
+        value, slope = penalty(float(np.sqrt(np.sum(excess**2) + ROUNDED**2)), threshold)
+        distance = float(np.sum(matrix * product) - 2 * np.sum(matrix * cross))
+        return distance + value, (2 * product - 2 * cross + 2 * slope * excess @ matrix).ravel()
 
     # a and b are not of length one: `rotation` would give every image the same weight.
     left, _, right = np.linalg.svd(cross)
-    matrix = minimised(objective, (left @ right).ravel()).reshape(size, size)
+    matrix = minimised(objective, (left @ right).ravel(), STEPS, b).reshape(size, size)
     shift = target - mean @ matrix
     return lambda queries: queries @ matrix + shift
+
+
+def penalty(norm: float, threshold: float) -> tuple[float, float]:
+    """Return σ(α (r − λ)) · r, and its slope divided by r."""
+    gate = float(special.expit(STEEPNESS * (norm - threshold)))
+    return gate * norm, gate / norm + STEEPNESS * gate * (1 - gate)
 
 
 def residual_mlp(new: Vectors, old: Vectors, width: int, scaling: bool) -> Map:
@@ -140,11 +149,22 @@ def residual_mlp(new: Vectors, old: Vectors, width: int, scaling: bool) -> Map:
         return float(value), np.concatenate([part.ravel() for part in slopes])
 
     start = np.concatenate([part.ravel() for part in parts])
-    u, shift, v, offset, scale = unpacked(minimised(objective, start, NETWORK_STEPS))
+    u, shift, v, offset, scale = unpacked(minimised(objective, start, NETWORK_STEPS, old - old.mean(0)))
     return lambda queries: (queries + np.maximum(0, queries @ u + shift) @ v + offset) * scale
 
 
-def minimised(objective: Callable[[Vectors], tuple[float, Vectors]], start: Vectors, steps: int = STEPS) -> Vectors:
-    """Return where L-BFGS ends, at most this many steps from `start`."""
-    found = optimize.minimize(objective, start, jac=True, method="L-BFGS-B", options={"maxiter": steps})
-    return np.asarray(found.x)
+def minimised(
+    objective: Callable[[Vectors], tuple[float, Vectors]], start: Vectors, steps: int, target: Vectors
+) -> Vectors:
+    """Return where L-BFGS ends, at most this many steps from `start`; values are in units of the variance of `target`.
+
+    `target` are the centred features of the old model: how close together they lie does not change when L-BFGS stops.
+    """
+    unit = max(float(np.sum(target**2)) / len(target), FLOOR)
+
+    def scaled(flat: Vectors) -> tuple[float, Vectors]:
+        value, slope = objective(flat)
+        return value / unit, slope / unit
+
+    options = {"maxiter": steps, "maxfun": 2 * steps, "ftol": TOLERANCE, "gtol": 0}
+    return np.asarray(optimize.minimize(scaled, start, jac=True, method="L-BFGS-B", options=options).x)

@@ -164,7 +164,7 @@ _OWN = {"method.classifier": "trainable", "method.fd": "none"}
 _INCREMENTAL = {**_OWN, "head.projection": "none", "batches.batching": "natural"}
 """How class-incremental methods are published: φ is b(x) itself, and memory is not over-sampled."""
 _BIASED = {**_INCREMENTAL, "head.bias": True}
-"""Those whose published linear classifier has a bias."""
+"""Those whose published linear classifier has a bias; that of inclearn's BiC has none."""
 _SIGNED = {**_INCREMENTAL, "backbone.last_relu": False}
 _DISTILLED = {**_SIGNED, "method.fd": "all", "method.lambda_rule": "old_over_new"}
 """LUCIR's stage 1, which FAN has too: FD on every row with a weight that grows with the number of old classes."""
@@ -302,7 +302,7 @@ BUILT_IN: tuple[MethodInfo, ...] = (
         _BIC,
         name="bic_inclearn",
         title="BiC as the CL²R paper ran it: unweighted sigmoid distillation",
-        defaults={**_BIASED, "bic.variant": "inclearn"},
+        defaults={**_INCREMENTAL, "bic.variant": "inclearn"},
     ),
     MethodInfo(
         "podnet",

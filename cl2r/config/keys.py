@@ -9,7 +9,7 @@ from typing import Literal
 from cl2r.config.methods import METHODS, method_info
 from cl2r.config.schema import Config, fields, matters_from
 
-LINK_FORMAT = 4  # increase it when the code changes what a link contains: old links are then trained again
+LINK_FORMAT = 5  # increase it when the code changes what a link contains: old links are then trained again
 KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 """What the key of a link looks like; anything else in the store's folder is not ours."""
 ONE_CPU = "cpu1"

@@ -21,12 +21,21 @@ class MethodText:
     """Fields of `adapter` that an adapter has."""
 
 
-_SCHEDULE = "The schedule is that of the preset, as for every method; `method.budget=native` is the published one."
+_SCHEDULE = (
+    "The schedule is that of the preset, as for every method; `method.budget=native` has a published one, the same for"
+    " every task and data set."
+)
+_PYCIL_FIRST = (
+    "PyCIL trains the first task for 200 epochs with a weight decay of 5e-4, and lowers the rate at 60, 120 and {last};"
+    " `method.budget=native` has the schedule of later tasks there too."
+)
 _NO_NATIVE = "The schedule is that of the preset, as for every method; no published one for this setting is known."
 _RANDOM = "Memory is drawn at random, as for every method; published: herding (`method.budget=native` herds too)."
 _PER_CLASS = "Every class has the same number of images in memory; some publications share 2000 among all classes."
 _CENTRED = "On icons b(x) is centred before the classifier, as for every method; published: not (`head.centre`)."
-_DRAWN = "Rows of the classifier are drawn within 1/√d, d its inputs; PyCIL draws them within √(3/d)."
+_DRAWN = "Rows of the classifier are drawn within 1/√d, d its inputs; {other}."
+_DRAWN_PYCIL = _DRAWN.format(other="PyCIL draws them within √(3/d)")
+_DRAWN_INCLEARN = _DRAWN.format(other="inclearn draws them from a normal distribution with a deviation of 1/√d")
 _CLASS_INCREMENTAL = (_SCHEDULE, _RANDOM, _PER_CLASS, _CENTRED)
 
 _CELL = MethodText(
@@ -58,8 +67,9 @@ _LWF = MethodText(
         "The implementation that the CL²R paper cites does not run as published; this is the standard loss, w = 1.",
         "No memory, and a softmax over the new classes only, as in the original; the CL²R paper does not say. `lwf_er`"
         " has a memory and a softmax over all classes seen.",
-        _DRAWN,
+        _DRAWN_PYCIL,
         _SCHEDULE,
+        _PYCIL_FIRST.format(last=160),
         _CENTRED,
     ),
 )
@@ -77,6 +87,9 @@ _BIC = MethodText(
         " what memory then keeps: stage 2 may have images that were trained on in their own task.",
         "The pairs (α, β) of all earlier tasks stay part of teacher and student; the authors' code corrects the newest"
         " classes only.",
+        "The schedule of stage 1 is stretched over the 200 epochs of stage 2 (`bic.bias_epochs`); that of the authors"
+        " has twice the epochs of stage 1, and lowers the rate at the same epochs as stage 1.",
+        "On ImageNet inclearn has 100 epochs, a rate of 0.025 and batches of 64; `method.budget=native` does not.",
         *_CLASS_INCREMENTAL,
     ),
 )
@@ -115,8 +128,9 @@ METHOD_TEXTS: dict[str, MethodText] = {
         deviations=(
             _LWF.deviations[0],
             "With memory and a softmax over all classes seen; the original has neither.",
-            _DRAWN,
+            _DRAWN_PYCIL,
             _SCHEDULE,
+            _PYCIL_FIRST.format(last=160),
             _CENTRED,
         ),
     ),
@@ -131,6 +145,7 @@ METHOD_TEXTS: dict[str, MethodText] = {
             " (`icarl.over_classes`, `method.budget=native`).",
             "φ is what the classifier reads, b(x) after the ReLU; published code compares features before it.",
             "Nearest-mean classification is left out, because nothing here classifies.",
+            _DRAWN_INCLEARN,
             *_CLASS_INCREMENTAL,
         ),
     ),
@@ -148,14 +163,18 @@ METHOD_TEXTS: dict[str, MethodText] = {
             *_CLASS_INCREMENTAL,
         ),
     ),
-    "bic": _BIC,
+    "bic": replace(
+        _BIC,
+        deviations=(_DRAWN.format(other="the authors' code has TensorFlow's default"), *_BIC.deviations),
+    ),
     "bic_inclearn": replace(
         _BIC,
         does="BiC in the implementation that the CL²R paper ran: sigmoids are distilled, without weights.",
         formula=("stage 1: L = CE(z, y) + mean over rows and old classes of BCE(σ(z/T), σ(z°/T))", _BIC.formula[1]),
         deviations=(
-            "Stage 2 is that of the authors, 200 epochs of SGD; that implementation has L-BFGS and does not use the"
-            " corrected logits afterwards.",
+            "Stage 2 is that of `bic`, 200 epochs of SGD; that implementation has L-BFGS. There too the corrected"
+            " logits are those of the next task's teacher, but are ignored when it classifies.",
+            _DRAWN_INCLEARN,
             *_BIC.deviations,
         ),
     ),
@@ -173,8 +192,11 @@ METHOD_TEXTS: dict[str, MethodText] = {
             "λ_c, λ_f and the rate of the last stage are 3, 1, 0.05 for CIFAR and 8, 10, 0.01 for ImageNet, as"
             " published. None are for other data: Tiny-ImageNet and CASIA have those of ImageNet, icons and small LFW"
             " those of CIFAR, by size of images and network.",
+            "In the last stage batch norm keeps its statistics, so that φ stays as it is; published: the network is in"
+            " training mode there, so the statistics move, and φ with them.",
             "The last stage draws its new images at random even if memory is herded.",
             "No colour jitter.",
+            "On ImageNet inclearn has 90 epochs, a rate of 0.05 and batches of 64; `method.budget=native` does not.",
             *_CLASS_INCREMENTAL,
         ),
     ),
@@ -186,7 +208,8 @@ METHOD_TEXTS: dict[str, MethodText] = {
         ),
         (
             "The original is said to keep weights non-negative too; that could not be checked and is left out.",
-            _DRAWN,
+            _DRAWN_PYCIL,
+            _PYCIL_FIRST.format(last=170),
             *_CLASS_INCREMENTAL,
         ),
     ),
@@ -202,7 +225,7 @@ METHOD_TEXTS: dict[str, MethodText] = {
             "The epochs of a task are shared 4 : 3 between the stages; published: 170 + 130 (`method.budget=native`).",
             "n_c is counted; the released code takes 500 for CIFAR.",
             "β = 0.94 for every task (`foster.beta_boost`); published: lists for some splits.",
-            _DRAWN,
+            _DRAWN_PYCIL,
             *_CLASS_INCREMENTAL,
         ),
     ),
@@ -261,7 +284,8 @@ METHOD_TEXTS: dict[str, MethodText] = {
             "The pruning of the paper is left out, as in published code.",
             "The norms of the classifier's rows are aligned, as in PyCIL; the paper retrains the classifier on balanced"
             " images.",
-            _DRAWN,
+            _DRAWN_PYCIL,
+            _PYCIL_FIRST.format(last=170),
             *_CLASS_INCREMENTAL,
         ),
     ),
@@ -317,18 +341,23 @@ ADAPTER_TEXTS: dict[str, MethodText] = {
         "Adds to a new query what a network with one hidden layer makes of it.",
         ("m(q) = s ⊙ (q + max(0, q U + u) V + v),  min mean ‖m(a) − b‖² + λ · (‖U‖² + ‖V‖²),  λ = 0.001 · tr(cov A)",),
         (
-            "20 steps of L-BFGS from the best V for a random U; published: trained by gradient descent.",
+            "150 steps of L-BFGS from the best V for a random U; published: trained by gradient descent.",
             "Width, activation and decay are ours.",
             _SUPPORT,
         ),
         ("width", "scaling"),
     ),
     "orthogonal": MethodText(
-        "Maps new queries by an affine map that is pulled towards a rotation and a shift.",
-        ("m(q) = q W + c,  min mean ‖m(a) − b‖² + λ · ‖WᵀW − I‖²,  λ = adapter.orthogonality · tr(cov A)/d",),
+        "Maps new queries by an affine map that may leave the orthogonal ones up to a threshold.",
         (
-            "The relaxed constraint of the publication is a weighted penalty; its exact form could not be checked.",
-            "Fitted alone by L-BFGS from the best rotation; the publication combines the map with further losses.",
+            "m(q) = q W + c,  min mean ‖m(a) − b‖² + σ(α (r − λ)) · r",
+            "r = ‖WWᵀ − I‖,  λ = adapter.orthogonality,  α = 10",
+        ),
+        (
+            "λ = 5 is ours, half of what W = 0 has with 99 dimensions; published: 12 for the networks used there.",
+            "α = 10 is ours; where the threshold binds, r ends about 1 below it.",
+            "Fitted alone by L-BFGS from the best rotation; the publication trains the map by gradient descent,"
+            " together with further losses.",
             _SUPPORT,
         ),
         ("orthogonality",),

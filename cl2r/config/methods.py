@@ -84,7 +84,7 @@ class AdapterInfo:
 _ALIGNER = "a linear map of new queries to the old space, least squares with a pull to the identity"
 _SLERP = "procrustes, then the point on the sphere between that and the old model's own query"
 _DRIFT_ADAPTER = "Vejendla, Drift-Adapter, EMNLP 2025"
-_ORTHOGONAL = "after Ricci et al., λ-Orthogonality Regularization for Compatible Representation Learning, NeurIPS 2025"
+_ORTHOGONAL = "Ricci et al., λ-Orthogonality Regularization for Compatible Representation Learning, NeurIPS 2025"
 _ADAPTERS: dict[str, AdapterInfo] = {
     name: AdapterInfo(name, title, paper)
     for name, title, paper in (
@@ -94,7 +94,7 @@ _ADAPTERS: dict[str, AdapterInfo] = {
         ("query_drift", "the mean drift subtracted from new queries", "arXiv:2506.00037"),
         ("low_rank", "an affine map of low rank", _DRIFT_ADAPTER),
         ("residual_mlp", "new queries plus what a network with one hidden layer makes of them", _DRIFT_ADAPTER),
-        ("orthogonal", "an affine map, pulled towards a rotation and a shift", _ORTHOGONAL),
+        ("orthogonal", "an affine map that may leave the orthogonal ones up to a threshold", _ORTHOGONAL),
     )
 }
 

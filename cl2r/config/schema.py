@@ -156,8 +156,8 @@ class AdapterConfig(Section):
     """residual_mlp: hidden units."""
     scaling: Annotated[bool, not_keyed()] = False
     """low_rank, residual_mlp: also one factor for every dimension of the result."""
-    orthogonality: Annotated[float, not_keyed(gt=0)] = 1.0
-    """orthogonal: pull of the map to orthogonal ones, in multiples of the mean eigenvalue of the covariance."""
+    orthogonality: Annotated[float, not_keyed(ge=0)] = 5.0
+    """orthogonal: threshold of ‖WWᵀ − I‖. That of W = 0 is √d, 9.9 for 99 dimensions: the default is half of it."""
 
     @field_validator("name")
     @classmethod

@@ -8,10 +8,10 @@ of the model before, n old and m new classes and λ = n/(n+m):
     stage 2:            L = CE(z, y) + d · β²/2
 
 The new pair is (1, 0) in stage 1, and stage 2 trains it alone, on as many rows of an old class as of a new one, none of
-which stage 1 sees; then it is fixed. As in the authors' code stage 2 has the schedule of stage 1, does not augment
-images, and has its own rows: those of a class are set apart in the class's own task already. Two exceptions: the first
-task, which BiC shares with other methods, trains on all its rows, and a herded memory, which is not known before φ_t
-is, may keep others than those set apart. Old pairs are part of both models: if only the teacher had them, the network
+which stage 1 sees; then it is fixed. As in the authors' code stage 2 lowers its rate as stage 1 does (here stretched
+over its epochs), does not augment images, and has its own rows: those of a class are set apart in the class's own task
+already. Two exceptions: the first task, which BiC shares with other methods, trains on all its rows, and a herded
+memory, which is not known before φ_t is, may keep others than those set apart. Old pairs are part of both models: if only the teacher had them, the network
 would learn them, and the next teacher would apply them a second time. No pair changes φ.
 """
 

@@ -7,7 +7,8 @@
 
 Parts: (a) tensors, matrices and metrics of every method and adapter; (b) link keys and run names of presets × methods;
 (c) frames, tables and page of small studies; (d) commands and their options, which may differ; (e) one run in an object
-store. Both trees must be recorded on one machine, as tensors differ between processors.
+store. Columns of frames that only the newer tree has are listed and not compared; tables that show them differ.
+Both trees must be recorded on one machine, as tensors differ between processors.
 """
 
 import argparse
@@ -101,6 +102,31 @@ def differences(base: Leaves, head: Leaves) -> tuple[list[str], list[str]]:
     return wrong, notes
 
 
+def frames_of(content: dict[str, Any]) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
+    """Yield the way to the columns of every frame of a part, and the columns."""
+    for name, entry in content.items():
+        if name == "frames":
+            for study, frames in entry.items():
+                yield from (((name, study, frame, "values"), kept["values"]) for frame, kept in frames.items())
+        elif isinstance(entry, dict):
+            yield from (((name, "frames", frame), columns) for frame, columns in entry.get("frames", {}).items())
+
+
+def without_new_columns(base: dict[str, Any], head: dict[str, Any]) -> tuple[Leaves, list[str]]:
+    """Return the leaves of `head` without columns of frames that `base` does not have, and the names of these."""
+    before, values = dict(frames_of(base)), leaves(head)
+    names: Counter[str] = Counter()
+    for way, columns in frames_of(head):
+        if new := columns.keys() - before.get(way, columns).keys():
+            names.update(f"{column} of {way[2]}" for column in new)
+            values = {
+                key: " ".join(word for word in leaf.split() if word not in new) if key[3:] == ("columns",) else leaf
+                for key, leaf in values.items()
+                if key[:3] != way[:3] or not new & {*key[3:5]}
+            }
+    return values, [f"{name} ({count})" for name, count in sorted(names.items())]
+
+
 def _short(value: Any) -> str:
     text = "nothing" if value is None else str(value)
     return text if len(text) <= WIDTH else f"{text[: WIDTH // 2]} … {text[-WIDTH // 2 :]}"
@@ -110,9 +136,9 @@ def compare(base: dict[str, Any], head: dict[str, Any]) -> bool:
     """Print what differs, part by part, and a summary; return whether nothing differs that must not."""
     summary, equal = [], True
     for part, content in sorted(head.items()):
-        values = leaves(content)
+        values, new = without_new_columns(base[part], content)
         wrong, notes = differences(leaves(base[part]), values)
-        for title, lines in (("DIFFERS", wrong), ("differs, as it may", notes)):
+        for title, lines in (("DIFFERS", wrong), ("differs, as it may", notes), ("has new columns, not compared", new)):
             if lines:
                 more = [f"… and {len(lines) - LISTED} more"] if len(lines) > LISTED else []
                 print(f"{part} {title}:", *lines[:LISTED], *more, sep="\n  ")

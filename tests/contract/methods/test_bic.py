@@ -155,12 +155,14 @@ def sigmoid(value: float) -> float:
 
 
 def logits_of(made: Case, x: Tensor) -> npt.NDArray[np.float64]:
-    """Return z, computed row by row from features, weights and biases."""
+    """Return z, computed row by row from features, weights and, if the classifier has them, biases."""
     network = made.method.network.eval()
     with torch.no_grad():
         features = network.phi(x).double().numpy()
-    weights, bias = (network.state_dict()[f"classifier.{name}"].double().numpy() for name in ("weight", "bias"))
-    assert (bias != 0).any()
+    tensors = {name: tensor.double().numpy() for name, tensor in network.classifier.state_dict().items()}
+    weights = tensors["weight"]
+    bias = tensors.get("bias", np.zeros(len(weights)))
+    assert (bias != 0).any() == (made.method.config.method.name == "bic")
     return np.array([[float(np.dot(w, f)) + b for w, b in zip(weights, bias, strict=True)] for f in features])
 
 

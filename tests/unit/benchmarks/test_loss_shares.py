@@ -5,6 +5,7 @@ from statistics import mean
 
 import pytest
 
+from cl2r.config.method_texts import METHOD_TEXTS
 from cl2r.config.methods import METHODS
 from cl2r.runtime.environment import ROOT
 from tests.benchmarks.loss_shares import by_stage, page, shares
@@ -45,6 +46,20 @@ def test_the_own_terms_of_every_method_count_on_the_default_preset() -> None:
     assert set(found) == set(METHODS)
     assert {name for name, share in found.items() if share == 0} == set(NO_TERM_OF_THEIR_OWN)
     assert {name for name, share in found.items() if 0 < share < 0.05} == {ALMOST_ER}
+
+
+def test_the_text_of_lifelong_bct_has_the_measured_numbers() -> None:
+    kept = json.loads(KEPT.read_text(encoding="utf-8"))
+    own = by_stage(kept["rows"])
+    terms = [own[ALMOST_ER, task, "train"] for task in (2, 3)]
+    influence = {f"{mean(row['own']['influence'] for row in rows):.3f}" for rows in terms}
+    labels = sorted(mean(row["labels"] for row in rows) for rows in terms)
+    (share,) = {f"{mean(row['share'] for row in rows):.0%}".replace("%", " %") for rows in terms}
+    expected = (
+        f"It is almost ER. On icons (first three tasks, {kept['epochs']} epochs, {len(kept['seeds'])} seeds) the second"
+        f" term ends at {', '.join(influence)} beside a cross-entropy of {labels[0]:.2f} to {labels[1]:.2f}, {share} of"
+    )
+    assert METHOD_TEXTS[ALMOST_ER].deviations[0].startswith(expected)
 
 
 def test_the_kept_page_shows_the_measurements() -> None:

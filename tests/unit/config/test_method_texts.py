@@ -47,6 +47,21 @@ def test_methods_that_share_a_part_share_its_deviations() -> None:
         assert {n for n, text in METHOD_TEXTS.items() if deviation in " ".join(text.deviations)} == having, deviation
 
 
+@pytest.mark.parametrize(
+    ("deviation", "having"),
+    [
+        ("classifier are drawn", "lwf lwf_er icarl bic bic_inclearn wa foster der_trunc"),
+        ("PyCIL trains the first task for 200 epochs", "lwf lwf_er wa der_trunc"),
+        ("On ImageNet inclearn has", "bic bic_inclearn podnet"),
+        ("batch norm keeps its statistics", "podnet"),
+        ("stretched over the 200 epochs of stage 2", "bic bic_inclearn"),
+        ("the corrected logits are those of the next task's teacher", "bic_inclearn"),
+    ],
+)
+def test_exactly_the_methods_that_have_a_deviation_list_it(deviation: str, having: str) -> None:
+    assert {n for n, text in METHOD_TEXTS.items() if deviation in " ".join(text.deviations)} == set(having.split())
+
+
 @pytest.mark.parametrize("name", TEXTS)
 def test_a_text_names_fields_that_exist(name: str) -> None:
     sections = {key.partition(".")[0] for key in field_keys()}
@@ -98,7 +113,7 @@ def test_options_are_shown_with_their_defaults_and_ranges(cl2r: Command) -> None
         "foster.boost_epochs=null (≥ 1 or null):",
         "foster.beta_boost=0.94 (≥ 0, < 1):",
         "hoc.weight=0.1 (≥ 0, ≤ 1): λ_h",
-        "adapter.orthogonality=1.0 (> 0):",
+        "adapter.orthogonality=5.0 (≥ 0):",
     ):
         assert entry in " ".join(out.split())
 

@@ -16,6 +16,7 @@ import yaml
 from scipy import stats
 
 from analysis.names import on_all_data, ordered, title
+from cl2r.config.method_texts import METHOD_TEXTS
 from cl2r.runtime.environment import ROOT
 
 RESULTS = ROOT / "studies" / "results"
@@ -88,6 +89,14 @@ def test_the_runs_are_those_of_the_study() -> None:
     grid = yaml.safe_load((ROOT / "studies" / "methods.yaml").read_text(encoding="utf-8"))["grid"]
     assert set(grid["method.name"]) == set(kept())
     assert all(tuple(run["seed"] for run in runs) == SEEDS for runs in kept().values())
+
+
+def test_the_text_of_lifelong_bct_has_its_numbers_and_those_of_er() -> None:
+    text = METHOD_TEXTS["lifelong_bct"].deviations[0]
+    found = re.search(r"BC over six tasks \(10 epochs, 3 seeds\) is (\S+ \[.*?\]), ER's (\S+ \[.*?\])\.", text)
+    assert found
+    for shown, name in zip(found.groups(), ("lifelong_bct", "er"), strict=True):
+        agrees(shown, interval(values(name, "BC")))
 
 
 @pytest.mark.parametrize("name", kept())
