@@ -11,8 +11,9 @@ The new pair is (1, 0) in stage 1, and stage 2 trains it alone, on as many rows 
 which stage 1 sees; then it is fixed. As in the authors' code stage 2 lowers its rate as stage 1 does (here stretched
 over its epochs), does not augment images, and has its own rows: those of a class are set apart in the class's own task
 already. Two exceptions: the first task, which BiC shares with other methods, trains on all its rows, and a herded
-memory, which is not known before φ_t is, may keep others than those set apart. Old pairs are part of both models: if only the teacher had them, the network
-would learn them, and the next teacher would apply them a second time. No pair changes φ.
+memory, which is not known before φ_t is, may keep others than those set apart. Old pairs are part of both models: if
+only the teacher had them, the network would learn them, and the next teacher would apply them a second time. No pair
+changes φ.
 """
 
 from dataclasses import dataclass
