@@ -321,7 +321,8 @@ def missing(study: Study) -> Table:
 def links(study: Study) -> Table:
     """Return diagnostics of some links, means over seeds."""
     rows: list[Row] = []
-    for (variant, name), method in itertools.product({**REGIMES, **LONG, **SHORT}.items(), CELLS):
+    changed = {variant: f"{SHORT['three']}, {words}" for variant, words in CHANGES.items()}
+    for (variant, name), method in itertools.product({**REGIMES, **LONG, **SHORT, **changed}.items(), CELLS):
         runs = of_variant(study, variant, method)["run"]
         if runs.empty:
             continue
