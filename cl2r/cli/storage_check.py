@@ -363,6 +363,7 @@ def _remove_shard(gallery: Gallery, name: str) -> None:
         raise InputError(f"{who} is at work")
     with gallery.writing():
         if name in gallery.uncommitted():
+            gallery.check_alone()
             (gallery.shards.folder / name).remove_tree()
 
 
