@@ -41,6 +41,7 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationErr
 
 from cl2r.data.npz import MAGIC, NO_ARRAY
 from cl2r.errors import InputError
+from cl2r.runtime.text import printable
 from cl2r.storage.claims import LostError
 from cl2r.storage.path import HIDDEN, LocalPath, StoragePath, at, sha256
 from cl2r.storage.seal import owner_of, sealed, unsealed
@@ -327,7 +328,7 @@ def own_files(folder: StoragePath, names: re.Pattern[str]) -> list[StoragePath]:
     found = folder.list("*")
     foreign = [path.name for path in found if not names.fullmatch(path.name) and not HIDDEN.fullmatch(path.name)]
     if foreign:
-        _note_foreign(str(folder), foreign[0], len(foreign))
+        _note_foreign(str(folder), printable(foreign[0]), len(foreign))
     return [path for path in found if names.fullmatch(path.name)]
 
 
