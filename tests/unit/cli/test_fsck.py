@@ -1,5 +1,6 @@
 """`cl2r fsck`: what it finds below a storage, its exit codes, and what is left after repairs."""
 
+import itertools
 import json
 import os
 import tempfile
@@ -7,6 +8,7 @@ import time
 import tracemalloc
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -226,6 +228,28 @@ def test_a_pipe_in_place_of_an_event_ends_no_check(storage: LocalPath) -> None:
     event.unlink()
     os.mkfifo(event)
     assert ("damaged", str(event.relative_to(storage))) in found(storage)
+
+
+def test_a_link_of_an_object_store_is_listed_once(remote: StoragePath, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One listing, the manifest and its size, three files: every look at a name more would be a request more."""
+    calls, real = list[str](), ObjectPath.files.fget
+
+    class Counted:
+        def __init__(self, files: Any) -> None:
+            self.files = files
+
+        def __getattr__(self, name: str) -> Any:
+            calls.append(name)
+            return getattr(self.files, name)
+
+    numbers = []
+    monkeypatch.setattr(ObjectPath, "files", property(lambda path: Counted(real(path))))
+    for key in ("eeee0001", "eeee0002", "eeee0003"):
+        add_link(remote, key)
+        calls.clear()
+        assert {kind for kind, _ in found(remote)} == {"unused"}
+        numbers.append(len(calls))
+    assert [later - before for before, later in itertools.pairwise(numbers)] == [6, 6]
 
 
 def test_findings_of_links_come_in_their_order(remote: StoragePath) -> None:
