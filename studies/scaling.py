@@ -13,7 +13,6 @@ their times (`cl2r/study/scaling_model.py`), and predicts the same for A100s fro
 import json
 import math
 import os
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -184,6 +183,7 @@ def metrics_by_workers(
 
     from analysis.tables.scaling import DRIFT_METRICS
     from cl2r import run_study
+    from cl2r.storage.path import temporary_folder
 
     settings = {"scenario.stop_after": 3, "optim.epochs": epochs}
     settings |= {
@@ -192,7 +192,7 @@ def metrics_by_workers(
     spec = {"preset": preset, "seeds": list(seeds), "set": settings}
     frames = []
     for world in workers:
-        with tempfile.TemporaryDirectory(prefix="cl2r-drift-") as storage:
+        with temporary_folder("drift") as storage:
             runs = run_study(spec, storage=storage, workers=world).runs
         if (runs["status"] != "finished").any():
             raise TrainingError(f"the chains of {world} workers did not all finish, see above")

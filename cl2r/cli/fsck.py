@@ -9,6 +9,7 @@ import click
 
 from cl2r.cli import options as shared
 from cl2r.errors import InputError
+from cl2r.runtime.text import printable
 
 if TYPE_CHECKING:
     from cl2r.cli.storage_check import Finding
@@ -55,9 +56,12 @@ def fsck(storage: "StoragePath", repair: bool, remove_unused: bool, as_json: boo
     else:
         for finding in found:
             size = f", {finding.bytes:,} bytes" if finding.bytes else ""
-            click.echo(f"{finding.kind}: {finding.path}: {finding.what}{size}{'; repaired' * finding.repaired}")
+            line = f"{finding.kind}: {finding.path}: {finding.what}{size}{'; repaired' * finding.repaired}"
+            click.echo(printable(line))
         counts = Counter(finding.kind for finding in found)
-        click.echo(", ".join(f"{count} {kind}" for kind, count in counts.items()) or f"{storage}: all is sound")
+        click.echo(
+            ", ".join(f"{count} {kind}" for kind, count in counts.items()) or f"{printable(str(storage))}: all is sound"
+        )
     if left:
         raise SystemExit(DAMAGED if any(finding.kind == "damaged" for finding in left) else LEFT_BEHIND)
 

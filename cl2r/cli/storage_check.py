@@ -3,9 +3,12 @@
 import contextlib
 import dataclasses
 import functools
+import itertools
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -20,23 +23,58 @@ from cl2r.engine.links import (
     content_name,
 )
 from cl2r.errors import InputError
-from cl2r.gallery.gallery import COMMIT_NAME, Gallery, newest_commit, own_files, read_commit
-from cl2r.gallery.index import undescribed
+from cl2r.gallery.gallery import (
+    COMMIT_NAME,
+    ITEMS,
+    MARK,
+    SHARD_NAME,
+    VECTORS,
+    Gallery,
+    newest_commit,
+    own_files,
+    read_commit,
+)
+from cl2r.gallery.gallery import MANIFEST as SHARD_MANIFEST
+from cl2r.gallery.index import FILE_NAME, undescribed
 from cl2r.gallery.maintenance import verify
 from cl2r.gallery.model import read_export
 from cl2r.rayrun.optuna_journal import check_journal
 from cl2r.storage.claims import HOLDER, HeldError
 from cl2r.storage.leftovers import is_old, stale, stale_temporary
-from cl2r.storage.path import ASIDE, FileInfo, LocalPath, StoragePath, is_aside, sha256
+from cl2r.storage.path import ASIDE, HIDDEN, FileInfo, LocalPath, StoragePath, is_aside, sha256
 from cl2r.storage.seal import SUFFIX, SealError, read_beside, run_owner, set_aside_with_seal
 from cl2r.study.folder import StudyFolder
 from cl2r.study.frames import FRAMES, write_frames
+from cl2r.study.ledger import NAME as EVENT_NAME
+from cl2r.study.live import read_live, read_progress
 from cl2r.study.status import phase
 
 Kind = Literal["damaged", "foreign", "left behind", "unused"]
 OURS = ("links", "partials", "claims", "runs", "studies")
 """Folders of a storage; galleries and exported models may be anywhere else in it."""
 RUN_FILES = {"config.yaml", "result.json", *(f"{name}.parquet" for name in ("runs", "tasks", "matrix", "curves"))}
+STUDY_FILES = {"study.yaml", "about.json", "paper.json", "optuna.journal", *(f"{name}.parquet" for name in FRAMES)}
+"""Files of a study that have their seal beside them."""
+STUDY_PARTS = ("ledger", "live", "figures", "search", "tensorboard", "wandb", "ray", "report.html", "recommended.yaml")
+READERS = 16  # links that are read at the same time: an object store answers each request after a while
+_LOCK = r"(?:\.holder|\.[0-9a-f]{32}\.json)?"  # the file of a lock, of its holder, or a ticket
+
+
+def _names(*names: str) -> re.Pattern[str]:
+    return re.compile("|".join(map(re.escape, names)))
+
+
+def _with_seals(names: set[str]) -> re.Pattern[str]:
+    return _names(*sorted(names), *sorted(f"{name}{SUFFIX}" for name in names))
+
+
+IN_CLAIMS = re.compile(rf"(?:run-[0-9a-f]{{32}}|{KEY.pattern}?){_LOCK}")
+IN_RUN = _with_seals(RUN_FILES)
+IN_STUDY = re.compile(
+    rf"{_with_seals(STUDY_FILES).pattern}|{_names(*STUDY_PARTS).pattern}|optuna\.journal\.lock|stop|driver\.lock{_LOCK}"
+)
+IN_GALLERY = _names(MARK, "commits", "shards", "index", "claims")
+IN_SHARD = {VECTORS, ITEMS, SHARD_MANIFEST}
 
 
 @dataclass(frozen=True)
@@ -61,6 +99,8 @@ class References:
 
 
 Check = Callable[[StoragePath], Iterator[Finding]]
+Thing = tuple[StoragePath, Check, References | None]
+"""An item, its check, and what it tells about the links that are needed."""
 
 
 def check_storage(
@@ -85,23 +125,66 @@ def check_storage(
         "links": lambda path: _check_link(store, path, used),
         "partials": lambda path: _check_partial(store, path),
     }
-    things: list[tuple[StoragePath, Check, References | None]] = []
+    things: list[Thing] = []
     for name, check in checks.items():
         needs = used if name in ("studies", "runs") else None
         with _noted(storage / name, faults, needs):
-            paths = [path for path in _children(storage / name) if not path.name.startswith(".")]
-            things += [(path, check, needs) for path in paths]
-    things += [(path, _check_gallery, None) for path in galleries]
+            paths = _children(storage / name)
+            things += [(path, check, needs) for path in paths if not path.name.startswith(".")]
+            hidden = [path for path in paths if path.name.startswith(".") and not HIDDEN.fullmatch(path.name)]
+            faults += [Finding("foreign", path, "hidden, and not ours", _size(path)) for path in hidden]
+    with _noted(storage / "claims", faults):
+        faults += _foreign(storage / "claims", IN_CLAIMS, "not a lock")
+    others = (*OURS, *(path.name for path in tops)) if storage in galleries else ()
+    things += [(path, functools.partial(_check_gallery, others=others), None) for path in galleries]
     things += [(path, _check_export, None) for path in exports]
     left_behind = list(_leftovers(storage, [*galleries, *exports], faults))  # before a repair sets anything aside
     yield from faults
-    for done, (path, check, needs) in enumerate(things, 1):
-        faults = []
-        with _noted(path, faults, needs):
-            yield from check(path)
-        yield from faults
-        report(done, len(things))
+    done = 0
+    for part, group in itertools.groupby(things, key=lambda thing: thing[0].parent):
+        run = _at_once if part in (store.root, store.partials) else _in_turn
+        for found in run(list(group)):
+            yield from found
+            done += 1
+            report(done, len(things))
     yield from left_behind
+
+
+def _in_turn(things: list[Thing]) -> Iterator[Iterator[Finding]]:
+    """Yield what is found in each, while it is read: a repair comes before what is read next."""
+    for thing in things:
+        yield _findings(*thing)
+
+
+def _at_once(things: list[Thing]) -> Iterator[Iterator[Finding]]:
+    """Yield what is found in each, in this order; so many are read at the same time that memory does not grow."""
+    ahead = deque[Future[list[Finding]]]()
+    with ThreadPoolExecutor(READERS) as pool:
+        try:
+            for thing in things:
+                ahead.append(pool.submit(lambda one: list(_findings(*one)), thing))
+                if len(ahead) > 2 * READERS:
+                    yield iter(ahead.popleft().result())
+            while ahead:
+                yield iter(ahead.popleft().result())
+        finally:
+            for future in ahead:
+                future.cancel()
+
+
+def _findings(path: StoragePath, check: Check, needs: References | None) -> Iterator[Finding]:
+    """Yield what is found in one item; an error while reading is a finding too."""
+    faults = list[Finding]()
+    with _noted(path, faults, needs):
+        yield from check(path)
+    yield from faults
+
+
+def _foreign(folder: StoragePath, ours: re.Pattern[str], what: str) -> Iterator[Finding]:
+    """Yield what is in a folder under a name that none of our files has."""
+    for path in _children(folder):
+        if not ours.fullmatch(path.name) and not HIDDEN.fullmatch(path.name):
+            yield Finding("foreign", path, what, _size(path))
 
 
 @contextlib.contextmanager
@@ -169,43 +252,74 @@ def _galleries_and_exports(
     return first, second
 
 
+def _is_symlink(path: StoragePath) -> bool:
+    return isinstance(path, LocalPath) and path.is_symlink()
+
+
 def _size(path: StoragePath) -> int:
+    if _is_symlink(path):
+        return 0
     info = path.file_info()
     return info.size if info else sum(entry.size for entry in path.walk_files())
 
 
 def _check_link(store: LinkStore, path: StoragePath, used: References) -> Iterator[Finding]:
-    if not KEY.fullmatch(path.name) or path.file_info() is not None:
+    files = _listing(path) if KEY.fullmatch(path.name) else None
+    if files is None:
         yield Finding("foreign", path, "not a link", _size(path))
         return
-    if not (path / MANIFEST).exists():
-        gone = path.remote and next(path.walk_files(), None) is None  # only the mark of a folder is left
+    size = sum(entry.size for entries in files.values() for entry in entries)
+    # In a folder, a file of its own is one entry with that name; a folder in it has none, or entries below it.
+    plain = {name for name, entries in files.items() if [entry.path for entry in entries] == [name]}
+    if MANIFEST not in files:
+        gone = path.remote and not size and not plain  # only the mark of a folder is left
         if gone or (store.locks / path.name).holder() is not None:
             return
-        if all(LINK_FILE.fullmatch(file.name) and file.file_info() for file in _children(path)):
-            yield Finding("left behind", path, "a link that was not written whole", _size(path), path.remove_tree)
+        if all(LINK_FILE.fullmatch(name) and name in plain for name in files):
+            yield Finding("left behind", path, "a link that was not written whole", size, path.remove_tree)
         else:
-            yield Finding("foreign", path, "not a link", _size(path))
+            yield Finding("foreign", path, "not a link", size)
         return
-    visible = [file for file in _children(path) if not file.name.startswith(".")]
-    foreign = [file for file in visible if not LINK_FILE.fullmatch(file.name)]
-    yield from (Finding("foreign", file, "not a file of a link", _size(file)) for file in foreign)
+    foreign = [name for name in files if not LINK_FILE.fullmatch(name)]
+    yield from (Finding("foreign", path / name, "not a file of a link", _size(path / name)) for name in foreign)
     try:
-        store.check(path.name)
+        manifest = store.check(path.name)
     except DamagedError as error:
         aside = None if foreign else path.set_aside  # what is set aside is removed one day
-        yield Finding("damaged", path, f"{error}; it will be trained again", _size(path), aside)
+        yield Finding("damaged", path, f"{error}; it will be trained again", size, aside)
         return
-    listed = {MANIFEST, *(content_name(digest, name) for name, digest in store.manifest(path.name).items())}
-    for file in visible:
-        if file.name not in listed and file not in foreign:
-            remove = file.unlink if file.file_info() else None
+    listed = {MANIFEST, *(content_name(digest, name) for name, digest in manifest.items())}
+    for name in files:
+        if name not in listed and name not in foreign and not HIDDEN.fullmatch(name):
+            file = path / name
+            remove = file.unlink if name in plain else None
             yield Finding("left behind", file, "another attempt's file", _size(file), remove)
     if path.name not in used.keys:
         doubt = used.doubt or "it holds foreign files" * bool(foreign)
         what = f"no finished run refers to this link{f', but {doubt}' * bool(doubt)}"
         remove = functools.partial(_remove_link, store, path, used.read)
-        yield Finding("unused", path, what, _size(path), None if doubt else remove)
+        yield Finding("unused", path, what, size, None if doubt else remove)
+
+
+def _listing(folder: StoragePath) -> dict[str, list[FileInfo]] | None:
+    """Return the files below each name in a folder, with paths from the folder on; None if it is a file.
+
+    An object store is asked once, or twice if nothing is there.
+    """
+    if isinstance(folder, LocalPath):
+        if folder.file_info() is not None:
+            return None
+        found: dict[str, list[FileInfo]] = {}
+        for path in _children(folder):
+            info = path.file_info()
+            below = [] if info or _is_symlink(path) else path.walk_files()
+            inside = [entry._replace(path=f"{path.name}/{entry.path}") for entry in below]
+            found[path.name] = [info] if info else inside
+        return found
+    found = {}
+    for entry in folder.walk_files():
+        found.setdefault(entry.path.partition("/")[0], []).append(entry)
+    return None if not found and folder.file_info() is not None else found
 
 
 def _outcomes(storage: StoragePath) -> set[FileInfo]:
@@ -264,6 +378,8 @@ def _study_faults(folder: StudyFolder, used: References) -> Iterator[Finding]:
     if not folder.specification.exists() and not (folder.path / "ledger").exists():
         yield Finding("foreign", folder.path, "not a study", _size(folder.path))
         return
+    yield from _foreign(folder.path, IN_STUDY, "not a file of a study")
+    yield from _foreign(folder.ledger.folder, EVENT_NAME, "not an event")
     driven = _is_driven(folder)  # its driver is at work and checks for itself
     if not driven and (fault := folder.fault()):
         yield Finding("damaged", folder.specification, fault)
@@ -275,6 +391,7 @@ def _study_faults(folder: StudyFolder, used: References) -> Iterator[Finding]:
     if driven:
         used.doubt = used.doubt or "a command is at work"
         return
+    yield from _left_by_driver(folder)
     closed = not bad and phase(folder) == "closed"
     if bad or folder.ledger.folder.list(f"{ASIDE}*.finished.*"):
         used.doubt = used.doubt or f"an event of {folder.path} is damaged: run the study's command first"
@@ -309,6 +426,31 @@ def _study_faults(folder: StudyFolder, used: References) -> Iterator[Finding]:
         yield Finding("damaged", folder.journal, f"{fault}; it is rebuilt from the ledger", 0, remove)
 
 
+def _left_by_driver(folder: StudyFolder) -> Iterator[Finding]:
+    """Yield what a driver removes when it ends, of a study without one."""
+    if folder.live.file_info() is None:
+        for path in _children(folder.live):
+            try:
+                read_progress(path)
+            except (OSError, ValueError):
+                if not HIDDEN.fullmatch(path.name):
+                    yield Finding("foreign", path, "not a progress file", _size(path))
+                continue
+            yield Finding("left behind", path, "progress of a process that ended", _size(path), path.unlink)
+    else:
+        yield Finding("foreign", folder.live, "a file in place of the folder of progress", _size(folder.live))
+    scratch, stop = folder.path / "ray", folder.path / "stop"
+    if scratch.exists():
+        is_file = scratch.file_info() is not None
+        what = "a file in place of Ray's folder" if is_file else "Ray's files of a driver that ended"
+        kind: Kind = "foreign" if is_file else "left behind"
+        yield Finding(kind, scratch, what, _size(scratch), None if is_file else scratch.remove_tree)
+    if stop.exists():
+        working = any(not row.stale for row in read_live(folder.live))  # a process that is to stop
+        what = "the request to stop of a driver that ended"
+        yield Finding("left behind", stop, what, _size(stop), None if working or not stop.file_info() else stop.unlink)
+
+
 def _search_frames(folder: StudyFolder) -> list[str]:
     return [f"search/{path.name}" for path in (folder.path / "search").list("*.parquet")]
 
@@ -318,6 +460,7 @@ def _check_run(path: StoragePath, used: References) -> Iterator[Finding]:
     if not there & RUN_FILES:
         yield Finding("foreign", path, "not a run", _size(path))
         return
+    yield from _foreign(path, IN_RUN, "not a file of a run")
     for file in (path / name for name in sorted(RUN_FILES)):
         try:
             content = read_beside(file, run_owner(path.name, file.name))
@@ -331,7 +474,10 @@ def _check_run(path: StoragePath, used: References) -> Iterator[Finding]:
             yield Finding("damaged", file, f"{fault}; run the command that wrote it again", size)
 
 
-def _check_gallery(path: StoragePath) -> Iterator[Finding]:
+def _check_gallery(path: StoragePath, others: Sequence[str] = ()) -> Iterator[Finding]:
+    """Yield what is wrong with a gallery; `others` are names in its folder that have checks of their own."""
+    yield from (one for one in _foreign(path, IN_GALLERY, "not of a gallery") if one.path.name not in others)
+    yield from _foreign_below(path)
     try:
         gallery = Gallery(path)
         problems = verify(gallery, prune=False)
@@ -357,12 +503,31 @@ def _check_gallery(path: StoragePath) -> Iterator[Finding]:
         yield Finding("left behind", file, "an index without its description", _size(file), remove)
 
 
+def _foreign_below(gallery: StoragePath) -> Iterator[Finding]:
+    """Yield foreign files in the folders of a gallery. A folder in place of a shard is foreign if it cannot be one."""
+    for name, ours in {"commits": COMMIT_NAME, "index": FILE_NAME, "claims": re.compile(f"write{_LOCK}")}.items():
+        if (gallery / name).file_info() is None:
+            yield from _foreign(gallery / name, ours, "not of a gallery")
+    shards = _listing(gallery / "shards") or {}
+    for name, entries in shards.items():
+        shard = gallery / "shards" / name
+        if HIDDEN.fullmatch(name):
+            continue
+        files = {entry.path.removeprefix(f"{name}/") for entry in entries}
+        others = {file for file in files - IN_SHARD if not any(map(HIDDEN.fullmatch, file.split("/")))}
+        if SHARD_NAME.fullmatch(name) and (SHARD_MANIFEST in files or (files & IN_SHARD and not others)):
+            yield from (Finding("foreign", shard / file, "not a file of a shard") for file in sorted(others))
+        else:
+            yield Finding("foreign", shard, "not a shard", sum(entry.size for entry in entries))
+
+
 def _remove_shard(gallery: Gallery, name: str) -> None:
     """Remove a shard, unless a command has committed it since it was found. Raise InputError if one is at work."""
     if who := (gallery.root / "claims" / "write").holder():
         raise InputError(f"{who} is at work")
     with gallery.writing():
         if name in gallery.uncommitted():
+            gallery.check_alone()
             (gallery.shards.folder / name).remove_tree()
 
 
@@ -390,7 +555,7 @@ def _leftovers(storage: StoragePath, others: list[StoragePath], faults: list[Fin
     for path in dict.fromkeys(found):
         with _noted(path, faults):
             what = "set aside" if is_aside(path.name) else "left by a process that ended"
-            is_file = path.file_info() or (isinstance(path, LocalPath) and path.is_symlink())
+            is_file = path.file_info() or _is_symlink(path)
             yield Finding("left behind", path, what, _size(path), path.unlink if is_file else path.remove_tree)
     claims = storage / "claims"
     with _noted(claims, faults):

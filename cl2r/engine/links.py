@@ -205,15 +205,20 @@ class LinkStore:
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise DamagedError(f"{MANIFEST} does not parse") from error
 
-    def check(self, key: str) -> None:
-        """Read all of link `key`, in pieces. Raise DamagedError if any of it is damaged, missing or foreign."""
-        for name, expected in self.manifest(key).items():
+    def check(self, key: str) -> dict[str, str]:
+        """Read all of link `key`, in pieces, and return its manifest.
+
+        Raise DamagedError if any of it is damaged, missing or foreign.
+        """
+        manifest = self.manifest(key)
+        for name, expected in manifest.items():
             path = self.root / key / content_name(expected, name)
             try:
                 if path.checksum() != expected:
                     raise DamagedError(f"{path.name}: the checksum differs")
             except (FileNotFoundError, IsADirectoryError) as error:
                 raise DamagedError(f"{path.name} is missing") from error
+        return manifest
 
     def _read(self, key: str, name: str, parse: Callable[[bytes], T]) -> T:
         folder, expected = self.root / _checked(key), self.manifest(key)[name]
@@ -236,14 +241,18 @@ class LinkStore:
 
 
 def check_writable(root: StoragePath | Path) -> None:
-    """Raise InputError if links or results cannot be written below `root`."""
-    try:
-        for part in ("links", "partials", "runs"):
-            probe = at(root) / part / f".probe-{uuid.uuid4().hex}"
+    """Raise InputError, which names the folder, if links or results cannot be written below `root`."""
+    parts = [at(root) / part for part in ("links", "partials", "runs")]
+    for folder in (at(root), *parts, at(root) / "claims", at(root) / "studies"):
+        if not folder.remote and folder.file_info() is not None:
+            raise InputError(f"cannot write to {folder}: a file is in place of the folder; move it away")
+    for folder in parts:
+        try:
+            probe = folder / f".probe-{uuid.uuid4().hex}"
             probe.write_file(b"", durable=False)
             probe.unlink()
-    except OSError as error:
-        raise InputError(f"cannot write to {root}: {error.strerror or error}") from error
+        except OSError as error:
+            raise InputError(f"cannot write to {folder}: {error.strerror or error}") from error
 
 
 def owner(key: str) -> str:

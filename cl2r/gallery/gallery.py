@@ -11,7 +11,8 @@
 
 A change writes new shards first and a new commit last, so readers see the gallery before or after the change. Old
 vectors keep the model that made them: mixed versions are the normal case. The name of a shard is a digest of its model
-and its images, so making a shard twice gives the same shard.
+and its images, so making a shard twice gives the same shard. A writer that has lost its lock, because others took it
+for dead, commits nothing.
 
 Every file is checked before it is used: the JSON files are sealed (`cl2r.storage.seal`) with this gallery and their own
 name as owner, commits hold the checksums of vectors and items, and gallery.json says which commit must be there.
@@ -24,9 +25,10 @@ import io
 import json
 import logging
 import re
+import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, Self
@@ -39,6 +41,8 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationErr
 
 from cl2r.data.npz import MAGIC, NO_ARRAY
 from cl2r.errors import InputError
+from cl2r.runtime.text import printable
+from cl2r.storage.claims import LostError
 from cl2r.storage.path import HIDDEN, LocalPath, StoragePath, at, sha256
 from cl2r.storage.seal import owner_of, sealed, unsealed
 
@@ -133,7 +137,7 @@ class Gallery:
     """The gallery at `root`, as of its newest commit."""
 
     def __init__(self, root: StoragePath | Path) -> None:
-        self.root = at(root)
+        self.root, self._lost = at(root), threading.Event()
         self._open()
 
     def _open(self) -> None:
@@ -169,11 +173,12 @@ class Gallery:
         return cls(root)
 
     def change(self, versions: Mapping[str, Version], shards: Sequence[Shard], what: str) -> None:
-        """Write the next commit. Call it inside `writing`."""
+        """Write the next commit. Call it inside `writing`; raise LostError if another process may write by now."""
         used = {shard.version for shard in shards}
         kept = {key: version for key, version in {**self.commit.versions, **versions}.items() if key in used}
         now = Commit(number=self.commit.number + 1, versions=kept, shards=tuple(shards), what=what, when=time.time())
         content = sealed(now.model_dump_json().encode(), _commit_owner(self.id, now.number))
+        self.check_alone()
         (self.root / "commits" / commit_name(now.number)).write_file(content)
         _write_mark(self.root, Mark(format=FORMAT, id=self.id, commits=now.number))
         self.commit = now
@@ -181,9 +186,17 @@ class Gallery:
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
         """Hold the write lock; the commit is the newest one when it is granted."""
-        with _write_lock(self.root):
+        self._lost.clear()
+        with _write_lock(self.root, self._lost.set):
             self._open()
             yield
+
+    def check_alone(self) -> None:
+        """Raise LostError if the write lock was lost, or if another process has written a commit since `writing`."""
+        newest = commit_number(newest_commit(self.root))
+        if self._lost.is_set() or newest != self.commit.number:
+            why = "no sign of life from this process for a minute, so another one may write"
+            raise LostError(f"{self.root}: {why}; nothing was committed: run the same command again")
 
     def uncommitted(self) -> list[str]:
         """Return the names of shards that no commit lists: left by a stopped job, not written whole, or replaced."""
@@ -298,7 +311,7 @@ def _write_mark(root: StoragePath, mark: Mark) -> None:
 
 
 @contextlib.contextmanager
-def _write_lock(root: StoragePath) -> Iterator[None]:
+def _write_lock(root: StoragePath, on_loss: Callable[[], None] | None = None) -> Iterator[None]:
     """Hold the write lock of a gallery; a file or folder in the place of its files is set aside."""
     claim = root / "claims" / "write"
     if not root.remote:
@@ -306,7 +319,7 @@ def _write_lock(root: StoragePath) -> Iterator[None]:
             claim.parent.set_aside()
         if claim.exists() and claim.file_info() is None:
             claim.set_aside()
-    with claim.lock():
+    with claim.lock(on_loss=on_loss):
         yield
 
 
@@ -315,7 +328,7 @@ def own_files(folder: StoragePath, names: re.Pattern[str]) -> list[StoragePath]:
     found = folder.list("*")
     foreign = [path.name for path in found if not names.fullmatch(path.name) and not HIDDEN.fullmatch(path.name)]
     if foreign:
-        _note_foreign(str(folder), foreign[0], len(foreign))
+        _note_foreign(str(folder), printable(foreign[0]), len(foreign))
     return [path for path in found if names.fullmatch(path.name)]
 
 

@@ -71,6 +71,7 @@ def verify(gallery: Gallery, prune: bool) -> list[str]:
         except InputError as error:
             problems.append(str(error))
     if prune:
+        gallery.check_alone()  # otherwise a shard may be one that another process is about to commit
         for name in gallery.uncommitted():
             (gallery.shards.folder / name).remove_tree()
     return problems

@@ -79,7 +79,7 @@ def _run(session: StudySession) -> Outcome:
     total, links_before = session.expected_runs(), session.store.keys()
     clear(folder.live)  # left behind by processes that were killed
     entry = {**session.identity, "made_by": session.resources.made_by, "resources": asdict(session.resources)}
-    ledger.write("opened", "driver", {**entry, "runs": total})
+    ledger.write("opened", "driver", {**entry, "runs": total, "runs_per_trial": len(session.spec.seeds)})
     opened = ledger.last("opened")["driver"]
     folder.write_about(asdict(session.resources), total)
     marker = Marker(folder.path)
@@ -95,8 +95,9 @@ def _run(session: StudySession) -> Outcome:
     if session.stop.requested and (left or len(settled) < (total := session.expected_runs())):
         done = f"{counts['finished']} of {total} runs finished"
         raise StoppedError(f"stopped by SIGTERM: {done}; run the same command again to resume")
-    ledger.write("closed", "driver", counts)
-    folder.write_about(asdict(session.resources), session.expected_runs())
+    expected = session.expected_runs()
+    ledger.write("closed", "driver", {**counts, "runs": expected})
+    folder.write_about(asdict(session.resources), expected)
     return Outcome(
         **counts,
         missing=0 if session.spec.grows else total - len(outcomes),

@@ -7,11 +7,9 @@ difference is communication (what DDP hides behind the computation does not coun
 
 import contextlib
 import statistics
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,6 +23,7 @@ from cl2r.engine.plan import plan_run
 from cl2r.engine.workers import Workers
 from cl2r.methods.base import Stage
 from cl2r.rayrun.cluster import cluster, set_environment
+from cl2r.storage.path import temporary_folder
 from cl2r.study.cost import CPU, WARM_UP, StepTimer
 from cl2r.study.resources import Resources
 from cl2r.study.scaling_model import GPU_MODEL, Sample, predict
@@ -94,8 +93,8 @@ def measure_workers(
             configs = [with_batch(config, rows) for rows in dict.fromkeys((batch, batch * one.workers))]
             queue = Queue(actor_options={"num_cpus": 0})
             settings = {"configs": configs, "resources": one, "effort": effort, "queue": queue}
-            with tempfile.TemporaryDirectory(prefix="cl2r-scaling-") as folder:
-                fit_workers(_work, settings, one, "scaling", folder)
+            with temporary_folder("scaling") as folder:
+                fit_workers(_work, settings, one, "scaling", str(folder))
             found: Measured = queue.get(timeout=60)
             queue.shutdown()
             yield found
@@ -162,8 +161,8 @@ def predictions(network: str) -> list[dict[str, Any]]:
     preset, size, classes = NETWORKS[network]
     labels = np.repeat(np.arange(4), 8)
     images = np.random.default_rng(0).integers(0, 255, (len(labels), size, size, 3), dtype=np.uint8)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "noise.npz"
+    with temporary_folder("noise") as folder:
+        path = folder / "noise.npz"
         np.savez(path, x_train=images, y_train=labels, x_open=images, y_open=labels + 4)
         changes = (f"data.name={path}", "scenario.n_tasks=2", f"head.k_max={classes}", "memory.per_class=4")
         pairs = ("eval.positives=10", "eval.negatives=10", "eval.tuning_share=0", f"batches.size={PREDICTED_BATCH}")

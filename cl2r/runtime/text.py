@@ -33,6 +33,12 @@ def megabytes(count: float) -> str:
     return f"{count / 1e6:,.0f} MB"
 
 
+def printable(text: str) -> str:
+    """Return a name of a file on one line: control characters and bytes that are no UTF-8 are escaped."""
+    shown = text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in shown)
+
+
 def counted(number: int, word: str, plural: str = "") -> str:
     """Return `1 run` or `3 runs`."""
     return f"{number:,} {word if number == 1 else plural or word + 's'}"

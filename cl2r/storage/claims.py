@@ -6,9 +6,15 @@ processes the later one sees the ticket of the other. If several see each other,
 its ticket and waits; the others remove theirs and add none while one exists. A holder rewrites its ticket every few
 seconds; one that did not change for a minute of the observer's clock belongs to a dead process.
 
-Tickets need nothing but listings, which every store has. A put that fails if the object exists would need a second
-client with its own credentials, because pyarrow offers none; and as long as one process of a store cannot use it,
-the others would have to look for tickets too.
+Tickets need nothing but listings, which every store has. pyarrow 26 has no put that fails if the object exists: it
+ignores `If-None-Match`. obstore 0.12 has one, which worked on the S3 of the tests, but it was not taken. It is a second
+client, 16 MB, with its own credentials: it did not find those of an AWS profile, which pyarrow uses. And such a put
+replaces the listing only. Beats and the removal of a dead holder's lock would stay, and as long as one process of a
+store cannot use it, the others would have to look for tickets too.
+
+So no lock here is a fence: a process that sleeps for longer than a minute may go on after its ticket was removed. It
+learns of that at its next beat, by `on_loss`. A driver stops then; a gallery compares its newest commit right before it
+writes the next one, so two writers could only meet within that one request; of a link's manifests the first one stays.
 """
 
 import contextlib
@@ -39,6 +45,10 @@ HOLDER = ".holder"  # suffix of the file that names the holder of a lock on a di
 
 class HeldError(Exception):
     """Another process holds the lock; the message names it."""
+
+
+class LostError(OSError):
+    """This process has lost a lock because others took it for dead; the message says of what and what to do."""
 
 
 def this_process() -> str:

@@ -76,6 +76,15 @@ class LocalPath(PosixPath):
             if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
                 raise
 
+    def read_bytes(self) -> bytes:
+        """Return the content. Raise IsADirectoryError for anything but a file: a pipe would never end."""
+        self._check_regular()
+        return super().read_bytes()
+
+    def _check_regular(self) -> None:
+        if not stat.S_ISREG(self.stat().st_mode):
+            raise IsADirectoryError(errno.EISDIR, "not a regular file", str(self))
+
     def remove_tree(self) -> None:
         """Remove the folder and all files below; do nothing if there is none. Raise OSError if any of it stays."""
 
@@ -94,6 +103,7 @@ class LocalPath(PosixPath):
 
     def checksum(self) -> str:
         """Return the SHA-256 checksum of the file, read in pieces."""
+        self._check_regular()
         with self.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -290,10 +300,10 @@ class ObjectPath:
 
     @contextlib.contextmanager
     def staging(self) -> Iterator[LocalPath]:
-        with tempfile.TemporaryDirectory(prefix=f"cl2r-{claims.process_mark()}-") as here:
-            yield LocalPath(here)
-            for entry in sorted(LocalPath(here).walk_files()):
-                (self / entry.path).write_file((LocalPath(here) / entry.path).read_bytes())
+        with temporary_folder("upload") as here:
+            yield here
+            for entry in sorted(here.walk_files()):
+                (self / entry.path).write_file((here / entry.path).read_bytes())
 
     def lock(self, wait: bool = True, on_loss: Callable[[], None] | None = None) -> AbstractContextManager[None]:
         return claims.Ticket(self, on_loss).held(wait)
@@ -316,6 +326,13 @@ def at(address: str | Path | StoragePath) -> StoragePath:
             raise InputError(f"{text}: an address has two slashes, e.g. s3://bucket/folder")
         return LocalPath(text)
     return LocalPath(unquote(urlsplit(text).path)) if scheme == "file" else ObjectPath(text)
+
+
+@contextlib.contextmanager
+def temporary_folder(what: str) -> Iterator[LocalPath]:
+    """Give an empty folder that is removed at the end of the block; if this process is killed, `cl2r fsck` finds it."""
+    with tempfile.TemporaryDirectory(prefix=f"cl2r-{claims.process_mark()}-{what}-") as here:
+        yield LocalPath(here)
 
 
 def is_aside(name: str) -> bool:

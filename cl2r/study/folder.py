@@ -109,6 +109,8 @@ class StudyFolder:
             raise InputError(f"{self.specification}: damaged ({error}); {CURE}") from error
         except IsADirectoryError as error:
             raise InputError(f"{self.specification}: a folder is in its place; {CURE}") from error
+        except NotADirectoryError as error:
+            raise InputError(f"{self.path}: a file is in place of a folder; move it away") from error
 
     def fault(self) -> str:
         """Return what is wrong with study.yaml, and what to do; empty if it is sound."""

@@ -6,6 +6,7 @@ that its writer can see, whatever the clock says. Every file is sealed as an eve
 renamed or copied from another study is not used.
 """
 
+import errno
 import json
 import logging
 import re
@@ -20,6 +21,7 @@ from typing import Any, Literal, get_args
 
 from cl2r.errors import InputError
 from cl2r.runtime.logs import without_secrets
+from cl2r.runtime.text import printable
 from cl2r.storage.path import HIDDEN, StoragePath, at
 from cl2r.storage.seal import SealError, sealed, unsealed
 
@@ -51,8 +53,11 @@ class Event:
             content: dict[str, Any] = json.loads(unsealed(self.path.read_bytes(), owner(self.study, self.path.name)))
             if not isinstance(content, dict):
                 raise SealError("it is not a mapping")
-        except (SealError, IsADirectoryError, ValueError, RecursionError) as error:
-            fault = "a folder is in its place" if isinstance(error, IsADirectoryError) else error
+        except (SealError, OSError, ValueError, RecursionError) as error:
+            gone = isinstance(error, FileNotFoundError | IsADirectoryError)
+            if isinstance(error, OSError) and not gone and error.errno != errno.ELOOP:
+                raise  # a disk or a store without an answer
+            fault = "no file is in its place" if isinstance(error, OSError) else error
             cure = "run the study's command again, which sets it aside and rebuilds its content"
             raise InputError(f"{self.path} is damaged ({fault}); {cure}") from error
         return content
@@ -86,6 +91,8 @@ class Ledger:
 
     def events(self, *kinds: Kind) -> list[Event]:
         """Return all events, or all of the given kinds, sorted by time; other files are ignored, with one note."""
+        if not self.folder.remote and self.folder.file_info() is not None:
+            raise InputError(f"{self.folder}: a file is in place of the ledger's folder; move it away")
         found, foreign = [], []
         for path in self.folder.list("*"):
             if parts := NAME.fullmatch(path.name):
@@ -94,7 +101,11 @@ class Ledger:
                 foreign.append(path.name)
         if foreign and str(self.folder) not in _noted:
             _noted.add(str(self.folder))
-            log.info("note: %s holds files that are not events, e.g. %s; they are ignored", self.folder, foreign[0])
+            log.info(
+                "note: %s holds files that are not events, e.g. %s; they are ignored",
+                self.folder,
+                printable(foreign[0]),
+            )
         return sorted(event for event in found if not kinds or event.kind in kinds)
 
     def last(self, *kinds: Kind) -> dict[str, Event]:
@@ -123,7 +134,7 @@ class Ledger:
         """Rename damaged events and report each; only the driver of a study may do that."""
         for event, why in self.damaged():
             lost = "; its run is evaluated again from its links" if event.kind == "finished" else ""
-            log.warning("%s is damaged (%s); it is set aside%s", event.path, why, lost)
+            log.warning("%s is damaged (%s); it is set aside%s", printable(str(event.path)), why, lost)
             event.path.set_aside()
 
 

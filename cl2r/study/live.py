@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TextIO, TypeVar
 
 from cl2r.runtime.logs import without_secrets
 from cl2r.runtime.progress import EpochReport, TimeLeft, epoch_values, progress_text
-from cl2r.runtime.text import clock
+from cl2r.runtime.text import clock, printable
 from cl2r.storage.path import StoragePath
 
 T = TypeVar("T")
@@ -71,13 +71,12 @@ def read_live(folder: StoragePath) -> list[LiveRow]:
     rows = []
     for path in folder.list("*.json"):
         try:
-            entry = json.loads(path.read_bytes())  # may hold NaN, the loss of a run that fails
-            title, progress, text = str(entry["title"]), entry["progress"], progress_text(entry["progress"])
+            title, progress, text = read_progress(path)
         except FileNotFoundError:  # its run ended between listing and reading
             continue
-        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        except (OSError, ValueError) as error:
             if path not in _noted:
-                log.warning("%s is not a progress file (%s); it is ignored", path, error)
+                log.warning("%s is not a progress file (%s); it is ignored", printable(str(path)), error)
                 _noted.add(path)
             continue
         if info := path.file_info():
@@ -87,12 +86,22 @@ def read_live(folder: StoragePath) -> list[LiveRow]:
     return rows
 
 
+def read_progress(path: StoragePath) -> tuple[str, dict[str, Any], str]:
+    """Return title, values and text of a progress file. Raise ValueError if it is none."""
+    try:
+        entry = json.loads(path.read_bytes())  # may hold NaN, the loss of a run that fails
+        return str(entry["title"]), entry["progress"], progress_text(entry["progress"])
+    except (ArithmeticError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"{type(error).__name__}: {error}") from error
+
+
 def aligned(rows: Sequence[LiveRow]) -> list[str]:
     """Return one line per row; the text begins at the same column in all of them."""
     from rich.cells import cell_len, set_cell_size
 
-    width = max((cell_len(row.title) for row in rows), default=0)
-    return [f"{set_cell_size(row.title, width)}   {row.text}" for row in rows]
+    titles = [printable(row.title) for row in rows]
+    width = max(map(cell_len, titles), default=0)
+    return [f"{set_cell_size(title, width)}   {row.text}" for title, row in zip(titles, rows, strict=True)]
 
 
 class LiveView(threading.Thread):

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from cl2r.errors import InputError, nearest
-from cl2r.runtime.text import clock
+from cl2r.runtime.text import clock, printable
 from cl2r.storage.path import StoragePath
 from cl2r.study.folder import StudyFolder
 from cl2r.study.ledger import Event
@@ -13,29 +13,33 @@ from cl2r.study.live import STALE_SECONDS, aligned, read_live
 
 
 def studies(storage: StoragePath) -> list[StudyFolder]:
-    """Return the studies below `storage`."""
-    return [StudyFolder(storage, path.parent.name) for path in storage.list("studies/*/study.yaml")]
+    """Return the studies below `storage`, also those that have lost their study.yaml; hidden folders are none."""
+    files = [path for name in ("study.yaml", "ledger") for path in storage.list(f"studies/*/{name}")]
+    names = {path.parent.name for path in files}
+    return [StudyFolder(storage, name) for name in sorted(names) if not name.startswith(".")]
 
 
 def overview(storage: StoragePath) -> str:
     """Return one line per study."""
     found = _known(storage)
-    width = max(len(folder.name) for folder in found)
+    width = max(len(printable(folder.name)) for folder in found)
     lines = []
     for folder in found:
         try:
             state = _state(folder)
         except InputError as error:
-            state = f"cannot be read: {error}"
-        lines.append(f"{folder.name:<{width}}  {state}")
+            state = f"cannot be read: {printable(str(error))}"
+        lines.append(f"{printable(folder.name):<{width}}  {state}")
     return "\n".join(lines)
 
 
 def status(storage: StoragePath, name: str) -> str:
     """Return the state of one study: counts, running trials, and failed runs with their reasons."""
     folder = _study(storage, name)
-    lines = [f"{name}: {_state(folder)}", *(f"  {line}" for line in running(folder))]
-    return "\n".join([*lines, *(f"  {run} {event.kind}: {event.read()['reason']}" for run, event in _ended(folder))])
+    lines = [f"{printable(name)}: {_state(folder)}", *(f"  {line}" for line in running(folder))]
+    return "\n".join(
+        [*lines, *(f"  {printable(run)} {event.kind}: {event.read()['reason']}" for run, event in _ended(folder))]
+    )
 
 
 def status_json(storage: StoragePath, name: str | None) -> dict[str, Any]:
@@ -91,8 +95,19 @@ def _summary(folder: StudyFolder) -> dict[str, Any]:
 
 
 def _total(folder: StudyFolder, ended: int) -> int:
-    opened = folder.ledger.events("opened")
-    return max(opened[-1].read()["runs"] if opened else 0, ended)
+    """Return the number of runs of a study; a trial that repeats another's point has none of its own."""
+    events = folder.ledger.events("opened", "repeated", "closed")
+    began = max((place for place, event in enumerate(events) if event.kind == "opened"), default=None)
+    if began is None:
+        return ended
+    first, *later = events[began:]
+    entry = first.read()
+    repeated = sum(event.kind == "repeated" for event in later)
+    runs: int = entry["runs"] - repeated * entry.get("runs_per_trial", 0)
+    for event in later:
+        if event.kind == "closed":
+            runs = event.read().get("runs", runs)
+    return max(runs, ended)
 
 
 def _last_event(folder: StudyFolder) -> float:

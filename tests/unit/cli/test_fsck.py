@@ -1,11 +1,14 @@
 """`cl2r fsck`: what it finds below a storage, its exit codes, and what is left after repairs."""
 
+import itertools
 import json
+import os
 import tempfile
 import time
 import tracemalloc
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -125,7 +128,7 @@ def test_a_gallery_without_its_mark_and_exports_are_found(storage: LocalPath) ->
     assert ("damaged", "given") in found(storage)
 
 
-FOREIGN = {
+FOREIGN: dict[str, str | None] = {
     "links/notes.txt": "links/notes.txt",
     "links/old backup/manifest.json": "links/old backup",
     "partials/notes.txt": "partials/notes.txt",
@@ -140,13 +143,126 @@ FOREIGN = {
     f"links/{USED}/mine/notes.txt": f"links/{USED}/mine",
     "partials/old/thesis.txt": "partials/old/thesis.txt",
     f"partials/{BEGUN}/notes.txt": f"partials/{BEGUN}/notes.txt",
+    **dict.fromkeys(
+        [
+            f"links/{USED}/._manifest.json",
+            f"studies/{STUDY}/ledger/x.json",
+            f"studies/{STUDY}/ledger/._00000000000000000001.closed.driver.0123abcd.json",
+            f"studies/{STUDY}/notes.txt",
+            f"studies/{STUDY}/._study.yaml",
+            f"studies/{STUDY}/live/x.json",
+            f"studies/{STUDY}/live/notes.txt",
+            f"studies/{STUDY}/ray",
+            "studies/._x",
+            "runs/run/notes.txt",
+            "runs/._x",
+            "claims/notes.txt",
+            "claims/notes.json",
+            "galleries/mine/x.txt",
+            "galleries/mine/._x",
+            "galleries/mine/shards/._x",
+            "galleries/mine/shards/x.txt",
+            "galleries/mine/index/zz.faiss",
+            "galleries/mine/commits/x.json",
+            "galleries/mine/claims/x.json",
+        ]
+    ),
+    "studies/.x/study.yaml": "studies/.x",
+    "galleries/mine/photos/a.png": "galleries/mine/photos",
+    "galleries/mine/shards/photos/a.png": "galleries/mine/shards/photos",
 }
+
+
+def test_a_foreign_file_in_a_shard_is_listed(storage: LocalPath) -> None:
+    shard = only(storage, "galleries/mine/shards/*")
+    (shard / "notes.txt").write_file(b"mine")
+    assert found(storage) == [("foreign", str((shard / "notes.txt").relative_to(storage)))]
+
+
+def test_what_commands_write_is_not_foreign(storage: LocalPath) -> None:
+    """Also what only some commands write, and what is there while they are at work."""
+    study, hexes = storage / "studies" / STUDY, "0123456789abcdef" * 2
+    names = ["report.html", "recommended.yaml", "figures/a.pdf", "tensorboard/r/events", "wandb/x", "search/x.md"]
+    names += ["driver.lock", "driver.lock.holder", f"driver.lock.{hexes}.json", "optuna.journal.lock"]
+    for name in names:
+        (study / name).write_file(b"")
+    for name in ("aaaa0001", f"run-{hexes}"):
+        for end in ("", ".holder", f".{hexes}.json"):
+            (storage / "claims" / f"{name}{end}").write_file(b"")
+    for end in ("", ".holder", f".{hexes}.json"):
+        (storage / "galleries" / "mine" / "claims" / f"write{end}").write_file(b"")
+    assert found(storage) == []
+
+
+PROGRESS = {"task": 1, "tasks": 2, "epoch": 1, "epochs": 2, "images_per_second": 1.0, "loss": 1.0, "seconds_left": 1.0}
+
+
+def test_what_a_driver_that_was_killed_left_in_its_study_is_removed(cl2r: Command, storage: LocalPath) -> None:
+    study = storage / "studies" / STUDY
+    row = study / "live" / "r.json"
+    row.write_file(json.dumps({"title": "r", "progress": PROGRESS}).encode())
+    (study / "ray" / "tune" / "x").write_file(b"x")
+    (study / "stop").write_file(b"")
+    left = [("left behind", f"studies/{STUDY}/{name}") for name in ("live/r.json", "ray", "stop")]
+    with StudyFolder(storage, STUDY).driver_lock():
+        assert found(storage) == []
+    assert found(storage) == left
+    age(row)
+    assert cl2r("fsck", storage, "--repair")[0] == 0
+    assert found(storage) == []
+
+
+def test_a_name_can_neither_forge_a_line_nor_end_the_check(cl2r: Command, storage: LocalPath) -> None:
+    for name in (b"a\nfsck: all is sound", b"\x1b[2J", b"\xff"):
+        (storage / "links" / os.fsdecode(name)).write_file(b"mine")
+    code, out, _ = cl2r("fsck", storage)
+    assert code == LEFT_BEHIND
+    lines = out.splitlines()
+    assert len(lines) == 4
+    assert all(line.isprintable() for line in lines)
+    out.encode("utf-8", "strict")
+
+
+def test_a_pipe_in_place_of_an_event_ends_no_check(storage: LocalPath) -> None:
+    event = only(storage, DAMAGES["event"])
+    event.unlink()
+    os.mkfifo(event)
+    assert ("damaged", str(event.relative_to(storage))) in found(storage)
+
+
+def test_a_link_of_an_object_store_is_listed_once(remote: StoragePath, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One listing, the manifest and its size, three files: every look at a name more would be a request more."""
+    calls, real = list[str](), ObjectPath.files.fget
+
+    class Counted:
+        def __init__(self, files: Any) -> None:
+            self.files = files
+
+        def __getattr__(self, name: str) -> Any:
+            calls.append(name)
+            return getattr(self.files, name)
+
+    numbers = []
+    monkeypatch.setattr(ObjectPath, "files", property(lambda path: Counted(real(path))))
+    for key in ("eeee0001", "eeee0002", "eeee0003"):
+        add_link(remote, key)
+        calls.clear()
+        assert {kind for kind, _ in found(remote)} == {"unused"}
+        numbers.append(len(calls))
+    assert [later - before for before, later in itertools.pairwise(numbers)] == [6, 6]
+
+
+def test_findings_of_links_come_in_their_order(remote: StoragePath) -> None:
+    keys = [f"{number:08x}" for number in range(70)]
+    for key in keys:
+        (remote / "links" / key / "notes.txt").write_file(b"")
+    assert found(remote) == [("foreign", f"links/{key}") for key in keys]
 
 
 @pytest.mark.parametrize("name", FOREIGN)
 def test_foreign_files_are_code_6_and_stay(cl2r: Command, storage: LocalPath, name: str) -> None:
     (storage / name).write_file(b"mine")
-    assert found(storage) == [("foreign", FOREIGN[name])]
+    assert found(storage) == [("foreign", FOREIGN[name] or name)]
     assert cl2r("fsck", storage, "--repair", "--remove-unused")[0] == LEFT_BEHIND
     assert (storage / name).exists()
 
@@ -277,11 +393,12 @@ def test_a_shard_without_its_manifest_is_removed(cl2r: Command, request: pytest.
     (gallery.shards.folder / shard.name / "manifest.json").unlink()
     (gallery.shards.folder / "photos" / "vectors.npy").write_file(b"mine")
     (gallery.shards.folder / "photos" / "notes.txt").write_file(b"mine")
+    foreign = ("foreign", "gallery/shards/photos")
     with gallery.writing():
-        assert found(root) == []
-    assert found(root) == [("left behind", f"gallery/shards/{shard.name}")]
-    assert cl2r("fsck", root, "--repair")[0] == 0
-    assert found(root) == []
+        assert found(root) == [foreign]
+    assert found(root) == [foreign, ("left behind", f"gallery/shards/{shard.name}")]
+    assert cl2r("fsck", root, "--repair")[0] == LEFT_BEHIND
+    assert found(root) == [foreign]
     assert (gallery.shards.folder / "photos" / "vectors.npy").exists()
 
 
@@ -357,8 +474,9 @@ def test_files_of_others_beside_a_storage_are_not_looked_at(cl2r: Command, stora
     gallery = storage / "galleries" / "mine" / f".gallery.json.{'c' * 32}"
     gallery.write_file(b"half")
     age(gallery)
-    assert found(storage) == [("left behind", "galleries/mine/" + gallery.name)]
-    assert cl2r("fsck", storage, "--repair")[0] == 0
+    hidden = ("foreign", "studies/.git")
+    assert found(storage) == [hidden, ("left behind", "galleries/mine/" + gallery.name)]
+    assert cl2r("fsck", storage, "--repair")[0] == LEFT_BEHIND
     assert [path.exists() for path in others] == [True, True]
 
 

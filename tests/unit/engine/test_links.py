@@ -424,11 +424,14 @@ def test_an_epoch_with_a_changed_record_is_ignored(on_disk: LinkStore, old: str,
     assert on_disk.load_partial(KEY) is None
 
 
-@pytest.mark.parametrize("blocked", ["results", "results/links", "results/runs"])
+PARTS = ("links", "partials", "runs", "claims", "studies")
+
+
+@pytest.mark.parametrize("blocked", ["results", *(f"results/{part}" for part in PARTS)])
 def test_a_root_that_cannot_be_written_is_refused(tmp_path: Path, blocked: str) -> None:
     (tmp_path / blocked).parent.mkdir(exist_ok=True)
     (tmp_path / blocked).write_text("a file")
-    with pytest.raises(InputError, match=f"cannot write to {tmp_path / 'results'}"):
+    with pytest.raises(InputError, match=f"cannot write to {tmp_path / blocked}: a file is in place"):
         check_writable(tmp_path / "results")
 
 

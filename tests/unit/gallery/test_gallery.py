@@ -26,6 +26,9 @@ from cl2r.gallery.gallery import (
     Version,
     shard_name,
 )
+from cl2r.gallery.maintenance import verify
+from cl2r.storage import claims
+from cl2r.storage.claims import LostError
 from cl2r.storage.path import LocalPath, ObjectPath, StoragePath, cache_folder, sha256
 from tests.support.galleries import (
     Trained,
@@ -178,6 +181,50 @@ def test_a_writer_that_waited_sees_the_change_before(anywhere: StoragePath) -> N
         raise RuntimeError  # which releases the lock as well
     thread.join(60)
     assert order == ["first changes", "second sees 2"]
+
+
+def lose(root: ObjectPath) -> None:
+    """Remove the ticket of the writer, as processes do that take it for dead."""
+    [ticket] = (root / "claims").list("write.*.json")
+    ticket.unlink()
+
+
+@pytest.mark.usefixtures("small_shards")
+def test_a_writer_that_lost_its_lock_does_not_overwrite_the_commit_of_another(remote: ObjectPath) -> None:
+    filled(remote, V1)
+    first, second = Gallery(remote), Gallery(remote)
+    with first.writing():
+        old = first.commit.shards
+        lose(remote)
+        with second.writing():
+            made = add_vectors(second, "key1", unit_rows(2, 4, 7), ["x", "y"])
+            second.change({}, [*old, made], "the second writer")
+        with pytest.raises(LostError, match="nothing was committed"):
+            first.change({}, old, "the first writer")
+    assert Gallery(remote).commit.what == "the second writer"
+    assert made.name not in Gallery(remote).uncommitted(), "no repair removes it"
+
+
+@pytest.mark.usefixtures("small_shards")
+def test_a_writer_that_learned_of_its_loss_neither_commits_nor_prunes(
+    remote: ObjectPath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process may be about to commit."""
+    monkeypatch.setattr(claims, "BEAT_SECONDS", 0.05)
+    gallery = filled(remote, V1)
+    left = add_vectors(gallery, "key1", unit_rows(2, 4, 7), ["x", "y"])
+    with gallery.writing():
+        lose(remote)
+        assert gallery._lost.wait(60)
+        with pytest.raises(LostError):
+            gallery.change({}, gallery.commit.shards, "again")
+        with pytest.raises(LostError):
+            verify(gallery, prune=True)
+    assert gallery.uncommitted() == [left.name]
+    assert Gallery(remote).commit.number == 1
+    with gallery.writing():
+        gallery.change({}, gallery.commit.shards, "again")
+    assert Gallery(remote).commit.number == 2, "the next time it holds the lock again"
 
 
 def test_orphans_are_intact_shards_without_a_commit(anywhere: StoragePath) -> None:

@@ -49,7 +49,9 @@ def test_the_outcome_has_the_frames_and_a_repeated_run_trains_nothing(
     for name, frame in outcome.frames.items():
         stored = pd.read_parquet(BytesIO((session.folder.path / f"{name}.parquet").read_bytes()))
         pd.testing.assert_frame_equal(stored, frame)
-    assert [event.kind for event in session.ledger.events("opened", "closed")] == ["opened", "closed"]
+    began, ended = session.ledger.events("opened", "closed")
+    assert (began.kind, ended.kind) == ("opened", "closed")
+    assert (began.read()["runs_per_trial"], ended.read()["runs"]) == (len(session.spec.seeds), 2)
     assert session.folder.read_about()["ended"]
 
     monkeypatch.setattr(driver, "cluster", lambda *_: pytest.fail("nothing is left to do"))

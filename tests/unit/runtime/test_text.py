@@ -1,10 +1,11 @@
 """Durations, sizes, counts and lists as text."""
 
+import os
 from collections.abc import Callable
 
 import pytest
 
-from cl2r.runtime.text import clock, counted, duration, listed, megabytes, size
+from cl2r.runtime.text import clock, counted, duration, listed, megabytes, printable, size
 
 
 @pytest.mark.parametrize(
@@ -26,3 +27,9 @@ def test_counts_and_lists() -> None:
     assert [listed([*names]) for names in ("", "A", "AB", "ABC")] == ["none", "A", "A and B", "A, B and C"]
     assert listed(["A, B", "C"]) == "A, B; and C"
     assert listed([*"ABCDE"], most=3) == "A, B, C and 2 more"
+
+
+def test_a_printable_name_is_one_line_of_utf8() -> None:
+    assert printable("ü × 图.json") == "ü × 图.json"
+    assert printable("a\nb\x1b[2J\u202e") == "a\\nb\\x1b[2J\\u202e"
+    assert printable(os.fsdecode(b"\xff.txt")) == "\\xff.txt"

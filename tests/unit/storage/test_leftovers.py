@@ -1,6 +1,7 @@
 """What killed processes leave behind is found; what a living process writes is not."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
+import cl2r
 from cl2r.storage import claims
 from cl2r.storage.leftovers import DAY, stale, stale_temporary
-from cl2r.storage.path import LocalPath, ObjectPath
+from cl2r.storage.path import LocalPath, ObjectPath, temporary_folder
 
 HEX = "0123456789abcdef" * 2
 
@@ -97,6 +99,25 @@ def test_temporary_folders_of_dead_processes_are_listed_at_once(temporary: Path)
         aged(alive)
         assert alive.parent == temporary
         assert list(stale_temporary(0)) == [dead], "a living process may pause for as long as it likes"
+
+
+def test_temporary_folders_of_this_project_are_found_when_their_process_was_killed(temporary: Path) -> None:
+    script = "import os\nfrom cl2r.storage.path import temporary_folder\nwith temporary_folder('x y'): os._exit(9)"
+    subprocess.run([sys.executable, "-c", script], env={**os.environ, "TMPDIR": str(temporary)}, check=False)
+    [left] = temporary.iterdir()
+    assert list(stale_temporary()) == [left]
+    with temporary_folder("mine") as own:
+        assert own.parent == temporary
+        assert list(stale_temporary()) == [left], "its process is at work"
+    assert not own.exists()
+
+
+def test_every_temporary_folder_has_the_mark_of_its_process() -> None:
+    """Otherwise nobody finds it. A private Ray says in its own file whose its folder is."""
+    root = Path(cl2r.__file__).parent
+    files = [*root.rglob("*.py"), *(root.parent / "studies").glob("*.py")]
+    made = [path.name for path in files if re.search(r"TemporaryDirectory|mkdtemp", path.read_text(encoding="utf-8"))]
+    assert sorted(made) == ["path.py", "private.py"]
 
 
 def test_temporary_folders_of_unknown_processes_are_judged_by_age(temporary: Path) -> None:

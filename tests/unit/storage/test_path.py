@@ -61,6 +61,14 @@ def test_a_full_disk_keeps_nothing_of_a_file_that_does_not_fit(tmp_path: Path, m
     assert path.read_bytes() == b"old"
 
 
+def test_a_pipe_is_not_read(tmp_path: LocalPath) -> None:
+    """It would wait for a writer for ever."""
+    os.mkfifo(tmp_path / "pipe")
+    for read in (LocalPath.read_bytes, LocalPath.checksum):
+        with pytest.raises(IsADirectoryError, match="not a regular file"):
+            read(tmp_path / "pipe")
+
+
 def test_a_folder_that_exists_stays(tmp_path: Path) -> None:
     for content in (b"first", b"second"):
         at(tmp_path / "folder").write_folder({"file": content}, last="file")

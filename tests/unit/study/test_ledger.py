@@ -1,6 +1,8 @@
 """The ledger: events are whole, ordered, and never lost or overwritten."""
 
+import errno
 import multiprocessing
+import os
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -155,6 +157,47 @@ def test_a_damaged_event_is_named_and_set_aside(tmp_path: Path, caplog: pytest.L
     assert str(finished.path) in caplog.text
     assert [event.kind for event in ledger.events()] == ["closed"]
     assert len(list((tmp_path / "one").iterdir())) == 2  # renamed, not removed
+
+
+NO_FILE = {
+    "dangling": lambda path: path.symlink_to("nowhere"),
+    "looping": lambda path: path.symlink_to(path.name),
+    "pipe": os.mkfifo,
+    "folder": lambda path: path.mkdir(),
+}
+
+
+@pytest.mark.parametrize("kind", NO_FILE)
+def test_an_event_that_is_no_file_is_set_aside(tmp_path: Path, kind: str) -> None:
+    ledger = Ledger(tmp_path)
+    ledger.write("started", "a", {})
+    ledger.write("started", "b", {})
+    event, other = ledger.events()
+    event.path.unlink()
+    NO_FILE[kind](event.path)
+    with pytest.raises(InputError, match="no file is in its place"):
+        event.read()
+    ledger.set_damaged_aside()
+    assert ledger.events() == [other]
+
+
+def test_an_unreachable_disk_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger = Ledger(tmp_path)
+    ledger.write("started", "a", {})
+
+    def refuse(path: object) -> bytes:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(files.LocalPath, "read_bytes", refuse)
+    with pytest.raises(OSError, match="Input/output"):
+        ledger.set_damaged_aside()
+    assert len(ledger.events()) == 1
+
+
+def test_a_file_in_place_of_the_ledger_is_named(tmp_path: Path) -> None:
+    (tmp_path / "ledger").write_text("mine")
+    with pytest.raises(InputError, match=f"{tmp_path / 'ledger'}: a file"):
+        Ledger(tmp_path / "ledger").events()
 
 
 @pytest.mark.parametrize("name", ["x.json", "._x.json", "00000000000000000001.boiled.run.0123abcd.json", ".DS_Store"])

@@ -115,7 +115,15 @@ def test_rows_come_in_the_order_of_labels_and_only_whole_files_count(
     assert [row.title for row in read_live(tmp_path)] == ["run a"]
 
 
-@pytest.mark.parametrize("content", ["{", "[]", "{}", '{"title": "a", "progress": 3}', "[" * 100_000, "\xff"])
+def endless(seconds: str, speed: str = "1") -> str:
+    values = f'"task": 1, "tasks": 2, "epoch": 1, "epochs": 2, "images_per_second": {speed}, "loss": 1'
+    return f'{{"title": "a", "progress": {{{values}, "seconds_left": {seconds}}}}}'
+
+
+NO_PROGRESS = ["{", "[]", "{}", '{"title": "a", "progress": 3}', "[" * 100_000, "\xff", endless("1e999")]
+
+
+@pytest.mark.parametrize("content", [*NO_PROGRESS, endless("1", "9" * 400), endless("NaN")])
 def test_a_damaged_file_is_named_and_ignored(content: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     write_progress(tmp_path, "b", "run b")
     (tmp_path / "a.json").write_text(content, encoding="latin-1")

@@ -11,7 +11,7 @@ import pytest
 
 from cl2r.errors import InputError
 from cl2r.study.folder import StudyFolder
-from cl2r.study.status import overview, status, status_json
+from cl2r.study.status import overview, status, status_json, studies
 from tests.support.small_study import tree
 
 
@@ -141,6 +141,47 @@ def test_a_damaged_event_does_not_hide_other_studies(folder: StudyFolder) -> Non
     assert one["runs"] == 4
     assert (broken["study"], broken["state"]) == ("other", "unknown")
     assert str(event) in broken["error"]
+
+
+def test_hidden_folders_are_no_studies_and_a_lost_specification_hides_none(folder: StudyFolder) -> None:
+    storage = folder.path.parent.parent
+    open_it(folder)
+    (storage / "studies" / ".x").mkdir()
+    (storage / "studies" / ".x" / "study.yaml").write_text("id: x")
+    folder.specification.unlink()
+    assert [one.name for one in studies(storage)] == [folder.name]
+    assert status(storage, folder.name).startswith(f"{folder.name}: 0 of 6 runs finished")
+
+
+def test_a_file_in_place_of_the_ledger_is_said(folder: StudyFolder) -> None:
+    folder.ledger.folder.write_file(b"mine")
+    assert f"cannot be read: {folder.ledger.folder}: a file is" in overview(folder.storage)
+    with pytest.raises(InputError, match="a file is in place of the ledger"):
+        status(folder.storage, folder.name)
+
+
+def test_trials_that_repeat_a_point_are_not_waited_for(folder: StudyFolder) -> None:
+    folder.ledger.write("opened", "driver", {"runs": 18, "runs_per_trial": 2})
+    folder.ledger.write("repeated", "3", {"params": {}})
+    assert "0 of 16 runs finished" in overview(folder.storage)
+    folder.ledger.write("finished", "one", {})
+    folder.ledger.write("closed", "driver", {"finished": 1, "runs": 14})
+    assert "1 of 14 runs finished" in overview(folder.storage)
+    folder.ledger.write("opened", "driver", {"runs": 14, "runs_per_trial": 2})
+    assert "1 of 14 runs finished" in overview(folder.storage), "what was repeated before has been taken off"
+
+
+def test_names_and_titles_stay_on_their_line(tmp_path: Path) -> None:
+    name = "a\nfsck: all is sound\033[2J"
+    folder = make(tmp_path, name)
+    open_it(folder)
+    folder.ledger.write("failed", "r\033", {"reason": "loss"})
+    live = {"task": 2, "tasks": 5, "epoch": 4, "epochs": 10, "images_per_second": 1.0, "loss": 1.0, "seconds_left": 7}
+    (folder.live / "x.json").write_file(json.dumps({"title": "b\n\033", "progress": live}).encode())
+    assert len(overview(tmp_path).splitlines()) == 1
+    lines = status(tmp_path, name).splitlines()
+    assert len(lines) == 3
+    assert all(line.isprintable() for line in lines)
 
 
 def test_it_needs_neither_torch_nor_ray() -> None:
