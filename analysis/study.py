@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import pyarrow as pa
-from pyarrow import parquet
 
 from analysis.groups import finished, pair_column, pivot
 from analysis.paper.items import ITEMS
@@ -20,9 +18,9 @@ from cl2r.errors import InputError, check_type
 from cl2r.metrics import METRICS
 from cl2r.storage.documents import RESTORE, json_mapping, yaml_mapping
 from cl2r.storage.path import ObjectPath, StoragePath, at
-from cl2r.storage.seal import SealError, run_owner
+from cl2r.storage.seal import SealError, read_beside, run_owner
 from cl2r.study.folder import StudyFolder, read_copied
-from cl2r.study.frames import study_frames
+from cl2r.study.frames import parse_frame, study_frames
 
 log = logging.getLogger(__name__)
 FRAMES = ("runs", "tasks", "matrix", "curves")
@@ -37,10 +35,10 @@ SEARCH_FRAMES = {
 }
 """The columns of the frames of a search study, which are in its folder `search`."""
 STUDY_FILES = ("runs.parquet", "study.yaml")  # a folder with one of these holds a study
-MAX_CELLS = 10**9  # cells per frame; the epochs of 10,000 runs have a tenth of that
 _DTYPES: dict[str, Any] = {"integer": "Int64", "boolean": "boolean", "string": "string", "floating": "float64"}
 """By what a column holds; each has room for empty cells."""
 _ABSENT = object()
+Read = Callable[[StoragePath, str], bytes]
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,17 +92,23 @@ def data_title(name: str) -> str:
 
 
 def load_runs(root: str | Path, names: Collection[str] | None = None) -> Frames:
-    """Load all finished runs below `root`/runs, or those with the given names; e.g. load_runs("results")."""
-    folders = sorted(path.parent for path in Path(root).glob("runs/*/runs.parquet"))
-    folders = [folder for folder in folders if names is None or folder.name in names]
-    for other in sorted(path.parent for path in Path(root).glob("runs/*/result.json*")):
-        if other not in folders and (names is None or other.name in names):
+    """Load all finished runs below `root`/runs, or those with the given names; e.g. load_runs("results").
+
+    The root may be a path or an address, as in `load_study`. A damaged file raises InputError, and so does a file
+    without the seal beside it: copy runs with all files of their folders.
+    """
+    storage = at(root)
+    folders = {path.parent.name: path.parent for path in storage.list("runs/*/runs.parquet")}
+    folders = {name: folders[name] for name in sorted(folders) if names is None or name in names}
+    for other in dict.fromkeys(path.parent for path in storage.list("runs/*/result.json*")):
+        if other.name not in folders and (names is None or other.name in names):
             log.warning("%s is missing; run the command that wrote it again", other / "runs.parquet")
     if not folders:
-        raise FileNotFoundError(f"no finished runs below {Path(root) / 'runs'}")
+        raise FileNotFoundError(f"no finished runs below {storage / 'runs'}")
     parts: dict[str, list[pd.DataFrame]] = {name: [] for name in FRAMES}
-    for name, folder in itertools.product(FRAMES, map(at, folders)):
-        parts[name].append(_read_frame(folder, f"{name}.parquet", run_owner(folder.name, f"{name}.parquet")))
+    for name, folder in itertools.product(FRAMES, folders.values()):
+        file = f"{name}.parquet"
+        parts[name].append(_read_frame(folder, file, run_owner(folder.name, file), read_beside))
     return Frames(**_with_later_columns({name: pd.concat(own, ignore_index=True) for name, own in parts.items()}))
 
 
@@ -237,20 +241,13 @@ def _read_mapping(
         return {}
 
 
-def _read_frame(path: StoragePath, name: str, owner: str) -> pd.DataFrame:
+def _read_frame(path: StoragePath, name: str, owner: str, read: Read = read_copied) -> pd.DataFrame:
     try:
-        content = read_copied(path / name, owner)
+        return parse_frame(read(path / name, owner))
     except FileNotFoundError as error:
         study = path.resolve().name
         raise FileNotFoundError(f"no {name} at {path}; `cl2r status {study}` shows the study's progress") from error
     except ValueError as error:
-        raise _damaged(path, name, str(error)) from error
-    try:
-        claimed = parquet.read_metadata(io.BytesIO(content))
-        if claimed.num_rows * claimed.num_columns > MAX_CELLS:  # a few bytes may stand for any number of equal values
-            raise ValueError(f"{claimed.num_rows} rows of {claimed.num_columns} columns are more than a study has")
-        return pd.read_parquet(io.BytesIO(content))
-    except (OSError, LookupError, TypeError, ValueError, pa.ArrowException) as error:
         raise _damaged(path, name, str(error)) from error
 
 

@@ -1,6 +1,8 @@
 """Studies and runs loaded from a disk and from object storage, and several studies joined to one."""
 
 import dataclasses
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -57,6 +59,24 @@ def test_load_runs_of_an_empty_folder_names_it(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "nowhere"):
         with pytest.raises(FileNotFoundError, match=str(folder / "runs")):
             load_runs(folder)
+
+
+def test_a_run_without_seals_is_not_read(root: Path, tmp_path: Path) -> None:
+    for path in shutil.copytree(root / "runs", tmp_path / "runs").glob("*/*.seal"):
+        path.unlink()
+    for path in (tmp_path / "runs").glob("*/runs.parquet"):
+        pd.read_parquet(path).assign(BC=0.99).to_parquet(path, index=False)
+    with pytest.raises(InputError, match=r"runs\.parquet at .* is damaged \(it has no seal"):
+        load_runs(tmp_path)
+
+
+def test_load_runs_from_an_object_store(root: Path, remote: ObjectPath) -> None:
+    with pytest.raises(FileNotFoundError, match=f"no finished runs below {re.escape(str(remote / 'runs'))}"):
+        load_runs(str(remote))
+    upload(root, remote)
+    found, expected = load_runs(str(remote)), load_runs(root)
+    for name in FRAMES:
+        pd.testing.assert_frame_equal(getattr(found, name), getattr(expected, name))
 
 
 @pytest.mark.parametrize(
