@@ -18,7 +18,7 @@ from cl2r.errors import InputError, check_type
 from cl2r.metrics import METRICS
 from cl2r.storage.documents import RESTORE, json_mapping, yaml_mapping
 from cl2r.storage.path import ObjectPath, StoragePath, at
-from cl2r.storage.seal import SealError, read_beside, run_owner
+from cl2r.storage.seal import SealError, read_beside, run_owner, seal_path
 from cl2r.study.folder import StudyFolder, read_copied
 from cl2r.study.frames import parse_frame, study_frames
 
@@ -209,11 +209,14 @@ def read_specification(folder: StudyFolder) -> dict[str, Any]:
 def read_search(folder: StudyFolder, runs: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """Return what a search study measured on these runs; empty if its folder `search` does not have all frames."""
     path = folder.path / "search"
-    if not {f"{name}.parquet" for name in SEARCH_FRAMES} <= {file.name for file in path.list("*.parquet")}:
+    there = {file.name for file in path.list("*.parquet")}
+    if missing := [name for name in SEARCH_FRAMES if f"{name}.parquet" not in there]:
+        if there:
+            log.warning("%s is missing; the next command of the study writes it again", path / f"{missing[0]}.parquet")
         return {}
-    found = {}
+    found, read = {}, read_beside if folder.ledger.folder.exists() else read_copied
     for name, columns in SEARCH_FRAMES.items():
-        frame = _read_frame(path, f"{name}.parquet", folder.owner(f"search/{name}.parquet"))
+        frame = _read_frame(path, f"{name}.parquet", folder.owner(f"search/{name}.parquet"), read)
         if missing := [column for column in columns if column not in frame]:
             raise _damaged(path, f"{name}.parquet", f"it has no column {missing[0]}")
         found[name] = frame[frame["run"].isin(runs["run"])].reset_index(drop=True)
@@ -222,7 +225,10 @@ def read_search(folder: StudyFolder, runs: pd.DataFrame) -> dict[str, pd.DataFra
 
 def read_paper(folder: StudyFolder) -> dict[str, str]:
     """Return which item of the paper a study shows and the preset with the paper's settings, from paper.json."""
-    found = _read_mapping(folder.path / "paper.json", folder.owner("paper.json"), json_mapping)
+    path = folder.path / "paper.json"
+    if seal_path(path).exists() and not path.exists():
+        log.warning("%s is missing; the next command of the study writes it again", path)
+    found = _read_mapping(path, folder.owner("paper.json"), json_mapping)
     item = ITEMS.get(str(found.get("item")))
     if found and (item is None or found.get("preset") not in item.presets):
         raise _damaged(folder.path, "paper.json", "it names no item of the paper with its preset")

@@ -13,11 +13,12 @@ import pandas as pd
 import pytest
 
 from analysis import Study, concat, load_runs, load_study, study_tables
-from analysis.study import SEARCH_FRAMES
+from analysis.study import SEARCH_FRAMES, read_paper, read_search
 from cl2r.engine.frames import write_run
 from cl2r.errors import InputError
 from cl2r.metrics import METRICS
-from cl2r.storage.path import ObjectPath
+from cl2r.storage.path import ObjectPath, at
+from cl2r.study.folder import StudyFolder
 from tests.support.made_search import made_search
 from tests.support.made_study import ABOUT, made_study, write_made
 from tests.support.object_server import upload
@@ -167,13 +168,40 @@ def test_a_study_of_the_paper_says_which_item_it_shows(tmp_path: Path) -> None:
     assert load_study(folder).paper == {"item": "figure bc", "preset": "tiny_imagenet200"}
 
 
-def test_a_search_study_has_its_frames_once_all_are_written(tmp_path: Path, remote: ObjectPath) -> None:
+def test_a_paper_json_of_which_the_seal_is_left_is_missed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = write_made(made_study(), tmp_path / "some")
+    assert read_paper(StudyFolder.at(at(folder))) == {}
+    assert caplog.text == ""
+    (folder / "paper.json.seal").write_text("{}")
+    assert read_paper(StudyFolder.at(at(folder))) == {}
+    assert f"{folder / 'paper.json'} is missing" in caplog.text
+
+
+def test_frames_of_a_search_study_need_seals_where_there_is_a_ledger(tmp_path: Path) -> None:
+    made = made_search()
+    folder = write_made(made, tmp_path / "search")
+    (folder / "search").mkdir()
+    for name, frame in made.search.items():
+        frame.to_parquet(folder / "search" / f"{name}.parquet", index=False)
+    study = StudyFolder(tmp_path / "copy", "search")
+    shutil.copytree(folder / "search", Path(str(study.path)) / "search")
+    study.ledger.write("opened", "driver", {})
+    with pytest.raises(InputError, match=r"retrieval.parquet at .* is damaged \(it has no seal"):
+        read_search(study, made.runs)
+    assert read_search(StudyFolder.at(at(folder)), made.runs).keys() == SEARCH_FRAMES.keys()
+
+
+def test_a_search_study_has_its_frames_once_all_are_written(
+    tmp_path: Path, remote: ObjectPath, caplog: pytest.LogCaptureFixture
+) -> None:
     made = made_search()
     folder = write_made(made, tmp_path / "search")
     (folder / "search").mkdir()
     for name, frame in made.search.items():
         assert load_study(folder).search == {}, f"{name} is missing"
+        assert (caplog.text != "") == (name != "retrieval"), "some are missing, or none has been written"
         frame.to_parquet(folder / "search" / f"{name}.parquet", index=False)
+    assert f"{folder / 'search' / 'indexes.parquet'} is missing" in caplog.text
     upload(folder, remote)
     for source in (folder, str(remote)):
         found = load_study(source).search
