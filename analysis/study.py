@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import pyarrow as pa
-from pyarrow import parquet
 
 from analysis.groups import finished, pair_column, pivot
 from analysis.paper.items import ITEMS
@@ -20,9 +18,9 @@ from cl2r.errors import InputError, check_type
 from cl2r.metrics import METRICS
 from cl2r.storage.documents import RESTORE, json_mapping, yaml_mapping
 from cl2r.storage.path import ObjectPath, StoragePath, at
-from cl2r.storage.seal import SealError, run_owner
+from cl2r.storage.seal import SealError, read_beside, run_owner, seal_path
 from cl2r.study.folder import StudyFolder, read_copied
-from cl2r.study.frames import study_frames
+from cl2r.study.frames import parse_frame, study_frames
 
 log = logging.getLogger(__name__)
 FRAMES = ("runs", "tasks", "matrix", "curves")
@@ -37,10 +35,10 @@ SEARCH_FRAMES = {
 }
 """The columns of the frames of a search study, which are in its folder `search`."""
 STUDY_FILES = ("runs.parquet", "study.yaml")  # a folder with one of these holds a study
-MAX_CELLS = 10**9  # cells per frame; the epochs of 10,000 runs have a tenth of that
 _DTYPES: dict[str, Any] = {"integer": "Int64", "boolean": "boolean", "string": "string", "floating": "float64"}
 """By what a column holds; each has room for empty cells."""
 _ABSENT = object()
+Read = Callable[[StoragePath, str], bytes]
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,17 +92,23 @@ def data_title(name: str) -> str:
 
 
 def load_runs(root: str | Path, names: Collection[str] | None = None) -> Frames:
-    """Load all finished runs below `root`/runs, or those with the given names; e.g. load_runs("results")."""
-    folders = sorted(path.parent for path in Path(root).glob("runs/*/runs.parquet"))
-    folders = [folder for folder in folders if names is None or folder.name in names]
-    for other in sorted(path.parent for path in Path(root).glob("runs/*/result.json*")):
-        if other not in folders and (names is None or other.name in names):
+    """Load all finished runs below `root`/runs, or those with the given names; e.g. load_runs("results").
+
+    The root may be a path or an address, as in `load_study`. A damaged file raises InputError, and so does a file
+    without the seal beside it: copy runs with all files of their folders.
+    """
+    storage = at(root)
+    folders = {path.parent.name: path.parent for path in storage.list("runs/*/runs.parquet")}
+    folders = {name: folders[name] for name in sorted(folders) if names is None or name in names}
+    for other in dict.fromkeys(path.parent for path in storage.list("runs/*/result.json*")):
+        if other.name not in folders and (names is None or other.name in names):
             log.warning("%s is missing; run the command that wrote it again", other / "runs.parquet")
     if not folders:
-        raise FileNotFoundError(f"no finished runs below {Path(root) / 'runs'}")
+        raise FileNotFoundError(f"no finished runs below {storage / 'runs'}")
     parts: dict[str, list[pd.DataFrame]] = {name: [] for name in FRAMES}
-    for name, folder in itertools.product(FRAMES, map(at, folders)):
-        parts[name].append(_read_frame(folder, f"{name}.parquet", run_owner(folder.name, f"{name}.parquet")))
+    for name, folder in itertools.product(FRAMES, folders.values()):
+        file = f"{name}.parquet"
+        parts[name].append(_read_frame(folder, file, run_owner(folder.name, file), read_beside))
     return Frames(**_with_later_columns({name: pd.concat(own, ignore_index=True) for name, own in parts.items()}))
 
 
@@ -205,11 +209,14 @@ def read_specification(folder: StudyFolder) -> dict[str, Any]:
 def read_search(folder: StudyFolder, runs: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """Return what a search study measured on these runs; empty if its folder `search` does not have all frames."""
     path = folder.path / "search"
-    if not {f"{name}.parquet" for name in SEARCH_FRAMES} <= {file.name for file in path.list("*.parquet")}:
+    there = {file.name for file in path.list("*.parquet")}
+    if missing := [name for name in SEARCH_FRAMES if f"{name}.parquet" not in there]:
+        if there:
+            log.warning("%s is missing; the next command of the study writes it again", path / f"{missing[0]}.parquet")
         return {}
-    found = {}
+    found, read = {}, read_beside if folder.ledger.folder.exists() else read_copied
     for name, columns in SEARCH_FRAMES.items():
-        frame = _read_frame(path, f"{name}.parquet", folder.owner(f"search/{name}.parquet"))
+        frame = _read_frame(path, f"{name}.parquet", folder.owner(f"search/{name}.parquet"), read)
         if missing := [column for column in columns if column not in frame]:
             raise _damaged(path, f"{name}.parquet", f"it has no column {missing[0]}")
         found[name] = frame[frame["run"].isin(runs["run"])].reset_index(drop=True)
@@ -218,7 +225,10 @@ def read_search(folder: StudyFolder, runs: pd.DataFrame) -> dict[str, pd.DataFra
 
 def read_paper(folder: StudyFolder) -> dict[str, str]:
     """Return which item of the paper a study shows and the preset with the paper's settings, from paper.json."""
-    found = _read_mapping(folder.path / "paper.json", folder.owner("paper.json"), json_mapping)
+    path = folder.path / "paper.json"
+    if seal_path(path).exists() and not path.exists():
+        log.warning("%s is missing; the next command of the study writes it again", path)
+    found = _read_mapping(path, folder.owner("paper.json"), json_mapping)
     item = ITEMS.get(str(found.get("item")))
     if found and (item is None or found.get("preset") not in item.presets):
         raise _damaged(folder.path, "paper.json", "it names no item of the paper with its preset")
@@ -237,20 +247,13 @@ def _read_mapping(
         return {}
 
 
-def _read_frame(path: StoragePath, name: str, owner: str) -> pd.DataFrame:
+def _read_frame(path: StoragePath, name: str, owner: str, read: Read = read_copied) -> pd.DataFrame:
     try:
-        content = read_copied(path / name, owner)
+        return parse_frame(read(path / name, owner))
     except FileNotFoundError as error:
         study = path.resolve().name
         raise FileNotFoundError(f"no {name} at {path}; `cl2r status {study}` shows the study's progress") from error
     except ValueError as error:
-        raise _damaged(path, name, str(error)) from error
-    try:
-        claimed = parquet.read_metadata(io.BytesIO(content))
-        if claimed.num_rows * claimed.num_columns > MAX_CELLS:  # a few bytes may stand for any number of equal values
-            raise ValueError(f"{claimed.num_rows} rows of {claimed.num_columns} columns are more than a study has")
-        return pd.read_parquet(io.BytesIO(content))
-    except (OSError, LookupError, TypeError, ValueError, pa.ArrowException) as error:
         raise _damaged(path, name, str(error)) from error
 
 

@@ -12,6 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Literal
 
+from analysis.study import SEARCH_FRAMES
 from cl2r.config.keys import KEY
 from cl2r.engine.links import (
     LINK_FILE,
@@ -42,7 +43,7 @@ from cl2r.rayrun.optuna_journal import check_journal
 from cl2r.storage.claims import HOLDER, HeldError
 from cl2r.storage.leftovers import is_old, stale, stale_temporary
 from cl2r.storage.path import ASIDE, HIDDEN, FileInfo, LocalPath, StoragePath, is_aside, sha256
-from cl2r.storage.seal import SUFFIX, SealError, read_beside, run_owner, set_aside_with_seal
+from cl2r.storage.seal import SUFFIX, SealError, read_beside, run_owner, seal_path, set_aside_with_seal
 from cl2r.study.folder import StudyFolder
 from cl2r.study.frames import FRAMES, write_frames
 from cl2r.study.ledger import NAME as EVENT_NAME
@@ -410,17 +411,19 @@ def _study_faults(folder: StudyFolder, used: References) -> Iterator[Finding]:
         yield Finding("damaged", folder.path / missing[0], "it is missing; it is rebuilt from the ledger", 0, write)
     for name in [*frames, "about.json", "paper.json", *_search_frames(folder)]:
         path = folder.path / name
-        with contextlib.suppress(FileNotFoundError):
-            try:
-                read_beside(path, folder.owner(name))
-            except SealError as error:
+        try:
+            read_beside(path, folder.owner(name))
+        except FileNotFoundError:
+            if name.startswith("search/") or (name == "paper.json" and seal_path(path).exists()):
+                yield Finding("damaged", path, "it is missing; it is written again by the study's command")
+        except SealError as error:
 
-                def again(path: StoragePath = path, frame: bool = name in frames) -> None:
-                    path.set_aside()
-                    if frame and not bad:  # otherwise the study's command, which first replaces what is lost
-                        write_frames(folder)
+            def again(path: StoragePath = path, frame: bool = name in frames) -> None:
+                path.set_aside()
+                if frame and not bad:  # otherwise the study's command, which first replaces what is lost
+                    write_frames(folder)
 
-                yield Finding("damaged", path, str(error), _size(path), again)
+            yield Finding("damaged", path, str(error), _size(path), again)
     if fault := check_journal(folder):
         remove = functools.partial(set_aside_with_seal, folder.journal)
         yield Finding("damaged", folder.journal, f"{fault}; it is rebuilt from the ledger", 0, remove)
@@ -452,7 +455,9 @@ def _left_by_driver(folder: StudyFolder) -> Iterator[Finding]:
 
 
 def _search_frames(folder: StudyFolder) -> list[str]:
-    return [f"search/{path.name}" for path in (folder.path / "search").list("*.parquet")]
+    """Return the frames of a search study, also those that are missing; none for other studies."""
+    there = {path.name for path in (folder.path / "search").list("*.parquet")}
+    return sorted(f"search/{name}" for name in there | {f"{name}.parquet" for name in SEARCH_FRAMES}) if there else []
 
 
 def _check_run(path: StoragePath, used: References) -> Iterator[Finding]:

@@ -8,6 +8,7 @@ import contextlib
 import hashlib
 import io
 import json
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -19,6 +20,9 @@ from cl2r.data.npz import UNREADABLE
 from cl2r.errors import InputError
 from cl2r.seeding import numpy_stream
 from cl2r.storage.path import cache_folder
+from cl2r.storage.seal import sealed, unsealed
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,21 +96,38 @@ def build_scenario(y_train: Labels, increments: Sequence[int], order: Sequence[i
 def _split(y_train: Labels, increments: list[int], order: list[int]) -> list[tuple[Labels, Labels]]:
     """Return rows and labels of every task, cached on disk: every worker would take seconds to import continuum."""
     content = json.dumps([increments, order]).encode() + np.ascontiguousarray(y_train, np.int64).tobytes()
+    digest = hashlib.sha256(content).hexdigest()[:32]
+    owner = f"split {digest}"
     try:
-        path = cache_folder() / f"split1-{hashlib.sha256(content).hexdigest()[:32]}.npz"
+        path = cache_folder() / f"split-{digest}.npz"
     except RuntimeError:  # the user has no home folder
         return _continuum_tasks(y_train, increments, order)
     try:
-        with np.load(path, allow_pickle=False) as stored:
-            return [(stored[f"rows{task}"], stored[f"labels{task}"]) for task in range(len(increments))]
-    except (KeyError, *UNREADABLE):  # not cached, or damaged: zip files have checksums
-        raw = _continuum_tasks(y_train, increments, order)
+        return _stored_tasks(unsealed(path.read_bytes(), owner), len(y_train), increments)
+    except (FileNotFoundError, NotADirectoryError):  # not cached, or there is no place for a cache
+        pass
+    except (KeyError, *UNREADABLE) as error:
+        log.warning("%s is not used (%s); the split is computed again", path, error)
+    raw = _continuum_tasks(y_train, increments, order)
     arrays = {f"rows{task}": rows for task, (rows, _) in enumerate(raw)}
     arrays |= {f"labels{task}": labels for task, (_, labels) in enumerate(raw)}
     buffer = io.BytesIO()
     np.savez(buffer, allow_pickle=False, **arrays)
     with contextlib.suppress(OSError):  # a cache that cannot be written costs time, not results
-        path.write_file(buffer.getvalue())
+        path.write_file(sealed(buffer.getvalue(), owner))
+    return raw
+
+
+def _stored_tasks(content: bytes, count: int, increments: list[int]) -> list[tuple[Labels, Labels]]:
+    """Return rows and labels of every task from a file. Raise ValueError unless they are a split of `count` rows."""
+    with np.load(io.BytesIO(content), allow_pickle=False) as stored:
+        raw = [(stored[f"rows{task}"], stored[f"labels{task}"]) for task in range(len(increments))]
+    fits, start = np.array_equal(np.sort(np.concatenate([rows for rows, _ in raw])), np.arange(count)), 0
+    for classes, (rows, labels) in zip(increments, raw, strict=True):
+        fits &= len(rows) == len(labels) and np.array_equal(np.unique(labels), np.arange(start, start + classes))
+        start += classes
+    if not fits:
+        raise ValueError("its rows are not those of the tasks")
     return raw
 
 

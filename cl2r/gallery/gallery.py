@@ -48,7 +48,6 @@ from cl2r.storage.seal import owner_of, sealed, unsealed
 
 log = logging.getLogger(__name__)
 MARK, FORMAT = "gallery.json", 2
-FIRST_MARK = b'{"format": 1}'  # the first format had no seals
 VECTORS, ITEMS, MANIFEST = "vectors.npy", "items.parquet", "manifest.json"
 RESTORE = "restore it from a copy, or index the images again in another gallery"
 COLUMNS = ("id", "source", "label", "bytes", "path")  # columns of every items file; further columns are metadata
@@ -283,8 +282,8 @@ def read_mark(root: StoragePath) -> Mark:
     path, restore = root / MARK, "restore it from a copy, or index the images again in another folder"
     try:
         content = path.read_bytes()
-        owner = owner_of(content) if content != FIRST_MARK else ""
-        entry = json.loads(unsealed(content, owner) if owner else content)
+        owner = owner_of(content)
+        entry = json.loads(unsealed(content, owner))
         if entry["format"] != FORMAT:
             here = f"a gallery of format {entry['format']}, but this version of cl2r reads format {FORMAT}"
             raise InputError(f"{root}: {here}; use the version that made it, or index its images again elsewhere")

@@ -10,7 +10,7 @@ difference is a paired bootstrap over pairs with fixed thresholds. The upgrade i
 lies above −tolerance, not safe if it lies below, and otherwise not known.
 """
 
-import io
+import logging
 import time
 from dataclasses import dataclass
 from typing import Literal
@@ -27,10 +27,13 @@ from cl2r.gallery.indexing import read_table
 from cl2r.gallery.model import Model
 from cl2r.runtime.text import clock
 from cl2r.seeding import numpy_stream
-from cl2r.storage.path import StoragePath, at
+from cl2r.storage.path import StoragePath
+from cl2r.storage.seal import read_beside, run_owner
 from cl2r.study.folder import finished_runs
+from cl2r.study.frames import parse_frame
 from cl2r.verification import mean_fold_accuracy, pair_correctness, squared_distances, stratified_folds
 
+log = logging.getLogger(__name__)
 SAMPLES, FOLDS, MOST_PAIRS = 2000, 10, 100_000
 PAIRS, TOLERANCE = 2000, 0.01
 """Pairs that are drawn, and the loss of accuracy that still counts as safe, unless the user says otherwise."""
@@ -253,13 +256,25 @@ def read_answer(path: StoragePath) -> Answer:
 
 
 def run_matrix(run: str, storage: StoragePath) -> Matrix:
-    """Return C of a run on its report pairs; empty if the storage does not have the run."""
-    folder = at(run) if (at(run) / "matrix.parquet").exists() else storage / "runs" / run
-    if (folder / "matrix.parquet").exists():
-        frame = pd.read_parquet(io.BytesIO((folder / "matrix.parquet").read_bytes()))
-    else:
-        event = finished_runs(storage).get(run)
-        frame = pd.DataFrame(event.read()["frames"]["matrix"] if event else [])
+    """Return C of a run on its report pairs; empty if the storage does not have the run.
+
+    If the frame of the run is damaged or missing, C is read from the ledger; without it there, it is empty. The log
+    says so.
+    """
+    folder, frame = storage / "runs" / run, pd.DataFrame()
+    path = folder / "matrix.parquet"
+    try:
+        frame = parse_frame(read_beside(path, run_owner(run, path.name)))
+    except FileNotFoundError:
+        if folder.exists():
+            log.warning("%s is missing; run the command that wrote it again", path)
+    except ValueError as error:
+        log.warning("%s is damaged (%s); run the command that wrote it again", path, reason(error))
+    if frame.empty and (event := finished_runs(storage).get(run)):
+        try:
+            frame = pd.DataFrame(event.read()["frames"]["matrix"])
+        except InputError as error:
+            log.warning("%s", error)
     if frame.empty:
         return {}
     report = frame[frame["pairs"] == "report"].drop_duplicates(["t", "k"])

@@ -9,7 +9,7 @@ from typing import Any
 
 import optuna
 from optuna.storages import BaseStorage, JournalStorage
-from optuna.storages.journal import BaseJournalBackend, JournalFileBackend
+from optuna.storages.journal import BaseJournalBackend, JournalFileBackend, JournalFileOpenLock
 
 from cl2r.storage.path import LocalPath, StoragePath
 from cl2r.storage.seal import JournalSeal, SealError, sealed, set_aside_with_seal, unsealed
@@ -46,6 +46,16 @@ class ObjectJournal(BaseJournalBackend):
         self.entries += json.loads(json.dumps(logs))
 
 
+class _NoLock(JournalFileOpenLock):
+    """Replaces Optuna's lock, which blocks for 31 s if a killed driver left it; the driver's own lock suffices."""
+
+    def acquire(self) -> bool:
+        return True
+
+    def release(self) -> None:
+        """Do nothing."""
+
+
 class FileJournal(JournalFileBackend):
     """Optuna's journal on a disk, which optuna-dashboard can open; its seal is beside it. Only the driver writes it.
 
@@ -55,7 +65,7 @@ class FileJournal(JournalFileBackend):
 
     def __init__(self, path: LocalPath, owner: str) -> None:
         self.seal = JournalSeal(path, owner)
-        super().__init__(str(path))
+        super().__init__(str(path), _NoLock(str(path)))
 
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
         self.seal.append("".join(json.dumps(entry, separators=(",", ":")) + "\n" for entry in logs).encode())

@@ -163,8 +163,6 @@ class RaceSource:
             return self.studies[method]
         name = f"{self.session.folder.name} {method}"
         self.studies[method] = study = open_optuna(self.session.spec, self.storage, name, self.race.tasks)
-        for _ in study.get_trials(deepcopy=False, states=(TrialState.WAITING,)):
-            study.tell(study.ask(), state=TrialState.FAIL)  # left by an earlier version: it would be the next point
         space, values = self.race.space(method), self.race.default_values(method)
         own = {one.number: values | one.values for one in known.values() if one.method == method}
         points = {number: {name: point[name] for name in space} for number, point in own.items()}

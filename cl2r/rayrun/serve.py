@@ -25,6 +25,7 @@ from cl2r.gallery.service import Service, ServiceOptions
 from cl2r.gallery.upgrade import Answer, read_answer
 from cl2r.gallery.uploads import UploadLimits
 from cl2r.rayrun.cluster import cluster, set_environment
+from cl2r.rayrun.private import FOLDER, LOOPBACK
 from cl2r.runtime.logs import without_secrets
 from cl2r.storage.path import StoragePath, at
 from cl2r.study.resources import Resources
@@ -184,11 +185,23 @@ def _deployed(
             ray_serve.shutdown()
 
 
+def _listen_on_loopback() -> None:
+    """Move the server that Ray Serve starts in this replica once it is made from all addresses to loopback."""
+    from ray.serve._private import replica
+
+    # Other processes of a private Ray bind to the node's address, 127.0.0.1. For this server, which handles of the
+    # deployment call, Serve passes "[::]:0" to its helper, whatever that address is, and has no setting for it.
+    add_port = replica.add_port_to_grpc_server
+    replica.add_port_to_grpc_server = lambda server, address: add_port(server, address.replace("[::]", LOOPBACK))
+
+
 class Replica(Service):
     """One process that answers. It opens the gallery in a thread, and answers 503 meanwhile."""
 
     def __init__(self, options: ServiceOptions, held: list[Any]) -> None:
         super().__init__(options)
+        if FOLDER in os.environ:
+            _listen_on_loopback()
         self._held, self._failure, self._tried = held, "", threading.Event()
         threading.Thread(target=self._open, name="open", daemon=True).start()
 

@@ -1,5 +1,6 @@
 """The four frames of a study, joined from its ledger. Column types depend on the config, never on the values."""
 
+import io
 import types
 import typing
 from collections import Counter
@@ -7,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
+from pyarrow import parquet
 
 from cl2r.config.methods import sections
 from cl2r.config.schema import field_types, scalar
@@ -16,6 +19,7 @@ from cl2r.study.folder import StudyFolder
 from cl2r.study.ledger import read_events
 
 FRAMES = ("runs", "tasks", "matrix", "curves")
+MAX_CELLS = 10**9  # cells per frame; the epochs of 10,000 runs have a tenth of that
 _COMPUTED = METRICS.of_matrix()
 _ENDS: tuple[End, ...] = ("", "low", "high")
 _METRICS = [metric.column(end=end) for metric in _COMPUTED if metric.interval for end in _ENDS]
@@ -93,6 +97,17 @@ def write_frames(folder: StudyFolder) -> dict[str, pd.DataFrame]:
         write_beside(folder.path / file, joined[name].to_parquet(index=False), folder.owner(file))
     folder.update_about()
     return joined
+
+
+def parse_frame(content: bytes) -> pd.DataFrame:
+    """Return a stored frame. Raise ValueError if it is no Parquet file, or has more cells than any study."""
+    try:
+        claimed = parquet.read_metadata(io.BytesIO(content))
+        if claimed.num_rows * claimed.num_columns > MAX_CELLS:  # a few bytes may stand for any number of equal values
+            raise ValueError(f"{claimed.num_rows} rows of {claimed.num_columns} columns are more than a study has")
+        return pd.read_parquet(io.BytesIO(content))
+    except (OSError, LookupError, TypeError, pa.ArrowException) as error:
+        raise ValueError(str(error)) from error
 
 
 def _typed(rows: list[dict[str, Any]], always: Sequence[str]) -> pd.DataFrame:

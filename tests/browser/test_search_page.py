@@ -27,6 +27,7 @@ from axe_playwright_python.sync_playwright import Axe
 
 from cl2r.gallery.uploads import UploadLimits
 from tests.support.galleries import Trained, free_port, indexed, trained, write_images
+from tests.support.ports import LOOPBACK, listening
 
 START_SECONDS = 300
 """Time for Ray to start on a busy machine."""
@@ -40,6 +41,7 @@ class Served:
     folder: Path
     """Folder of the gallery and its images."""
     chain: Trained
+    process: int
     killed: list[int] = field(default_factory=list)
     """Processes of Ray that a test has killed, which Ray tells the user."""
 
@@ -60,7 +62,7 @@ def served(tiny: Path) -> Iterator[Served]:
     try:
         address = f"http://127.0.0.1:{port}"
         wait_until_ready(process, address)
-        served = Served(address, folder, chain)
+        served = Served(address, folder, chain, process.pid)
         yield served
         process.send_signal(signal.SIGTERM)
         out, err = process.communicate(timeout=60)
@@ -480,20 +482,16 @@ def test_a_killed_proxy_is_replaced(served: Served) -> None:
     assert time.monotonic() - began < 25, "with Serve's defaults it is 33 s"
 
 
-def listeners(port: int) -> set[str]:
-    """Return the addresses at which this machine listens to a port, as the kernel writes them."""
-    found = set()
-    for table in (Path("/proc/net/tcp"), Path("/proc/net/tcp6")):
-        for line in table.read_text().splitlines()[1:]:
-            words = line.split()
-            address, _, number = words[1].partition(":")
-            if words[3] == "0A" and int(number, 16) == port:
-                found.add(address)
-    return found
-
-
 def test_only_this_machine_can_connect(served: Served) -> None:
-    assert listeners(int(served.address.rpartition(":")[2])) == {"0100007F"}
+    """None of the service's processes listens at another address than loopback, those of Ray included."""
+    question = urllib.request.Request(f"{served.address}/search", first_image(served).read_bytes())
+    with urllib.request.urlopen(question, timeout=90) as answer:
+        assert len(json.load(answer)["hits"]) == 6
+    addresses = listening(psutil.Process(served.process))
+    assert ("127.0.0.1", int(served.address.rpartition(":")[2])) in addresses
+    assert {"gcs_server", "raylet"} <= set(addresses.values())
+    assert any(name.startswith("ray::ServeRepli") for name in addresses.values())
+    assert {at: name for at, name in addresses.items() if at[0] not in LOOPBACK} == {}
 
 
 def test_serve_passes_refusals_on(served: Served) -> None:

@@ -35,6 +35,7 @@ import pandas as pd
 import torch
 
 from analysis import load_runs, load_study
+from analysis.study import SEARCH_FRAMES
 from cl2r.cli.fsck import DAMAGED, fsck
 from cl2r.engine.chain import execute
 from cl2r.engine.frames import summary, write_run
@@ -45,13 +46,15 @@ from cl2r.gallery import index as indexes
 from cl2r.gallery import indexing
 from cl2r.gallery.gallery import Gallery
 from cl2r.gallery.index import IndexOptions, build_indexes
-from cl2r.gallery.model import Model, find_model, read_export, write_export
+from cl2r.gallery.model import Model, find_model, find_models, read_export, write_export
 from cl2r.gallery.search import Searcher
+from cl2r.gallery.upgrade import UpgradeCheck, draw_pairs, run_matrix
 from cl2r.rayrun import driver
 from cl2r.rayrun.optuna_source import OptunaSource
 from cl2r.storage import seal
 from cl2r.storage.path import LocalPath
-from cl2r.storage.seal import SUFFIX, seal_path
+from cl2r.storage.seal import SUFFIX, seal_path, write_beside
+from cl2r.study.folder import StudyFolder
 from cl2r.study.session import StudySession
 from cl2r.study.spec import StudySpec
 from cl2r.study.status import status
@@ -75,7 +78,9 @@ TIMES = re.compile(r".*seconds|images_per_second|peak_bytes|reused|links_trained
 """Columns that may differ: times, memory, and whether a link was there or was trained again."""
 LINK = {"link manifest": "links/*/manifest.json", "link state": "links/*/*-state.safetensors"}
 LINK |= {"link features": "links/*/*-features.safetensors", "link record": "links/*/*-record.json"}
-NAME = "small"
+NAME, SPLIT = "small", "split"
+"""The study of a storage, and a kind of file that is kept in the user's cache, which `cl2r fsck` does not read."""
+PAPER = json.dumps({"item": "table 2", "preset": "cifar100"}).encode()
 
 
 # What users do, and what comes out.
@@ -92,7 +97,8 @@ def read_study(root: LocalPath) -> Any:
     """Load the study as a notebook does."""
     study = load_study(root / "studies" / NAME)
     frames = {name: values(getattr(study, name)) for name in ("runs", "tasks", "matrix", "curves")}
-    return frames | {"specification": study.specification}
+    search = {name: frame.to_json(orient="records") for name, frame in study.search.items()}
+    return frames | {"specification": study.specification, "search": search, "paper": study.paper}
 
 
 def read_status(root: LocalPath) -> Any:
@@ -124,6 +130,38 @@ def drive(spec: StudySpec) -> Action:
                 return frames
             trials = OptunaSource(spec, session.folder).searches[0].optuna.get_trials()
             return frames | {"trials": [(trial.number, trial.state, trial.params, trial.values) for trial in trials]}
+
+    return command
+
+
+def measure(study: Action) -> Action:
+    """Return a function that also writes what studies of the paper and of searches add, as their commands do."""
+
+    def command(root: LocalPath) -> Any:
+        found, folder = study(root), StudyFolder(root, NAME)
+        write_beside(folder.path / "paper.json", PAPER, folder.owner("paper.json"))
+        runs = pd.read_parquet(folder.path / "runs.parquet")["run"]
+        for name, columns in SEARCH_FRAMES.items():
+            rows = [
+                {column: run if column == "run" else number for column in columns} for number, run in enumerate(runs)
+            ]
+            content = pd.DataFrame(rows).to_parquet(index=False)
+            write_beside(folder.path / "search" / f"{name}.parquet", content, folder.owner(f"search/{name}.parquet"))
+        return found
+
+    return command
+
+
+def split_again(data: Path) -> Action:
+    """Return a function that splits classes into tasks in two ways, with its cache below the storage."""
+
+    def command(root: LocalPath) -> Any:
+        found = []
+        with mock.patch.dict(os.environ, {"XDG_CACHE_HOME": str(root / "cache")}):
+            for count in (2, 3):
+                scenario = plan_run(quick_config(data, _nested(CHEAP), {"scenario": {"n_tasks": count}})).scenario
+                found.append([scenario.labels.tolist(), *(task.rows.tolist() for task in scenario.tasks)])
+        return found
 
     return command
 
@@ -183,7 +221,7 @@ class Scene:
     def learn(self, scratch: LocalPath) -> None:
         """Find out what comes out of the undamaged storage."""
         here = LocalPath(shutil.copytree(self.root, scratch / f"expected-{self.name}"))
-        for name, action in {**self.reads, **self.writes, **self.reads}.items():
+        for name, action in [*self.reads.items(), *self.writes.items(), *self.reads.items()]:
             found = action(here)
             assert self.expected.setdefault(name, found) == found, f"{self.name}: {name} differs without any damage"
         assert check(here) == 0, f"{self.name}: fsck complains without any damage"
@@ -209,8 +247,9 @@ def make_scenes(folder: LocalPath) -> list[Scene]:
     slow = {name: plan_run(quick_config(data, _nested(CHEAP), longer)) for name, data in datasets.items()}
     models: dict[str, list[Model]] = {}
     for place, data in places.items():
-        drive(grids[data])(folder / place / "study")
+        measure(drive(grids[data]))(folder / place / "study")
         drive(sweeps[data])(folder / place / "sweep")
+        split_again(datasets[data])(folder / place / "run")
         for plan in plans[data]:
             write_run(execute(plan, folder / place / "run", Recorder()), folder / place / "run")
         with contextlib.suppress(KeyboardInterrupt):
@@ -221,9 +260,12 @@ def make_scenes(folder: LocalPath) -> list[Scene]:
         _make_gallery(folder / place / "search", plans[data][0], models[data], shift=4 * (place == "twin"))
     shown = plans["mine"][0].dataset.x_open.all()[-6:]
 
-    def found(root: LocalPath) -> Any:
-        hits = Searcher(Gallery(root / "gallery"), models["mine"][1]).search(shown, 5)
+    def found(root: LocalPath, gallery: str = "gallery") -> Any:
+        hits = Searcher(Gallery(root / gallery), models["mine"][1]).search(shown, 5)
         return [[(hit.id, hit.label, hit.model, round(hit.score, 4)) for hit in best] for best in hits]
+
+    def found_in_cells(root: LocalPath) -> Any:
+        return found(root, "ivf")
 
     def index_again(root: LocalPath) -> Any:
         with mock.patch.object(indexing, "LARGEST_SHARD", 6):
@@ -237,28 +279,44 @@ def make_scenes(folder: LocalPath) -> list[Scene]:
         (name,) = {path.parent.name for path in (folder / "whole" / "run" / "runs").glob("*-s0-*/config.yaml")}
         return Model(find_model(f"{name}@2", root)).embed(shown).round(4).tolist()
 
+    indexed_by = Gallery(folder / "whole" / "search" / "gallery")
+    pairs = draw_pairs(indexed_by, 40)
+
+    def check_upgrade(root: LocalPath) -> Any:
+        """Do what `cl2r upgrade-check` does; what it costs is left out."""
+        old, new = models["mine"]
+        name = new.card.run
+        old, new = map(Model, find_models({"--old": f"{name}@1", "--new": f"{name}@2"}, root))
+        checked = UpgradeCheck(indexed_by, old, new)
+        lines = checked.report_lines(checked.sample(pairs), run_matrix(name, root), 0.01, 1.0)
+        return [line for line in lines if not line.startswith("cost")]
+
     in_study = f"studies/{NAME}/"
     frames = {f"{name} frame": f"{in_study}{name}.parquet" for name in ("runs", "tasks", "matrix", "curves")}
     events = {f"{kind} event": f"{in_study}ledger/*.{kind}.*.json" for kind in ("opened", "finished", "closed")}
     events["event"] = f"{in_study}ledger/*.json"
     study = {"study.yaml": f"{in_study}study.yaml", "about.json": f"{in_study}about.json", **frames, **events}
+    study |= {"search frame": f"{in_study}search/*.parquet", "paper.json": f"{in_study}paper.json"}
     run_files = {"config.yaml": "runs/*/config.yaml", "result.json": "runs/*/result.json"}
-    run_files["frame of a run"] = "runs/*/*.parquet"
+    run_files |= {"frame of a run": "runs/*/*.parquet", "matrix of a run": "runs/*/matrix.parquet"}
+    run_files[SPLIT] = "cache/cl2r/*.npz"
     partials = {"record of an epoch": "partials/*/partial.json", "epoch": "partials/*/stage*.safetensors"}
     shard = "gallery/shards/*"
     gallery = {"gallery.json": "gallery/gallery.json", "commit": "gallery/commits/*.json"}
     gallery |= {"vectors": f"{shard}/vectors.npy", "items": f"{shard}/items.parquet", "shard": f"{shard}/manifest.json"}
     gallery |= {"index description": "gallery/index/*.json", "index": "gallery/index/*.faiss"}
+    gallery |= {"description of cells": "ivf/index/*.json", "index of cells": "ivf/index/*.faiss"}
     gallery |= {"exported card": "export/model.json", "exported tensors": "export/*.safetensors"}
     sweep = {"journal": f"{in_study}optuna.journal", "trial event": f"{in_study}ledger/*.trial.*.json"}
-    sweep["finished trial"] = f"{in_study}ledger/*.finished.*.json"
+    sweep |= {"finished trial": f"{in_study}ledger/*.finished.*.json", "event of a sweep": f"{in_study}ledger/*.json"}
     reads: dict[str, Action] = {"load_study": read_study, "status": read_status}
+    of_runs: dict[str, Action] = {"load_runs": read_runs, "model": find, "upgrade-check": check_upgrade}
     drawn: list[tuple[str, dict[str, str], dict[str, Action], dict[str, Action]]] = [
-        ("study", study | LINK, reads, {"study": drive(grids["mine"])}),
+        ("study", study | LINK, reads, {"study": measure(drive(grids["mine"]))}),
         ("sweep", sweep, reads, {"sweep": drive(sweeps["mine"])}),
-        ("run", run_files | LINK, {"load_runs": read_runs, "model": find}, {"run": _both(plans["mine"])}),
+        ("run", run_files | LINK, of_runs, {"split": split_again(datasets["mine"]), "run": _both(plans["mine"])}),
         ("interrupted", partials | LINK, {}, {"resumed": run_again(slow["mine"])}),
-        ("search", gallery, {"export": exported}, {"search": found, "index": index_again}),
+        ("search", gallery, {"export": exported}, {"search": found, "cells": found_in_cells, "index": index_again}),
     ]
     scenes = []
     for name, kinds, looks, writes in drawn:
@@ -293,7 +351,9 @@ def _make_gallery(root: LocalPath, plan: Plan, models: Sequence[Model], shift: i
             start = shift + 12 * number
             write_images(root / f"images{number + 1}", images[start : start + 12], start=start)
             indexed(root / f"images{number + 1}", root / "gallery", model)
+    shutil.copytree(root / "gallery", root / "ivf")
     build_indexes(Gallery(root / "gallery"), IndexOptions("hnsw"))
+    build_indexes(Gallery(root / "ivf"), IndexOptions("ivf", nlist=2, nprobe=2))
     write_export(models[1 if not shift else 0].files, root / "export")
 
 
@@ -453,6 +513,8 @@ def judge(scene: Scene, kind: str, way: Way, seed: str, scratch: LocalPath) -> V
     try:
         glob = scene.kinds[kind]
         found = sorted(root.glob(glob))
+        if (kind, way) == ("paper.json", deleted_with_seal):
+            return None  # nothing tells that there was such a file
         path = rng.choice(found)
         foreign = [other for storage in scene.others for other in sorted(storage.glob(glob))]
         if not way(Place(path, [one for one in found if one != path], foreign, rng)):
@@ -477,7 +539,8 @@ def judge(scene: Scene, kind: str, way: Way, seed: str, scratch: LocalPath) -> V
                     break
             named = any(str(root) in line for line in words.lines)
             if name == "fsck":
-                if result == 0 and (told or (way in FOUND and not harmless(path, scene.root / path.relative_to(root)))):
+                known = way in FOUND and kind != SPLIT and not harmless(path, scene.root / path.relative_to(root))
+                if result == 0 and (told or known):
                     wrong.append("SILENT fsck: finds nothing")
             elif name == "fsck afterwards":
                 if result == DAMAGED and not refused:

@@ -20,6 +20,7 @@ import pytest
 import cl2r
 from cl2r.rayrun.private import PREFIX, TOKEN
 from cl2r.rayrun.probes import _ask
+from tests.support.ports import LOOPBACK, listening
 from tests.support.small_study import write_preset
 
 ROOT = Path(cl2r.__file__).parents[1]
@@ -32,7 +33,6 @@ SECRETS = {
     "MLFLOW_TRACKING_URI": "https://plantedUser:plantedPass@host.example/x",
 }
 NO_HOME = "/proc/no-home"  # where not even root can write
-LOOPBACK = ("127.0.0.1", "::1", "::ffff:127.0.0.1")
 PATIENCE_SECONDS = 600
 
 
@@ -43,17 +43,6 @@ def short() -> Iterator[Path]:
     folder.chmod(0o755)
     yield folder
     shutil.rmtree(folder, ignore_errors=True)
-
-
-def listening(driver: psutil.Process) -> dict[tuple[str, int], str]:
-    """Return the addresses at which the driver's processes listen, with the names of the processes."""
-    found = {}
-    for process in [driver, *driver.children(recursive=True)]:
-        with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
-            for one in process.net_connections("tcp"):
-                if one.status == psutil.CONN_LISTEN:
-                    found[one.laddr] = process.name()
-    return found
 
 
 def mode(path: Path) -> int:

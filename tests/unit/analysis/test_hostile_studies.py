@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from analysis import load_study
-from analysis import study as studies
 from cl2r.config.layers import override, read_layer
+from cl2r.study import frames
 from cl2r.study.spec import StudySpec
 from tests.support.made_study import made_study, write_made
 from tests.support.miniatures import refusal
@@ -77,7 +77,7 @@ def test_a_frame_of_absurdly_many_rows(made: Path, monkeypatch: pytest.MonkeyPat
     rows = pa.table({"run": pa.array(["x"] * 10**6).dictionary_encode()})
     pq.write_table(rows, made / "runs.parquet")
     assert (made / "runs.parquet").stat().st_size < 10**4
-    monkeypatch.setattr(studies, "MAX_CELLS", 10**6 - 1)
+    monkeypatch.setattr(frames, "MAX_CELLS", 10**6 - 1)
     monkeypatch.setattr(pd, "read_parquet", lambda *_: pytest.fail("it was read"))
     assert "1000000 rows" in refusal(lambda: load_study(made))
 

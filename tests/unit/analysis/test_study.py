@@ -1,6 +1,8 @@
 """Studies and runs loaded from a disk and from object storage, and several studies joined to one."""
 
 import dataclasses
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,11 +13,12 @@ import pandas as pd
 import pytest
 
 from analysis import Study, concat, load_runs, load_study, study_tables
-from analysis.study import SEARCH_FRAMES
+from analysis.study import SEARCH_FRAMES, read_paper, read_search
 from cl2r.engine.frames import write_run
 from cl2r.errors import InputError
 from cl2r.metrics import METRICS
-from cl2r.storage.path import ObjectPath
+from cl2r.storage.path import ObjectPath, at
+from cl2r.study.folder import StudyFolder
 from tests.support.made_search import made_search
 from tests.support.made_study import ABOUT, made_study, write_made
 from tests.support.object_server import upload
@@ -57,6 +60,24 @@ def test_load_runs_of_an_empty_folder_names_it(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "nowhere"):
         with pytest.raises(FileNotFoundError, match=str(folder / "runs")):
             load_runs(folder)
+
+
+def test_a_run_without_seals_is_not_read(root: Path, tmp_path: Path) -> None:
+    for path in shutil.copytree(root / "runs", tmp_path / "runs").glob("*/*.seal"):
+        path.unlink()
+    for path in (tmp_path / "runs").glob("*/runs.parquet"):
+        pd.read_parquet(path).assign(BC=0.99).to_parquet(path, index=False)
+    with pytest.raises(InputError, match=r"runs\.parquet at .* is damaged \(it has no seal"):
+        load_runs(tmp_path)
+
+
+def test_load_runs_from_an_object_store(root: Path, remote: ObjectPath) -> None:
+    with pytest.raises(FileNotFoundError, match=f"no finished runs below {re.escape(str(remote / 'runs'))}"):
+        load_runs(str(remote))
+    upload(root, remote)
+    found, expected = load_runs(str(remote)), load_runs(root)
+    for name in FRAMES:
+        pd.testing.assert_frame_equal(getattr(found, name), getattr(expected, name))
 
 
 @pytest.mark.parametrize(
@@ -147,13 +168,40 @@ def test_a_study_of_the_paper_says_which_item_it_shows(tmp_path: Path) -> None:
     assert load_study(folder).paper == {"item": "figure bc", "preset": "tiny_imagenet200"}
 
 
-def test_a_search_study_has_its_frames_once_all_are_written(tmp_path: Path, remote: ObjectPath) -> None:
+def test_a_paper_json_of_which_the_seal_is_left_is_missed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = write_made(made_study(), tmp_path / "some")
+    assert read_paper(StudyFolder.at(at(folder))) == {}
+    assert caplog.text == ""
+    (folder / "paper.json.seal").write_text("{}")
+    assert read_paper(StudyFolder.at(at(folder))) == {}
+    assert f"{folder / 'paper.json'} is missing" in caplog.text
+
+
+def test_frames_of_a_search_study_need_seals_where_there_is_a_ledger(tmp_path: Path) -> None:
+    made = made_search()
+    folder = write_made(made, tmp_path / "search")
+    (folder / "search").mkdir()
+    for name, frame in made.search.items():
+        frame.to_parquet(folder / "search" / f"{name}.parquet", index=False)
+    study = StudyFolder(tmp_path / "copy", "search")
+    shutil.copytree(folder / "search", Path(str(study.path)) / "search")
+    study.ledger.write("opened", "driver", {})
+    with pytest.raises(InputError, match=r"retrieval.parquet at .* is damaged \(it has no seal"):
+        read_search(study, made.runs)
+    assert read_search(StudyFolder.at(at(folder)), made.runs).keys() == SEARCH_FRAMES.keys()
+
+
+def test_a_search_study_has_its_frames_once_all_are_written(
+    tmp_path: Path, remote: ObjectPath, caplog: pytest.LogCaptureFixture
+) -> None:
     made = made_search()
     folder = write_made(made, tmp_path / "search")
     (folder / "search").mkdir()
     for name, frame in made.search.items():
         assert load_study(folder).search == {}, f"{name} is missing"
+        assert (caplog.text != "") == (name != "retrieval"), "some are missing, or none has been written"
         frame.to_parquet(folder / "search" / f"{name}.parquet", index=False)
+    assert f"{folder / 'search' / 'indexes.parquet'} is missing" in caplog.text
     upload(folder, remote)
     for source in (folder, str(remote)):
         found = load_study(source).search

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+from analysis.study import SEARCH_FRAMES
 from cl2r.cli.fsck import DAMAGED, LEFT_BEHIND
 from cl2r.cli.storage_check import RUN_FILES, check_storage
 from cl2r.engine.links import LinkStore, Partial
@@ -21,7 +22,7 @@ from cl2r.gallery.model import CARD, STATE
 from cl2r.rayrun.optuna_journal import open_journal
 from cl2r.storage.leftovers import DAY
 from cl2r.storage.path import ASIDE, LocalPath, ObjectPath, StoragePath, at
-from cl2r.storage.seal import seal_path
+from cl2r.storage.seal import seal_path, write_beside
 from cl2r.study.folder import StudyFolder
 from tests.support.command_line import Command, refused
 from tests.support.galleries import add_vectors, filled, made_version, unit_rows
@@ -97,6 +98,19 @@ def test_frames_are_made_again_from_the_ledger(cl2r: Command, storage: LocalPath
     assert cl2r("fsck", storage)[0] == DAMAGED
     assert cl2r("fsck", storage, "--repair")[0] == 0
     assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("name", ["search/backfill.parquet", "paper.json"])
+def test_what_only_the_command_can_write_again_is_damage_until_it_has(storage: LocalPath, name: str) -> None:
+    folder = StudyFolder(storage, STUDY)
+    for part in ("paper.json", *(f"search/{frame}.parquet" for frame in SEARCH_FRAMES)):
+        write_beside(storage / "studies" / STUDY / part, b"content", folder.owner(part))
+    assert found(storage) == []
+    path = storage / "studies" / STUDY / name
+    path.unlink()
+    assert found(storage) == [("damaged", f"studies/{STUDY}/{name}")]
+    write_beside(path, b"content", folder.owner(name))
+    assert found(storage) == []
 
 
 def test_frames_are_not_made_from_a_ledger_with_a_damaged_event(cl2r: Command, storage: LocalPath) -> None:

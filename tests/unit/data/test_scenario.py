@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from cl2r.data.scenario import build_scenario, class_increments, class_order
 from cl2r.errors import InputError
+from cl2r.storage.seal import owner_of, sealed, unsealed
 
 
 @settings(deadline=None, max_examples=60)
@@ -141,6 +142,37 @@ def test_a_cached_split_is_the_same_and_needs_no_continuum(tmp_path: Path, monke
     build_scenario(labels, (3, 3), order)
     build_scenario(labels[::-1], (3, 3), order)
     assert len(list((tmp_path / "cl2r").iterdir())) == 3
+
+
+@pytest.mark.parametrize("sizes", [(2, 2), (1, 1, 2), (3, 1)])
+@pytest.mark.parametrize("resealed", [False, True])
+def test_the_cached_split_of_other_tasks_is_named_and_not_used(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    sizes: tuple[int, ...],
+    resealed: bool,
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    labels, order = np.repeat(np.arange(4), 3), (0, 1, 2, 3)
+    expected = build_scenario(labels, (1, 3), order)
+    (path,) = (tmp_path / "cl2r").iterdir()
+    build_scenario(labels, sizes, order)
+    (other,) = set((tmp_path / "cl2r").iterdir()) - {path}
+    content = other.read_bytes()
+    if resealed:
+        own = owner_of(path.read_bytes())
+        content = sealed(unsealed(content, owner_of(content)), own)
+    path.write_bytes(content)
+    assert caplog.text == ""
+    found = build_scenario(labels, (1, 3), order)
+    for one, two in zip(expected.tasks, found.tasks, strict=True):
+        np.testing.assert_array_equal(one.rows, two.rows)
+    np.testing.assert_array_equal(expected.labels, found.labels)
+    assert f"{path} is not used" in caplog.text
+    caplog.clear()
+    build_scenario(labels, (1, 3), order)
+    assert caplog.text == "", "it was written again"
 
 
 def test_a_damaged_or_unwritable_cache_does_no_harm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -121,12 +121,6 @@ def test_a_commit_of_another_number_is_refused(tmp_path: Path) -> None:
         Gallery(tmp_path)
 
 
-def test_a_gallery_of_the_first_format_is_older_not_damaged(tmp_path: Path) -> None:
-    (tmp_path / MARK).write_text('{"format": 1}')
-    with refused(tmp_path, "a gallery of format 1", "the version that made it"):
-        Gallery(tmp_path)
-
-
 ADDING = """
 import sys
 sys.path.insert(0, sys.argv[1])

@@ -1,7 +1,10 @@
 """Upgrade checks: three accuracies on labelled pairs, their differences, and the cost of indexing again."""
 
+import io
 import json
+import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -10,6 +13,7 @@ import pytest
 from cl2r.gallery import upgrade
 from cl2r.gallery.gallery import Gallery
 from cl2r.gallery.upgrade import Difference, Sample, UpgradeCheck
+from cl2r.storage.path import LocalPath, at
 from cl2r.study.folder import StudyFolder
 from cl2r.verification import verification_accuracy
 from tests.support.command_line import Command
@@ -167,3 +171,33 @@ def test_the_matrix_of_a_run_inside_a_study(chain: Trained, tmp_path: Path) -> N
     assert cells == upgrade.run_matrix(chain.run, chain.storage)
     assert set(cells) == {(t, k) for t in (1, 2, 3) for k in range(1, t + 1)}
     assert upgrade.run_matrix("another", tmp_path) == {}
+
+
+def forged(content: bytes) -> bytes:
+    return pd.read_parquet(io.BytesIO(content)).assign(accuracy=0.5).to_parquet(index=False)
+
+
+@pytest.mark.parametrize("change", [forged, lambda content: b"junk", lambda content: b"", None])
+def test_a_frame_that_does_not_fit_its_seal_is_named_and_not_used(
+    chain: Trained, tmp_path: LocalPath, change: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = shutil.copytree(chain.folder, tmp_path / "runs" / chain.run)
+    path, expected = folder / "matrix.parquet", upgrade.run_matrix(chain.run, at(chain.storage))
+    rows = pd.read_parquet(path).to_dict("records")
+    path.write_bytes(change(path.read_bytes())) if change else path.unlink()
+    assert upgrade.run_matrix(chain.run, tmp_path) == {}
+    assert f"{path} is {'damaged' if change else 'missing'}" in caplog.text
+    StudyFolder(tmp_path, "some").ledger.write("finished", chain.run, {"frames": {"matrix": rows}})
+    assert upgrade.run_matrix(chain.run, tmp_path) == expected != {}
+    (event,) = (tmp_path / "studies" / "some" / "ledger").list("*.json")
+    event.write_bytes(b"junk")
+    assert upgrade.run_matrix(chain.run, tmp_path) == {}
+    assert f"{event} is damaged" in caplog.text
+
+
+def test_a_folder_of_that_name_elsewhere_is_not_the_run(
+    chain: Trained, tmp_path: LocalPath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(chain.folder, tmp_path / chain.run)
+    monkeypatch.chdir(tmp_path)
+    assert upgrade.run_matrix(chain.run, tmp_path / "empty") == {}

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import time
 from pathlib import Path
 from typing import Any
 
@@ -281,6 +282,15 @@ def test_a_damaged_journal_is_made_again_from_the_ledger(
     assert known(again)[:3] == before
     assert [job.trial for job in iter(again.next, None)] == [3, 4, 5]
     assert known(again)[3][1] == dict(zip(("method.lambda_base", "memory.per_class"), point_of(left_open), strict=True))
+
+
+def test_a_lock_of_optuna_that_a_killed_driver_left_is_not_waited_for(tiny: Path, folder: StudyFolder) -> None:
+    study = small_sweep(tiny, trials=6)
+    half_a_sweep(study, folder)
+    Path(f"{folder.journal}.lock").symlink_to(folder.journal.name)
+    began = time.monotonic()
+    assert OptunaSource(study, folder).next() is not None
+    assert time.monotonic() - began < 20, "Optuna itself waits for 30 s"
 
 
 @pytest.mark.parametrize("with_seal", [True, False])
