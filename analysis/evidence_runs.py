@@ -1,5 +1,7 @@
 """Which runs the tables and plots of studies/results/which-method-when.md show: its regimes, methods and seeds."""
 
+from collections.abc import Iterable
+
 import pandas as pd
 
 from analysis.matrices import bc_by_task
@@ -26,9 +28,9 @@ def of_variant(study: Study, variant: str, method: str | None = None) -> pd.Data
     return (runs if method is None else runs[runs["method.name"] == method]).set_index("seed").sort_index()
 
 
-def shared_seeds(study: Study, *variants: str) -> list[int]:
-    """Return the seeds that all four methods have in all of these variants."""
-    seeds = [set(of_variant(study, variant, method).index) for variant in variants for method in CELLS]
+def shared_seeds(study: Study, *variants: str, methods: Iterable[str] = CELLS) -> list[int]:
+    """Return the seeds that all methods have in all of these variants."""
+    seeds = [set(of_variant(study, variant, method).index) for variant in variants for method in methods]
     return sorted(set.intersection(*seeds))
 
 

@@ -10,10 +10,13 @@ from analysis.names import STYLES, ordered, title
 from analysis.plots import parts
 from analysis.stats import line_points
 from analysis.study import Study
-from cl2r.metrics import BC, SERVICE_ACCURACY
+from analysis.tables.references import NEVER as NEVER_UPGRADE
+from cl2r.metrics import BC, FIRST_ACCURACY, SERVICE_ACCURACY
 from cl2r.runtime.text import counted
 
 PANELS = ("uncentred", "centred")
+METRICS = (BC, SERVICE_ACCURACY, FIRST_ACCURACY)
+NEVER = f"{NEVER_UPGRADE} (mean of all)"
 
 
 def plot_backward(study: Study) -> Figure:
@@ -36,16 +39,17 @@ def plot_backward(study: Study) -> Figure:
 def plot_lengths(study: Study) -> Figure:
     """Plot BC and service accuracy of ten equal tasks against the length of training.
 
-    A panel compares the seeds that all methods have at both lengths; until there are any, it shows 14 epochs alone.
+    A panel compares the methods that were trained for 70 epochs, on the seeds that all of them have at both lengths.
     """
     rows, seeds = [], []
     for short, long in (("equal", "epochs_70"), ("equal_centred", "epochs_70_centred")):
-        there = (short, long) if shared_seeds(study, short, long) else (short,)
-        shared = shared_seeds(study, *there)
+        methods = sorted(set(of_variant(study, long)["method.name"]))
+        shared = shared_seeds(study, short, long, methods=methods) if methods else []
         seeds.append(counted(len(shared), "seed") if len(shared) != 1 else f"seed {shared[0]}")
-        runs = study.runs[study.runs["variant"].isin(there) & study.runs["seed"].isin(shared)]
+        both = study.runs["variant"].isin((short, long)) & study.runs["method.name"].isin(methods)
+        runs = study.runs[both & study.runs["seed"].isin(shared)]
         for run in runs.to_dict("records"):
-            for metric in (BC, SERVICE_ACCURACY):
+            for metric in METRICS:
                 place = (short != "equal", run["method.name"], run["optim.epochs"])
                 rows.append((metric.name, *place, run[metric.name]))
     table = pd.DataFrame(rows, columns=["metric", "centred", "method", "x", "y"])
@@ -64,7 +68,7 @@ def plot_first_task(study: Study) -> Figure:
         for method in CELLS:
             runs = of_variant(study, variant, method)
             share = 50 if variant.startswith("half") else 10
-            for metric in (BC, SERVICE_ACCURACY):
+            for metric in METRICS:
                 rows += [
                     (metric.name, variant.endswith("centred"), method, share, value) for value in runs[metric.name]
                 ]
@@ -76,10 +80,11 @@ def plot_first_task(study: Study) -> Figure:
 def _drawn(table: pd.DataFrame, words: str, axis: str, ticks: tuple[int, ...], names: Sequence[str]) -> Figure:
     """Draw two panels per metric, uncentred and centred; `names` are their titles."""
     methods = ordered(table["method"].unique())
-    figure, axes = parts.page_panels(4, words, [title(method) for method in methods], sharey=False, height=2.3)
+    labels = [*map(title, methods), NEVER]
+    figure, axes = parts.page_panels(4, words, labels, sharey=False, height=2.3)
     width = ticks[-1] - ticks[0]
     for place, metric in enumerate((BC, SERVICE_ACCURACY)):
-        drawn = []
+        drawn, never = [], list[float]()
         for centred, (panel, name) in enumerate(zip(axes[2 * place : 2 * place + 2], names, strict=True)):
             for number, method in enumerate(methods):
                 own = table[(table["metric"] == metric.name) & (table["centred"] == centred)]
@@ -99,8 +104,13 @@ def _drawn(table: pd.DataFrame, words: str, axis: str, ticks: tuple[int, ...], n
             panel.set_title(name, fontsize=parts.TEXT)
             if metric is BC:
                 parts.zero_line(panel)
-        parts.fit(figure, axes[2 * place : 2 * place + 2], pd.concat(drawn))
-    return parts.with_legend(figure, axes, order=[title(method) for method in methods])
+            else:
+                first = table[(table["metric"] == FIRST_ACCURACY.name) & (table["centred"] == centred)]
+                means = first.groupby("x")["y"].mean()
+                panel.plot(means.index, means, label=NEVER, color="black", linestyle=":", marker="_")
+                never += list(means)
+        parts.fit(figure, axes[2 * place : 2 * place + 2], pd.concat(drawn), never)
+    return parts.with_legend(figure, axes, order=labels)
 
 
 PLOTS: Mapping[str, Callable[[Study], Figure]] = {

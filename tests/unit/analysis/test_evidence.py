@@ -88,10 +88,21 @@ def test_one_seed_of_70_epochs_is_told_apart_from_three(study: Study) -> None:
     assert len(evidence.regimes(long).rows) == len(REGIMES)
     found = {row[0].text: row[-1].text for row in evidence.centring(long).rows if "minus" in row[1].text}
     assert found == {"ten equal tasks": "3", "half of the classes first": "3", "ten equal tasks, 70 epochs": "1"}
-    later = long.runs["variant"].eq("epochs_70") & long.runs["method.name"].eq("cl2r")
-    figure = plot_lengths(dataclasses.replace(long, runs=long.runs[~later]))
-    assert figure.get_suptitle().splitlines()[0].endswith("resnet8s; mean and 95 % interval"), "one line"
-    assert [panel.get_title() for panel in figure.axes] == ["uncentred (3 seeds)", "centred (seed 0)"] * 2
+    figure = plot_lengths(long)
+    assert figure.get_suptitle().splitlines()[0].endswith("resnet8s; mean and 95 % interval; seed 0"), "one line"
+
+
+def test_methods_that_were_not_trained_for_70_epochs_are_left_out(study: Study) -> None:
+    long = with_long_runs(study, (0, 1))
+    gone = long.runs["method.name"].isin(["fixed", "er_fdm"]) | long.runs["seed"].eq(1)
+    cut = dataclasses.replace(long, runs=long.runs[~(gone & long.runs["variant"].eq("epochs_70_centred"))])
+    figure = plot_lengths(cut)
+    assert [panel.get_title() for panel in figure.axes] == ["uncentred (2 seeds)", "centred (seed 0)"] * 2
+    assert {"ER", "Fixed"} <= {line.get_label() for line in figure.axes[0].get_lines()}
+    assert "Fixed" not in {line.get_label() for line in figure.axes[1].get_lines()}
+    rows = [row[1].text for row in evidence.centring(cut).rows if row[0].text == LONG["epochs_70"]]
+    assert "CL²R − ER, centred minus uncentred" in rows
+    assert "Fixed" not in rows
 
 
 def test_late_losses_are_those_of_the_matrices(study: Study) -> None:
@@ -142,7 +153,7 @@ def test_a_cut_chain_has_the_metrics_of_its_first_tasks(study: Study) -> None:
 
 @pytest.mark.parametrize("name", PLOTS)
 def test_plots_have_a_line_per_method(name: str, study: Study) -> None:
-    figure = PLOTS[name](study)
+    figure = PLOTS[name](with_long_runs(study, (0, 1, 2)))
     for panel in figure.axes:
         labels = {line.get_label() for line in panel.get_lines()}
         assert {"ER", "Trainable, FD^M", "Fixed", "CL²R"} <= labels
