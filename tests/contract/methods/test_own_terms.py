@@ -19,7 +19,7 @@ NO_TERM_OF_THEIR_OWN = {"er", "fixed", "cores"}
 STEPS = 20
 """At the beginning of a task student and teacher are the same, and distillation has no gradient yet."""
 LEAST = 0.05
-"""Of the gradient of the labels. The smallest one is 0.13, of bic_inclearn."""
+"""The least share of the gradient of the labels. The smallest one measured is 0.13, that of bic_inclearn."""
 
 
 def gradients(name: str) -> dict[str, float]:
