@@ -1,6 +1,7 @@
 """The page on which method when shows what the runs kept beside it say."""
 
 import dataclasses
+import itertools
 import re
 from collections.abc import Collection
 
@@ -16,6 +17,7 @@ from analysis.paper.statements import paper_statements
 from analysis.plots.evidence import PLOTS, plot_lengths
 from analysis.study import Study
 from cl2r.errors import InputError
+from cl2r.metrics import BC, SERVICE_ACCURACY
 
 
 @pytest.fixture(scope="module")
@@ -157,3 +159,50 @@ def test_plots_have_a_line_per_method(name: str, study: Study) -> None:
     for panel in figure.axes:
         labels = {line.get_label() for line in panel.get_lines()}
         assert {"ER", "Trainable, FD^M", "Fixed", "CL²R"} <= labels
+
+
+def told() -> set[tuple[float, ...]]:
+    """Return the means with intervals that are written by hand on the page, without those of other pages."""
+    page = re.sub(
+        r"<!-- (.+?) -->.*?<!-- end of \1 -->", "", evidence.PAGE.read_text(encoding="utf-8"), flags=re.DOTALL
+    )
+    lines = [line for line in page.splitlines() if "| WA " not in line]
+    value = r"[+−]?\d\.\d{3}"
+    found = re.findall(rf"({value}) \[({value}), ({value})\]", "\n".join(lines))
+    return {tuple(float(part.replace("−", "-")) for part in parts) for parts in found}
+
+
+def found_in_runs(study: Study) -> set[tuple[float, ...]]:
+    """Return mean and t-interval, rounded, of all values, differences and differences of leads of the kept runs."""
+    names = [metric.name for metric in (*evidence.SHOWN, *evidence.CUT)]
+    names += [metric.column("tuning") for metric in (BC, SERVICE_ACCURACY)]
+    samples = []
+    for name in dict.fromkeys(names):
+        own = {
+            key: runs.set_index("seed")[name].reindex(range(3)).to_numpy(dtype=float)
+            for key, runs in study.runs.groupby(["variant", "method.name"])
+        }
+        leads = [own[one, "cl2r"] - own[other, "er"] for one, a in own if a == "cl2r" for other, b in own if b == "er"]
+        for values in (list(own.values()), leads):
+            samples += [*values, *(one - other for one, other in itertools.permutations(values, 2))]
+    runs = study.runs.set_index("seed")
+    for (variant, method), own_runs in runs.groupby(["variant", "method.name"]):
+        gains = own_runs["service_accuracy"] - own_runs["first_accuracy"]
+        recall = own_runs["service_recall"] - own_runs["first_recall"]
+        samples += [gain.reindex(range(3)).to_numpy(dtype=float) for gain in (gains, recall)]
+        if variant in evidence.TEN_TASKS:
+            samples += list(evidence.losses(study, str(variant), str(method)).reindex(range(3)).to_numpy().T)
+    for variant, method in itertools.product(REGIMES, CELLS):
+        by_recall = [evidence.bc_by_recall(study, variant, one) for one in (method, "er")]
+        by_accuracy = [of_variant(study, variant, one)[BC.name] for one in (method, "er")]
+        samples.append((by_recall[0] - by_recall[1] - by_accuracy[0] + by_accuracy[1]).to_numpy())
+    whole = np.array([sample for sample in samples if not np.isnan(sample).any()])
+    half = stats.t.ppf(0.975, 2) * whole.std(axis=1, ddof=1) / np.sqrt(3)
+    return {tuple(row) for row in np.round(np.stack([whole.mean(1), whole.mean(1) - half, whole.mean(1) + half], 1), 3)}
+
+
+def test_intervals_in_the_text_are_those_of_the_runs(study: Study) -> None:
+    written = told()
+    assert len(written) > 30
+    assert written - found_in_runs(study) == set()
+    assert (0.123, 0.1, 0.146) not in found_in_runs(study)
