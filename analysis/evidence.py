@@ -446,14 +446,16 @@ def with_tables(text: str, study: Study) -> str:
 
     Raise InputError if the page does not have exactly one place for every table.
     """
+    for name in TABLES:
+        begin, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
+        if text.count(begin) != 1 or text.partition(begin)[2].count(end) != 1:
+            raise InputError(f"{PAGE.name}: write {begin} and below it {end} exactly once")
     for name, make in TABLES.items():
         begin, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
         table = make(study)
         lines = [begin, *([render(table, "markdown")] if table.rows else []), end]
-        before, *after = text.split(begin)
-        if len(after) != 1 or after[0].count(end) != 1:
-            raise InputError(f"{PAGE.name}: write {begin} and below it {end} exactly once")
-        text = before + "\n\n".join(lines) + after[0].partition(end)[2]
+        before, _, after = text.partition(begin)
+        text = before + "\n\n".join(lines) + after.partition(end)[2]
     return text
 
 

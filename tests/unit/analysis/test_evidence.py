@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 import pytest
 from scipy import stats
@@ -172,8 +173,8 @@ def told() -> set[tuple[float, ...]]:
     return {tuple(float(part.replace("−", "-")) for part in parts) for parts in found}
 
 
-def found_in_runs(study: Study) -> set[tuple[float, ...]]:
-    """Return mean and t-interval, rounded, of all values, differences and differences of leads of the kept runs."""
+def found_in_runs(study: Study) -> npt.NDArray[np.float64]:
+    """Return mean and t-interval of all values, differences and differences of leads of the kept runs."""
     names = [metric.name for metric in (*evidence.SHOWN, *evidence.CUT)]
     names += [metric.column("tuning") for metric in (BC, SERVICE_ACCURACY)]
     samples = []
@@ -182,7 +183,10 @@ def found_in_runs(study: Study) -> set[tuple[float, ...]]:
             key: runs.set_index("seed")[name].reindex(range(3)).to_numpy(dtype=float)
             for key, runs in study.runs.groupby(["variant", "method.name"])
         }
-        leads = [own[one, "cl2r"] - own[other, "er"] for one, a in own if a == "cl2r" for other, b in own if b == "er"]
+        pairs = {(variant, variant) for variant, _ in own} | {(one, other) for _, one, other in evidence.LEADS}
+        leads = [
+            own[one, "cl2r"] - own[other, "er"] for one, other in pairs if {(one, "cl2r"), (other, "er")} <= set(own)
+        ]
         for values in (list(own.values()), leads):
             samples += [*values, *(one - other for one, other in itertools.permutations(values, 2))]
     runs = study.runs.set_index("seed")
@@ -198,11 +202,16 @@ def found_in_runs(study: Study) -> set[tuple[float, ...]]:
         samples.append((by_recall[0] - by_recall[1] - by_accuracy[0] + by_accuracy[1]).to_numpy())
     whole = np.array([sample for sample in samples if not np.isnan(sample).any()])
     half = stats.t.ppf(0.975, 2) * whole.std(axis=1, ddof=1) / np.sqrt(3)
-    return {tuple(row) for row in np.round(np.stack([whole.mean(1), whole.mean(1) - half, whole.mean(1) + half], 1), 3)}
+    return np.stack([whole.mean(1), whole.mean(1) - half, whole.mean(1) + half], axis=1)
 
 
 def test_intervals_in_the_text_are_those_of_the_runs(study: Study) -> None:
-    written = told()
+    written, found = told(), found_in_runs(study)
     assert len(written) > 30
-    assert written - found_in_runs(study) == set()
-    assert (0.123, 0.1, 0.146) not in found_in_runs(study)
+
+    def unknown(rows: Collection[tuple[float, ...]]) -> list[tuple[float, ...]]:
+        return [row for row in rows if not (abs(found - np.array(row)) < 0.00051).all(axis=1).any()]
+
+    assert unknown(written) == []
+    typos = {(mean, low, high + shift) for mean, low, high in written for shift in (-0.004, 0.004)}
+    assert len(unknown(typos)) > 0.9 * len(typos), "a wrong number is noticed"
