@@ -177,7 +177,7 @@ def test_term_reaches_the_driver_or_comes_before_it(job: Job, until: str, variab
     [
         ({"HEAD_FAILS": 1}, "the head on one did not start: ray start has ended"),
         ({"OTHERS_FAIL": 1}, "not all of 2 nodes joined: ray start has ended"),
-        ({"JOIN_FAILS": 1, "CL2R_START_SECONDS": 1}, "not all of 2 nodes joined: nothing after 1 s"),
+        ({"JOIN_FAILS": 1, "CL2R_START_SECONDS": 4}, "not all of 2 nodes joined: nothing after 4 s"),
     ],
 )
 def test_a_cluster_that_does_not_come_up(job: Job, variables: dict[str, object], message: str) -> None:
