@@ -12,7 +12,7 @@ from cl2r.errors import InputError
 from cl2r.runtime.text import printable
 
 if TYPE_CHECKING:
-    from cl2r.cli.storage_check import Finding
+    from cl2r.cli.findings import Finding
     from cl2r.storage.path import StoragePath
 
 DAMAGED, LEFT_BEHIND = 5, 6
@@ -36,7 +36,8 @@ def fsck(storage: "StoragePath", repair: bool, remove_unused: bool, as_json: boo
     from rich.console import Console
     from rich.progress import Progress
 
-    from cl2r.cli.storage_check import Finding, check_storage
+    from cl2r.cli.findings import Finding
+    from cl2r.cli.storage_check import check_storage
 
     if not storage.exists():
         raise click.UsageError(f"{storage}: no such folder")

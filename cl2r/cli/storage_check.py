@@ -7,12 +7,24 @@ import itertools
 import json
 import re
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
-from typing import Literal
 
 from analysis.study import SEARCH_FRAMES
+from cl2r.cli.findings import (
+    LOCK,
+    Finding,
+    Kind,
+    References,
+    any_of,
+    children,
+    foreign,
+    is_symlink,
+    listing,
+    noted,
+    size_of,
+)
+from cl2r.cli.gallery_check import check_export, check_gallery, galleries_and_exports
 from cl2r.config.keys import KEY
 from cl2r.engine.links import (
     LINK_FILE,
@@ -24,25 +36,10 @@ from cl2r.engine.links import (
     content_name,
 )
 from cl2r.errors import InputError
-from cl2r.gallery.gallery import (
-    COMMIT_NAME,
-    ITEMS,
-    MARK,
-    SHARD_NAME,
-    VECTORS,
-    Gallery,
-    newest_commit,
-    own_files,
-    read_commit,
-)
-from cl2r.gallery.gallery import MANIFEST as SHARD_MANIFEST
-from cl2r.gallery.index import FILE_NAME, undescribed
-from cl2r.gallery.maintenance import verify
-from cl2r.gallery.model import read_export
 from cl2r.rayrun.optuna_journal import check_journal
 from cl2r.storage.claims import HOLDER, HeldError
 from cl2r.storage.leftovers import is_old, stale, stale_temporary
-from cl2r.storage.path import ASIDE, HIDDEN, FileInfo, LocalPath, StoragePath, is_aside, sha256
+from cl2r.storage.path import ASIDE, HIDDEN, FileInfo, StoragePath, is_aside, sha256
 from cl2r.storage.seal import SUFFIX, SealError, read_beside, run_owner, seal_path, set_aside_with_seal
 from cl2r.study.folder import StudyFolder
 from cl2r.study.frames import FRAMES, write_frames
@@ -50,7 +47,6 @@ from cl2r.study.ledger import NAME as EVENT_NAME
 from cl2r.study.live import read_live, read_progress
 from cl2r.study.status import phase
 
-Kind = Literal["damaged", "foreign", "left behind", "unused"]
 OURS = ("links", "partials", "claims", "runs", "studies")
 """Folders of a storage; galleries and exported models may be anywhere else in it."""
 RUN_FILES = {"config.yaml", "result.json", *(f"{name}.parquet" for name in ("runs", "tasks", "matrix", "curves"))}
@@ -58,45 +54,17 @@ STUDY_FILES = {"study.yaml", "about.json", "paper.json", "optuna.journal", *(f"{
 """Files of a study that have their seal beside them."""
 STUDY_PARTS = ("ledger", "live", "figures", "search", "tensorboard", "wandb", "ray", "report.html", "recommended.yaml")
 READERS = 16  # links that are read at the same time: an object store answers each request after a while
-_LOCK = r"(?:\.holder|\.[0-9a-f]{32}\.json)?"  # the file of a lock, of its holder, or a ticket
-
-
-def _names(*names: str) -> re.Pattern[str]:
-    return re.compile("|".join(map(re.escape, names)))
 
 
 def _with_seals(names: set[str]) -> re.Pattern[str]:
-    return _names(*sorted(names), *sorted(f"{name}{SUFFIX}" for name in names))
+    return any_of(*sorted(names), *sorted(f"{name}{SUFFIX}" for name in names))
 
 
-IN_CLAIMS = re.compile(rf"(?:run-[0-9a-f]{{32}}|{KEY.pattern}?){_LOCK}")
+IN_CLAIMS = re.compile(rf"(?:run-[0-9a-f]{{32}}|{KEY.pattern}?){LOCK}")
 IN_RUN = _with_seals(RUN_FILES)
 IN_STUDY = re.compile(
-    rf"{_with_seals(STUDY_FILES).pattern}|{_names(*STUDY_PARTS).pattern}|optuna\.journal\.lock|stop|driver\.lock{_LOCK}"
+    rf"{_with_seals(STUDY_FILES).pattern}|{any_of(*STUDY_PARTS).pattern}|optuna\.journal\.lock|stop|driver\.lock{LOCK}"
 )
-IN_GALLERY = _names(MARK, "commits", "shards", "index", "claims")
-IN_SHARD = {VECTORS, ITEMS, SHARD_MANIFEST}
-
-
-@dataclass(frozen=True)
-class Finding:
-    """A file or folder that is not as it should be; `repair` does what can be done about it."""
-
-    kind: Kind
-    path: StoragePath
-    what: str
-    bytes: int = 0
-    repair: Callable[[], object] | None = None
-    repaired: bool = False
-
-
-@dataclass
-class References:
-    """Keys of the links that finished runs use; `doubt` says why other links may be needed too."""
-
-    keys: set[str] = field(default_factory=set)
-    doubt: str = ""
-    read: set[FileInfo] = field(default_factory=set)  # what tells the keys, as it was when the check began
 
 
 Check = Callable[[StoragePath], Iterator[Finding]]
@@ -112,8 +80,8 @@ def check_storage(
     What cannot be read is a finding, and the check continues. Raise InputError if nothing there is of a storage.
     """
     store, used, faults = LinkStore(storage), References(), list[Finding]()
-    tops = _children(storage)
-    galleries, exports = _galleries_and_exports(tops, storage, faults)
+    tops = children(storage)
+    galleries, exports = galleries_and_exports(tops, storage, faults)
     if tops and not (galleries or exports or faults or {path.name for path in tops} & set(OURS)):
         raise InputError(f"{storage}: not a storage: it has none of the folders {', '.join(OURS)}")
     # Links of a run that has not finished are still needed by the command that is at work on it.
@@ -129,16 +97,16 @@ def check_storage(
     things: list[Thing] = []
     for name, check in checks.items():
         needs = used if name in ("studies", "runs") else None
-        with _noted(storage / name, faults, needs):
-            paths = _children(storage / name)
+        with noted(storage / name, faults, needs):
+            paths = children(storage / name)
             things += [(path, check, needs) for path in paths if not path.name.startswith(".")]
             hidden = [path for path in paths if path.name.startswith(".") and not HIDDEN.fullmatch(path.name)]
-            faults += [Finding("foreign", path, "hidden, and not ours", _size(path)) for path in hidden]
-    with _noted(storage / "claims", faults):
-        faults += _foreign(storage / "claims", IN_CLAIMS, "not a lock")
+            faults += [Finding("foreign", path, "hidden, and not ours", size_of(path)) for path in hidden]
+    with noted(storage / "claims", faults):
+        faults += foreign(storage / "claims", IN_CLAIMS, "not a lock")
     others = (*OURS, *(path.name for path in tops)) if storage in galleries else ()
-    things += [(path, functools.partial(_check_gallery, others=others), None) for path in galleries]
-    things += [(path, _check_export, None) for path in exports]
+    things += [(path, functools.partial(check_gallery, others=others), None) for path in galleries]
+    things += [(path, check_export, None) for path in exports]
     left_behind = list(_leftovers(storage, [*galleries, *exports], faults))  # before a repair sets anything aside
     yield from faults
     done = 0
@@ -176,40 +144,15 @@ def _at_once(things: list[Thing]) -> Iterator[Iterator[Finding]]:
 def _findings(path: StoragePath, check: Check, needs: References | None) -> Iterator[Finding]:
     """Yield what is found in one item; an error while reading is a finding too."""
     faults = list[Finding]()
-    with _noted(path, faults, needs):
+    with noted(path, faults, needs):
         yield from check(path)
     yield from faults
-
-
-def _foreign(folder: StoragePath, ours: re.Pattern[str], what: str) -> Iterator[Finding]:
-    """Yield what is in a folder under a name that none of our files has."""
-    for path in _children(folder):
-        if not ours.fullmatch(path.name) and not HIDDEN.fullmatch(path.name):
-            yield Finding("foreign", path, what, _size(path))
-
-
-@contextlib.contextmanager
-def _noted(path: StoragePath, faults: list[Finding], needs: References | None = None) -> Iterator[None]:
-    """Turn an error while reading into a finding; record in `needs` that links may still be needed."""
-    try:
-        yield
-    except (InputError, OSError) as error:
-        faults.append(Finding("damaged", path, f"it cannot be read ({error})"))
-        if needs is not None:
-            needs.doubt = needs.doubt or f"{path} cannot be read"
-
-
-def _children(folder: StoragePath) -> list[StoragePath]:
-    """Return what is in a folder, nothing if there is none. Raise OSError if it cannot be read."""
-    if isinstance(folder, LocalPath):  # `list` leaves out what the user may not read
-        return sorted(folder.iterdir()) if folder.exists() else []
-    return list(folder.list("*"))
 
 
 def _work(store: LinkStore) -> str:
     """Return why links may be in use: a command is running, or this cannot be determined; empty if neither."""
     try:
-        studies = [path for path in _children(store.root.parent / "studies") if path.file_info() is None]
+        studies = [path for path in children(store.root.parent / "studies") if path.file_info() is None]
         busy = any(_is_driven(StudyFolder.at(path)) for path in studies)
         busy = busy or any(lock.holder() is not None for lock in _locks(store.locks))
     except OSError as error:
@@ -227,47 +170,14 @@ def _is_driven(folder: StudyFolder) -> bool:
 def _locks(claims: StoragePath) -> list[StoragePath]:
     """Return the locks of links and runs that a process holds, or held when it was killed."""
     suffix = r"\.[0-9a-f]{32}\.json" if claims.remote else re.escape(HOLDER)
-    found = (re.fullmatch(f"(.+){suffix}", path.name) for path in _children(claims))
+    found = (re.fullmatch(f"(.+){suffix}", path.name) for path in children(claims))
     return [claims / name for name in sorted({match[1] for match in found if match})]
 
 
-def _galleries_and_exports(
-    tops: list[StoragePath], storage: StoragePath, faults: list[Finding]
-) -> tuple[list[StoragePath], list[StoragePath]]:
-    """Return the folders of galleries and of exported models, also of those whose first file is missing."""
-    names = list[str]()
-    for top in tops:
-        if top.name not in ("links", "partials", "runs", "claims") and not top.name.startswith("."):
-            with _noted(top, faults):
-                files = [""] if top.file_info() else [f"/{entry.path}" for entry in top.walk_files()]
-                names += [top.name + file for file in files]
-    galleries, exports = set[str](), set[str]()
-    for name in names:
-        if "/." in name:
-            continue
-        if found := re.fullmatch(r"(?:(.+)/)?(?:gallery\.json|commits/\d{8,}\.json)", name):
-            galleries.add(found[1] or "")
-        elif found := re.fullmatch(r"(?:(.+)/)?(?:model\.json\.seal|task\d+\.safetensors)", name):
-            exports.add(found[1] or "")
-    first, second = ([storage / name if name else storage for name in sorted(names)] for names in (galleries, exports))
-    return first, second
-
-
-def _is_symlink(path: StoragePath) -> bool:
-    return isinstance(path, LocalPath) and path.is_symlink()
-
-
-def _size(path: StoragePath) -> int:
-    if _is_symlink(path):
-        return 0
-    info = path.file_info()
-    return info.size if info else sum(entry.size for entry in path.walk_files())
-
-
 def _check_link(store: LinkStore, path: StoragePath, used: References) -> Iterator[Finding]:
-    files = _listing(path) if KEY.fullmatch(path.name) else None
+    files = listing(path) if KEY.fullmatch(path.name) else None
     if files is None:
-        yield Finding("foreign", path, "not a link", _size(path))
+        yield Finding("foreign", path, "not a link", size_of(path))
         return
     size = sum(entry.size for entries in files.values() for entry in entries)
     # In a folder, a file of its own is one entry with that name; a folder in it has none, or entries below it.
@@ -282,7 +192,7 @@ def _check_link(store: LinkStore, path: StoragePath, used: References) -> Iterat
             yield Finding("foreign", path, "not a link", size)
         return
     foreign = [name for name in files if not LINK_FILE.fullmatch(name)]
-    yield from (Finding("foreign", path / name, "not a file of a link", _size(path / name)) for name in foreign)
+    yield from (Finding("foreign", path / name, "not a file of a link", size_of(path / name)) for name in foreign)
     try:
         manifest = store.check(path.name)
     except DamagedError as error:
@@ -294,33 +204,12 @@ def _check_link(store: LinkStore, path: StoragePath, used: References) -> Iterat
         if name not in listed and name not in foreign and not HIDDEN.fullmatch(name):
             file = path / name
             remove = file.unlink if name in plain else None
-            yield Finding("left behind", file, "another attempt's file", _size(file), remove)
+            yield Finding("left behind", file, "another attempt's file", size_of(file), remove)
     if path.name not in used.keys:
         doubt = used.doubt or "it holds foreign files" * bool(foreign)
         what = f"no finished run refers to this link{f', but {doubt}' * bool(doubt)}"
         remove = functools.partial(_remove_link, store, path, used.read)
         yield Finding("unused", path, what, size, None if doubt else remove)
-
-
-def _listing(folder: StoragePath) -> dict[str, list[FileInfo]] | None:
-    """Return the files below each name in a folder, with paths from the folder on; None if it is a file.
-
-    An object store is asked once, or twice if nothing is there.
-    """
-    if isinstance(folder, LocalPath):
-        if folder.file_info() is not None:
-            return None
-        found: dict[str, list[FileInfo]] = {}
-        for path in _children(folder):
-            info = path.file_info()
-            below = [] if info or _is_symlink(path) else path.walk_files()
-            inside = [entry._replace(path=f"{path.name}/{entry.path}") for entry in below]
-            found[path.name] = [info] if info else inside
-        return found
-    found = {}
-    for entry in folder.walk_files():
-        found.setdefault(entry.path.partition("/")[0], []).append(entry)
-    return None if not found and folder.file_info() is not None else found
 
 
 def _outcomes(storage: StoragePath) -> set[FileInfo]:
@@ -340,15 +229,15 @@ def _remove_link(store: LinkStore, path: StoragePath, read: set[FileInfo]) -> No
 
 def _check_partial(store: LinkStore, path: StoragePath) -> Iterator[Finding]:
     if not KEY.fullmatch(path.name) or path.file_info() is not None:
-        yield Finding("foreign", path, "not an unfinished epoch", _size(path))
+        yield Finding("foreign", path, "not an unfinished epoch", size_of(path))
         return
     if (store.locks / path.name).holder() is not None:
         return  # it is being trained
-    foreign = [file for file in _children(path) if not PARTIAL_FILE.fullmatch(file.name)]
-    yield from (Finding("foreign", file, "not a file of an unfinished epoch", _size(file)) for file in foreign)
+    foreign = [file for file in children(path) if not PARTIAL_FILE.fullmatch(file.name)]
+    yield from (Finding("foreign", file, "not a file of an unfinished epoch", size_of(file)) for file in foreign)
     if not (path / PARTIAL).exists():
         if not foreign:
-            yield Finding("left behind", path, "an epoch that was not written whole", _size(path), path.remove_tree)
+            yield Finding("left behind", path, "an epoch that was not written whole", size_of(path), path.remove_tree)
         return
     try:
         entry = store.read_partial(path.name)
@@ -356,11 +245,11 @@ def _check_partial(store: LinkStore, path: StoragePath) -> Iterator[Finding]:
             raise ValueError("the checksum differs")
     except (ValueError, KeyError, TypeError, OSError, RecursionError) as error:
         what = f"an unfinished epoch ({error}); the task will start again"
-        yield Finding("damaged", path, what, _size(path), None if foreign else path.set_aside)
+        yield Finding("damaged", path, what, size_of(path), None if foreign else path.set_aside)
         return
     if path.name in store:
         remove = None if foreign else path.remove_tree
-        yield Finding("left behind", path, "the epoch of a finished link", _size(path), remove)
+        yield Finding("left behind", path, "the epoch of a finished link", size_of(path), remove)
 
 
 def _check_study(folder: StudyFolder, used: References) -> Iterator[Finding]:
@@ -377,14 +266,14 @@ def _repair_locked(folder: StudyFolder, repair: Callable[[], object]) -> None:
 
 def _study_faults(folder: StudyFolder, used: References) -> Iterator[Finding]:
     if not folder.specification.exists() and not (folder.path / "ledger").exists():
-        yield Finding("foreign", folder.path, "not a study", _size(folder.path))
+        yield Finding("foreign", folder.path, "not a study", size_of(folder.path))
         return
-    yield from _foreign(folder.path, IN_STUDY, "not a file of a study")
-    yield from _foreign(folder.ledger.folder, EVENT_NAME, "not an event")
+    yield from foreign(folder.path, IN_STUDY, "not a file of a study")
+    yield from foreign(folder.ledger.folder, EVENT_NAME, "not an event")
     driven = _is_driven(folder)  # its driver is at work and checks for itself
     if not driven and (fault := folder.fault()):
         yield Finding("damaged", folder.specification, fault)
-    _children(folder.ledger.folder)  # raises an error if it cannot be read, which the ledger takes for empty
+    children(folder.ledger.folder)  # raises an error if it cannot be read, which the ledger takes for empty
     bad = {event.path: why for event, why in folder.ledger.damaged()}
     for event in folder.ledger.last("finished").values():
         if event.path not in bad:
@@ -400,7 +289,7 @@ def _study_faults(folder: StudyFolder, used: References) -> Iterator[Finding]:
         used.doubt = used.doubt or f"{folder.path} has not ended: resume it, or remove its folder"
     for path, why in bad.items():
         yield Finding(
-            "damaged", path, f"{why}; its content is rebuilt by the study's command", _size(path), path.set_aside
+            "damaged", path, f"{why}; its content is rebuilt by the study's command", size_of(path), path.set_aside
         )
     frames = [f"{name}.parquet" for name in FRAMES]
     if missing := [name for name in frames if closed and not (folder.path / name).exists()]:
@@ -423,7 +312,7 @@ def _study_faults(folder: StudyFolder, used: References) -> Iterator[Finding]:
                 if frame and not bad:  # otherwise the study's command, which first replaces what is lost
                     write_frames(folder)
 
-            yield Finding("damaged", path, str(error), _size(path), again)
+            yield Finding("damaged", path, str(error), size_of(path), again)
     if fault := check_journal(folder):
         remove = functools.partial(set_aside_with_seal, folder.journal)
         yield Finding("damaged", folder.journal, f"{fault}; it is rebuilt from the ledger", 0, remove)
@@ -432,26 +321,28 @@ def _study_faults(folder: StudyFolder, used: References) -> Iterator[Finding]:
 def _left_by_driver(folder: StudyFolder) -> Iterator[Finding]:
     """Yield what a driver removes when it ends, of a study without one."""
     if folder.live.file_info() is None:
-        for path in _children(folder.live):
+        for path in children(folder.live):
             try:
                 read_progress(path)
             except (OSError, ValueError):
                 if not HIDDEN.fullmatch(path.name):
-                    yield Finding("foreign", path, "not a progress file", _size(path))
+                    yield Finding("foreign", path, "not a progress file", size_of(path))
                 continue
-            yield Finding("left behind", path, "progress of a process that ended", _size(path), path.unlink)
+            yield Finding("left behind", path, "progress of a process that ended", size_of(path), path.unlink)
     else:
-        yield Finding("foreign", folder.live, "a file in place of the folder of progress", _size(folder.live))
+        yield Finding("foreign", folder.live, "a file in place of the folder of progress", size_of(folder.live))
     scratch, stop = folder.path / "ray", folder.path / "stop"
     if scratch.exists():
         is_file = scratch.file_info() is not None
         what = "a file in place of Ray's folder" if is_file else "Ray's files of a driver that ended"
         kind: Kind = "foreign" if is_file else "left behind"
-        yield Finding(kind, scratch, what, _size(scratch), None if is_file else scratch.remove_tree)
+        yield Finding(kind, scratch, what, size_of(scratch), None if is_file else scratch.remove_tree)
     if stop.exists():
         working = any(not row.stale for row in read_live(folder.live))  # a process that is to stop
         what = "the request to stop of a driver that ended"
-        yield Finding("left behind", stop, what, _size(stop), None if working or not stop.file_info() else stop.unlink)
+        yield Finding(
+            "left behind", stop, what, size_of(stop), None if working or not stop.file_info() else stop.unlink
+        )
 
 
 def _search_frames(folder: StudyFolder) -> list[str]:
@@ -463,9 +354,9 @@ def _search_frames(folder: StudyFolder) -> list[str]:
 def _check_run(path: StoragePath, used: References) -> Iterator[Finding]:
     there = {file.name.removesuffix(SUFFIX) for file in path.list("*") if not file.name.startswith(".")}
     if not there & RUN_FILES:
-        yield Finding("foreign", path, "not a run", _size(path))
+        yield Finding("foreign", path, "not a run", size_of(path))
         return
-    yield from _foreign(path, IN_RUN, "not a file of a run")
+    yield from foreign(path, IN_RUN, "not a file of a run")
     for file in (path / name for name in sorted(RUN_FILES)):
         try:
             content = read_beside(file, run_owner(path.name, file.name))
@@ -475,95 +366,25 @@ def _check_run(path: StoragePath, used: References) -> Iterator[Finding]:
             if file.name == "result.json":
                 used.doubt = used.doubt or f"{file} is damaged: run the command that wrote it first"
             fault = "it is missing" if isinstance(error, FileNotFoundError) else str(error)
-            size = _size(file) if file.exists() else 0
+            size = size_of(file) if file.exists() else 0
             yield Finding("damaged", file, f"{fault}; run the command that wrote it again", size)
-
-
-def _check_gallery(path: StoragePath, others: Sequence[str] = ()) -> Iterator[Finding]:
-    """Yield what is wrong with a gallery; `others` are names in its folder that have checks of their own."""
-    yield from (one for one in _foreign(path, IN_GALLERY, "not of a gallery") if one.path.name not in others)
-    yield from _foreign_below(path)
-    try:
-        gallery = Gallery(path)
-        problems = verify(gallery, prune=False)
-    except InputError as error:
-        yield Finding("damaged", path, str(error))
-        return
-    yield from (Finding("damaged", path, problem) for problem in problems)
-    newest = newest_commit(path)
-    for commit in own_files(path / "commits", COMMIT_NAME):
-        try:
-            if commit != newest:
-                read_commit(commit, gallery.id)
-        except InputError as error:
-            what = f"{error.__cause__}; no search needs this older commit"
-            yield Finding("damaged", commit, what, _size(commit), commit.set_aside)
-    if (path / "claims" / "write").holder() is not None:
-        return  # a command is at work, and commits its shards at its end
-    for name in gallery.uncommitted():
-        shard, remove = gallery.shards.folder / name, functools.partial(_remove_shard, gallery, name)
-        yield Finding("left behind", shard, "no commit lists this shard", _size(shard), remove)
-    for file in undescribed(gallery):
-        remove = functools.partial(_remove_index, gallery, file)
-        yield Finding("left behind", file, "an index without its description", _size(file), remove)
-
-
-def _foreign_below(gallery: StoragePath) -> Iterator[Finding]:
-    """Yield foreign files in the folders of a gallery. A folder in place of a shard is foreign if it cannot be one."""
-    for name, ours in {"commits": COMMIT_NAME, "index": FILE_NAME, "claims": re.compile(f"write{_LOCK}")}.items():
-        if (gallery / name).file_info() is None:
-            yield from _foreign(gallery / name, ours, "not of a gallery")
-    shards = _listing(gallery / "shards") or {}
-    for name, entries in shards.items():
-        shard = gallery / "shards" / name
-        if HIDDEN.fullmatch(name):
-            continue
-        files = {entry.path.removeprefix(f"{name}/") for entry in entries}
-        others = {file for file in files - IN_SHARD if not any(map(HIDDEN.fullmatch, file.split("/")))}
-        if SHARD_NAME.fullmatch(name) and (SHARD_MANIFEST in files or (files & IN_SHARD and not others)):
-            yield from (Finding("foreign", shard / file, "not a file of a shard") for file in sorted(others))
-        else:
-            yield Finding("foreign", shard, "not a shard", sum(entry.size for entry in entries))
-
-
-def _remove_shard(gallery: Gallery, name: str) -> None:
-    """Remove a shard, unless a command has committed it since it was found. Raise InputError if one is at work."""
-    if who := (gallery.root / "claims" / "write").holder():
-        raise InputError(f"{who} is at work")
-    with gallery.writing():
-        if name in gallery.uncommitted():
-            gallery.check_alone()
-            (gallery.shards.folder / name).remove_tree()
-
-
-def _remove_index(gallery: Gallery, file: StoragePath) -> None:
-    """Remove an index file, unless a command has described it since it was found."""
-    if file in undescribed(gallery):
-        file.unlink(missing_ok=True)
-
-
-def _check_export(path: StoragePath) -> Iterator[Finding]:
-    try:
-        read_export(path)
-    except InputError as error:
-        yield Finding("damaged", path, str(error))
 
 
 def _leftovers(storage: StoragePath, others: list[StoragePath], faults: list[Finding]) -> Iterator[Finding]:
     """Yield what was set aside, and what dead processes wrote aside, in our folders and in the `others`."""
     found: list[StoragePath] = []
     for folder in (*(storage / name for name in OURS), *others):
-        with _noted(folder, faults):
+        with noted(folder, faults):
             found += stale(folder)
-    with _noted(storage, faults):
+    with noted(storage, faults):
         found += stale_temporary()
     for path in dict.fromkeys(found):
-        with _noted(path, faults):
+        with noted(path, faults):
             what = "set aside" if is_aside(path.name) else "left by a process that ended"
-            is_file = path.file_info() or _is_symlink(path)
-            yield Finding("left behind", path, what, _size(path), path.unlink if is_file else path.remove_tree)
+            is_file = path.file_info() or is_symlink(path)
+            yield Finding("left behind", path, what, size_of(path), path.unlink if is_file else path.remove_tree)
     claims = storage / "claims"
-    with _noted(claims, faults):
+    with noted(claims, faults):
         for lock in () if claims.remote else _locks(claims):  # `stale` has the tickets of an object store
             if is_old(lock) and lock.holder() is None:
                 free = functools.partial(_free, lock)

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from cl2r.cli import api
+from cl2r.cli.findings import Finding
 from cl2r.cli.fsck import DAMAGED, LEFT_BEHIND
-from cl2r.cli.storage_check import Finding, check_storage
+from cl2r.cli.storage_check import check_storage
 from cl2r.engine.links import LinkStore
 from cl2r.errors import InputError
 from cl2r.gallery.gallery import Gallery
