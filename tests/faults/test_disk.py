@@ -61,7 +61,7 @@ def test_a_disk_that_became_read_only(faulty: Faulty, half_storage: Path, small_
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
     code, said = faulty.run()
     assert code == 2
-    assert f"{small_disk}: Read-only file system" in said
+    assert f"{small_disk}/links: Read-only file system" in said
     assert said.count("\n") == 1
     subprocess.run(["mount", "-o", "remount,rw", str(small_disk)], check=True)
     code, _ = faulty.run()
