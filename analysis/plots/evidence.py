@@ -39,11 +39,13 @@ def plot_backward(study: Study) -> Figure:
 def plot_lengths(study: Study) -> Figure:
     """Plot BC and service accuracy of ten equal tasks against the length of training.
 
-    A panel compares the methods that were trained for 70 epochs, on the seeds that all of them have at both lengths.
+    A panel compares the methods that were trained with most seeds for 70 epochs, on the seeds that all of them have at
+    both lengths.
     """
     rows, seeds = [], []
     for short, long in (("equal", "epochs_70"), ("equal_centred", "epochs_70_centred")):
-        methods = sorted(set(of_variant(study, long)["method.name"]))
+        counts = of_variant(study, long)["method.name"].value_counts()
+        methods = [str(name) for name in counts.index[counts == counts.max()]]
         shared = shared_seeds(study, short, long, methods=methods) if methods else []
         seeds.append(counted(len(shared), "seed") if len(shared) != 1 else f"seed {shared[0]}")
         both = study.runs["variant"].isin((short, long)) & study.runs["method.name"].isin(methods)
